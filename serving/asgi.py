@@ -105,7 +105,7 @@ class QueueProxyMiddleware:
 
 
 class _InProcessPod:
-    """The requests of the pod, and what runs beside them."""
+    """The requests of the pod, and its background tasks."""
 
     def __init__(self, spec: PodSpec, app: App) -> None:
         self._signal = StopSignal()
@@ -147,7 +147,7 @@ class _InProcessPod:
         self._task.add_done_callback(self._end_server)
 
     def _end_server(self, task: asyncio.Task[None]) -> None:
-        """End the server of an app whose queue-proxy has failed: its pod would report nothing and never drain."""
+        """Stop the server after its queue-proxy failed: otherwise the pod would not report or drain."""
         if not task.cancelled() and task.exception() is not None:
             self._signal.release(is_due=True)
 
@@ -228,7 +228,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _from_loopback(app: App) -> App:
-    """The app behind a queue-proxy, as uvicorn sees it: forwarding headers say who the client is, and how it came."""
+    """The app behind a queue-proxy, as seen by uvicorn: client and scheme are from the forwarding headers."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         await app(scope if scope["type"] == "lifespan" else {**scope, "client": (_LOOPBACK, 0)}, receive, send)

@@ -148,7 +148,7 @@ class Activator:
         self._handover = asyncio.Event()
 
     def hand_over(self) -> None:
-        """Stop accepting, because another process accepts from the same sockets, and end with the last request.
+        """Stop accepting and exit after the last request; another process accepts from the same sockets.
 
         Queued requests stay queued and are forwarded as before. Remaining requests are cut off after ``handover_grace_s``, or
         when ``run``'s ``stop`` is set.

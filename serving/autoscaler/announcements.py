@@ -19,7 +19,7 @@ _KNOWN_MAX = 4_096
 
 
 def announcement_of(claim: PodClaim, pod: Object, *, host: str, port: str) -> str | NoData:
-    """Where a pod takes requests; ``NoData`` with the reason if it may not be announced.
+    """The announcement of a pod's address; ``NoData`` with the reason if the pod may not be announced.
 
     The pod p at 10.1.0.7 with port "8012": 10.1.0.7:8012.
     """

@@ -57,7 +57,7 @@ def follow_request_of(names: Mapping[str, str]) -> FollowRequest:
 
 
 class Followers:
-    """All subscribers. ``on_samples`` is called for each one that wants samples: those of revisions at rest are rare."""
+    """All subscribers. ``on_samples`` is called for each subscriber to samples."""
 
     __slots__ = ("_on_samples", "_requests")
 
@@ -98,7 +98,7 @@ def event_bytes(event: str, body: bytes) -> bytes:
 
 
 class PolicyBook:
-    """The costs of both policies, by revision. ``scaler`` returns a revision's scaler; None while it has none."""
+    """The costs of both policies by revision. ``scaler`` returns a revision's scaler, or None if there is none."""
 
     def __init__(
         self, *, keys: Callable[[], Iterable[RevisionKey]], scaler: Callable[[RevisionKey], Scaler | None]

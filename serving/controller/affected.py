@@ -165,7 +165,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSettings) -> Iterator[WorkKey]:
-    """The keys to decide on again. The claims of a changed route are updated on the way."""
+    """The keys to decide on again. Also updates the claims of a changed route."""
     kind, (namespace, name) = change.kind, change.key
     yield from indexes.domains.woken(kind, change.key, before=change.before, after=change.after)
     if kind in _OWNER_NAMES and settings.public_services:
@@ -205,7 +205,7 @@ def _concerns_revision(change: Change) -> bool:
 
 
 def _read_of_pod(pod: Object | None) -> object:
-    """A pod without a status says as little as none."""
+    """The fields of a pod that decisions read; a missing status equals an empty one."""
     status = nested(pod, "status") or {}
     is_bound = ("PodScheduled", "True")
     conditions = [
@@ -235,7 +235,7 @@ def _read_of_deployment(deployment: Object | None) -> object:
 
 
 def _beyond(change: Change, indexes: CacheIndexes, settings: ControllerSettings) -> Iterator[WorkKey]:
-    """Further keys affected by a resource with a plan of its own, beside itself and its owner."""
+    """Further keys affected by a resource with its own plan, besides itself and its owner."""
     namespace, name = change.key
     match change.kind:
         case kinds.SERVING_SERVICE if change.before is None:

@@ -147,7 +147,7 @@ class ControllerCache:
         return set(affected_by(change, self.indexes, self.settings))
 
     def put_activators(self, key: Key, endpoint_slice: Object) -> set[WorkKey]:
-        """Take a slice of the activators' inner Service as it is now; returns the affected keys."""
+        """Store a slice of the activators' inner Service; return the affected keys."""
         return self._public_keys() if self.activators.put(key, endpoint_slice) else set()
 
     def drop_activators(self, key: Key) -> set[WorkKey]:
@@ -202,7 +202,7 @@ class ControllerCache:
         return {key}
 
     def refusal(self, key: WorkKey, resource: Object) -> str:
-        """Why the server refused an object of a resource's plan; "" if it did not."""
+        """The server's reason for refusing an object of a resource's plan; "" if it was accepted."""
         generation, message = self._refusals.get(key, (None, ""))
         return message if generation == nested(resource, "metadata", "generation") else ""
 

@@ -110,7 +110,7 @@ def held_awake(state: DormancyState, until_s: float) -> DormancyState:
 
 
 def sleep_due_s(state: DormancyState, activity: Activity, *, after_s: float) -> float:
-    """When to freeze the app; infinite while something keeps it awake, or unless it runs.
+    """The time at which to freeze the app; infinite while it is kept awake or is not running.
 
     Idle since 100 s with ``after_s`` of 10 s, and held awake until 130 s: at 130 s.
     """

@@ -19,7 +19,7 @@ from serving.net.wire.issuing import DaemonTls
 
 
 class InnerWays:
-    """Connects to pods and autoscalers over TLS, and accepts TLS beside plain HTTP on the inner listener.
+    """Connects to pods and autoscalers over TLS, and accepts both TLS and plain HTTP on the inner listener.
 
     Clients of that listener may present a certificate: autoscalers do, pods may. All connections are plain if the settings
     disable TLS. ``environment`` supplies the mode if the settings have none.
@@ -68,7 +68,7 @@ class InnerWays:
 
     @property
     def front_of_pages(self) -> Callable[[Callable[[], asyncio.Protocol]], asyncio.Protocol] | None:
-        """What accepts TLS beside plain HTTP before the page of metrics; None without TLS."""
+        """A wrapper that accepts both TLS and plain HTTP for the metrics page; None without TLS."""
         if self.secured is None:
             return None
         context, refusals = self.secured.tls.server, self._refusals

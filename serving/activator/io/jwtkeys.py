@@ -196,7 +196,7 @@ class KeySet:
         return bool(self.keys) and self._clock() - self._fetched_s < _KEPT_S
 
     def refresh(self) -> None:
-        """Fetch keys that are older than 5 minutes, beside the requests."""
+        """Fetch keys that are older than 5 minutes in the background."""
         if self._clock() - self._fetched_s > _REFRESH_S:
             self._begin(_PAUSE_S)
 

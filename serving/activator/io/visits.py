@@ -66,7 +66,7 @@ class Visit:
         self.facts: RequestFacts | None = None
 
     def noted(self) -> RequestFacts:
-        """The facts about a request that waited or failed; other requests are spared them."""
+        """The facts about this request, created on first use: only waiting or failed requests have them."""
         if self.facts is None:
             self.facts = RequestFacts()
         return self.facts
@@ -148,7 +148,7 @@ class AccessGate:
 
 
 class TokenGate:
-    """Checks JSON Web Tokens. The checker is made for the first request that needs it: others are spared its imports."""
+    """Checks JSON Web Tokens. The checker is created, and its modules imported, on first use."""
 
     def __init__(self) -> None:
         self._checker: JwtChecker | None = None

@@ -37,7 +37,7 @@ class AnnouncedPods:
         return True
 
     def candidates(self, key: RevisionKey, listed: Collection[ServedPod], now_s: float) -> dict[str, ServedPod]:
-        """The announced pods of a revision by address; those that slices list or whose time is over are dropped."""
+        """The announced pods of a revision by address; listed and expired announcements are removed."""
         pods = self._pods.get(key)
         if pods is None:
             return {}
@@ -51,12 +51,12 @@ class AnnouncedPods:
         return {address: pod for address, (pod, _) in remaining.items()}
 
     def has_changed(self, key: RevisionKey, now_s: float) -> bool:
-        """Whether a pod came since the last call of ``candidates``, or the time of one is over."""
+        """Whether a pod was announced since the last call of ``candidates``, or an announcement has expired."""
         end_s = self.next_end_s(key)
         return key in self._new or (end_s is not None and end_s <= now_s)
 
     def next_end_s(self, key: RevisionKey) -> float | None:
-        """When the next announcement of a revision ends; None without one."""
+        """The time at which the next announcement of a revision expires; None without announcements."""
         return min((until_s for _, until_s in self._pods.get(key, {}).values()), default=None)
 
     def forget(self, key: RevisionKey) -> None:

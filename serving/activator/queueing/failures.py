@@ -22,7 +22,7 @@ _POD_WAIT = re.compile(rb"(?i)^server-timing: pod-wait;dur=(\d{1,12}(?:\.\d{1,6}
 
 
 class RequestFacts(msgspec.Struct, kw_only=True):
-    """Notes on the way of a request that waited or failed."""
+    """Observations about a request that waited or failed."""
 
     waited_s: float = 0.0
     start_s: float = 0.0
@@ -36,7 +36,7 @@ class RequestFacts(msgspec.Struct, kw_only=True):
 
 
 class RequestEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How a request ended. ``outcome`` is a value of ``ExchangeOutcome``.
+    """The end of a request. ``outcome`` is a value of ``ExchangeOutcome``.
 
     ``response_lines`` are what the queue-proxy said of its response. ``is_sent``: a pod got the request. ``is_unread``: bytes of the
     response wait for the client. ``is_overdue``: its time is up, as ``timeout_text`` says.
@@ -52,7 +52,7 @@ class RequestEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pod_wait_s(response_lines: bytes) -> float:
-    """Seconds that a request waited in its pod before it reached the app, as the queue-proxy says in Server-Timing."""
+    """Seconds that a request waited in its pod before it reached the app, from the queue-proxy's Server-Timing header."""
     return sum(map(float, _POD_WAIT.findall(response_lines))) / 1000
 
 

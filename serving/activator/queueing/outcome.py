@@ -17,7 +17,7 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class RejectionReason(enum.StrEnum):
-    """Why a request is rejected with 503."""
+    """The reason for rejecting a request with 503."""
 
     QUEUE_COUNT = "queue-count"
     QUEUE_BYTES = "queue-bytes"

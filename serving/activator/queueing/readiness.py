@@ -147,7 +147,7 @@ def _pause_s(candidate: _UnreadyPod, now_s: float) -> float:
 
 
 class RevisionDirectory:
-    """All revisions and slices. ``slices``, ``unready`` and ``announced`` change by calls of their own."""
+    """All revisions and slices. ``slices``, ``unready`` and ``announced`` are updated through their own methods."""
 
     __slots__ = ("_gone", "_revisions", "announced", "slices", "unready")
 

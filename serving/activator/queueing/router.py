@@ -44,7 +44,7 @@ class SlotBook(Protocol[RequestId_contra]):
         """This process's slots of each pod; None where pods have no limit."""
 
     def is_trading(self, key: RevisionKey) -> bool:
-        """Whether any process has asked for slots of a revision; if not, the end of a request affects no other."""
+        """Whether any process has requested slots of a revision; if not, the end of a request affects no other process."""
 
     def before_finish(self, key: RevisionKey, request: RequestId_contra, now_s: float) -> None:
         """Pass on the slot of a request that is about to end, if another process needs it."""
@@ -56,7 +56,7 @@ class SlotBook(Protocol[RequestId_contra]):
         """Revisions to settle now, without an event."""
 
     def next_due_s(self) -> float | None:
-        """When the next revision is due; None without one."""
+        """The time at which the next revision is due; None without one."""
 
     def return_unused(self) -> None:
         """Return slots of deleted pods to their owners."""
@@ -104,12 +104,12 @@ class TickSchedule:
         return keys
 
     def next_due_s(self) -> float | None:
-        """When a revision is next due without news; that tick may have no effect."""
+        """The next time at which a revision is due without a change; its tick may have no effect."""
         return self._heap[0][0] if self._heap else None
 
 
 class RequestRouter(Generic[RequestId]):
-    """Routes requests to pods. Calls with an unknown request do nothing; ``random`` returns numbers in [0, 1)."""
+    """Routes requests to pods. Calls with an unknown request have no effect; ``random`` returns numbers in [0, 1)."""
 
     def __init__(self, settings: ActivatorSettings, *, random: Callable[[], float]) -> None:
         self.settings = settings
@@ -254,7 +254,7 @@ class RequestRouter(Generic[RequestId]):
         )
 
     def next_due_s(self) -> float | None:
-        """When ``tick`` must be called next if no request arrives; None without a deadline."""
+        """The time of the next ``tick`` if no request arrives; None without a deadline."""
         dues_s = (self.schedule.next_due_s(), self.slots.next_due_s() if self.slots is not None else None)
         return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
@@ -322,7 +322,7 @@ class RequestRouter(Generic[RequestId]):
     def _complete(
         self, throttler: RevisionThrottler[RequestId], now_s: float, *, dispatches: Sequence[Dispatch[RequestId]]
     ) -> RoutingOutcome[RequestId]:
-        """Complete an outcome with all that is due for one revision, and schedule the next tick."""
+        """Add all due work of one revision to an outcome, and schedule the next tick."""
         key, settings = throttler.key, self.settings
         revision, unknown_until_s = self.directory.revision(key), None
         late_text = f"no pod was free within {settings.queue_wait_max_s:g} s"

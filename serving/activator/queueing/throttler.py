@@ -130,7 +130,7 @@ class RevisionThrottler(Generic[RequestId]):
 
     @property
     def waiting_since_s(self) -> float | None:
-        """When the oldest waiting request began to wait; None without one."""
+        """The time at which the oldest waiting request began to wait; None without one."""
         due_s = self._breaker.next_wake_s()
         since_s = list(self._requeued.values())[:1]
         if due_s is not None:
@@ -370,7 +370,7 @@ class RevisionThrottler(Generic[RequestId]):
 
 
 def _plus(capacity: int | None, count: int) -> int | None:
-    """Add slots to a capacity for requests whose pod is gone; None means no limit."""
+    """Add slots for requests of deleted pods to a capacity; None means no limit."""
     return None if capacity is None else capacity + count
 
 

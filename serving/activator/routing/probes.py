@@ -46,7 +46,7 @@ class ProbeResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_probe_agent(user_agent: bytes) -> bool:
-    """Whether a User-Agent is one that queue-proxies accept from kubelets and the system's probes alone."""
+    """Whether a User-Agent is reserved for kubelets and the system's own probes."""
     return user_agent.lower().startswith(_PROBE_AGENTS)
 
 

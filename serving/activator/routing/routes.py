@@ -104,7 +104,7 @@ class Routes:
         return self._guarded(site or self._find_domain(_bare(host)))
 
     def _chooser(self, host: str, key: RevisionKey) -> Site | None:
-        """The site of a host passed on by a Gateway, if it leads to the revision and has routing rules of its own."""
+        """The site of a host forwarded by a Gateway, if it routes to the revision and has its own routing rules."""
         site = self._sites[Listener.PUBLIC].get(_bare(host)) or self._sites[Listener.INNER].get(_bare(host))
         if site is None or site.namespace != key[0] or not site.policy.chooses:
             return None

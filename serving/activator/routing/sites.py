@@ -52,7 +52,7 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_lasting(self) -> bool:
-        """Whether a head that was let in once may come again unchecked: tokens expire."""
+        """Whether an admitted head needs no check when it is sent again; False where a token may expire."""
         return self.jwt is None and (self.callers is None or self.callers.is_open)
 
 

@@ -116,7 +116,7 @@ class SlotBroker(Generic[RequestId]):
         self._ask(key, now_s)
 
     def is_trading(self, key: RevisionKey) -> bool:
-        """Whether this process or a peer has asked for slots of a revision."""
+        """Whether this process or a peer has requested slots of a revision."""
         return key in self._peer_asks or key in self._own_asks
 
     def due(self, now_s: float) -> list[RevisionKey]:
@@ -124,7 +124,7 @@ class SlotBroker(Generic[RequestId]):
         return [key for key, due_s in self._ask_due_s.items() if due_s <= now_s]
 
     def next_due_s(self) -> float | None:
-        """When to ask again; None if there is no need."""
+        """The time of the next request for slots; None if none is needed."""
         return min(self._ask_due_s.values(), default=None)
 
     def return_unused(self) -> None:

@@ -118,7 +118,7 @@ class Ledger:
         self._advance()
 
     def receive(self, peer: int, message: Declare | ViewReady | Give) -> None:
-        """Take a message; one of a process that is not among the peers is ignored."""
+        """Apply a message of a peer; messages of other processes are ignored."""
         if peer not in self._members:
             return
         if isinstance(message, Give):

@@ -50,7 +50,7 @@ class Declare(_TaggedMessage, frozen=True, kw_only=True):
 
 
 class ViewReady(_TaggedMessage, frozen=True, kw_only=True):
-    """The sender has these declarations, and begins the view once all members have sent the same."""
+    """Announces the declarations of the sender; the view begins once all members have sent equal ones."""
 
     rounds: Rounds
 

@@ -38,7 +38,7 @@ _POLICIES_WAIT_S = 5.0
 
 
 class MemorySaving(enum.Enum):
-    """How pods save memory: not, resized in place while dormant or starting, or dormant ones removed while memory is short."""
+    """The way in which pods save memory: none, in-place resize, or removal of dormant pods while memory is short."""
 
     NONE = "none"
     RESIZE = "resize"

@@ -232,7 +232,7 @@ class StatsConnection(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(begun)
 
     def write(self, event: bytes) -> bool:
-        """Send an event to a subscriber with others of the same moment."""
+        """Send an event to a subscriber; events of a short period are sent together."""
         assert self._transport is not None
         if not self._gathered:
             asyncio.get_running_loop().call_later(_GATHER_S, self._send_gathered)

@@ -197,7 +197,7 @@ class DecisionLoop:
         self._policies.triggers.forget(key)
 
     def decide_soon(self, key: RevisionKey, cause: DecisionCause) -> None:
-        """Decide in this turn of the loop if the last decision is old enough, else as soon as it is.
+        """Decide in this turn of the loop, or later if the minimum interval has not passed.
 
         A revision woken since then does not wait: its load was reported a few milliseconds before it was observed as Active, and
         the decision about that load did not want a pod yet.

@@ -38,7 +38,7 @@ _AT_ONCE_MAX = 20
 
 
 class _Sleep(msgspec.Struct, frozen=True, kw_only=True):
-    """The last report of a pod. ``unfrozen`` says why its app is not frozen."""
+    """The last report of a pod. ``unfrozen`` is the reason that its app is not frozen."""
 
     is_dormant: bool
     unfrozen: str = ""

@@ -175,7 +175,7 @@ class Prober:
         self._port = int(port)
 
     async def __call__(self) -> bool:
-        """Whether the activator responds at the address. Sends one request on a connection of its own."""
+        """Whether the activator responds at the address. Sends one request on a new connection."""
         head = (
             f"GET /healthz HTTP/1.1\r\nHost: {self._address}\r\nUser-Agent: Knative-Autoscaling-Probe\r\n"
             "K-Network-Probe: activator\r\nConnection: close\r\n\r\n"

@@ -107,7 +107,7 @@ class Relay:
         return True
 
     def elsewhere(self, names: Mapping[str, str]) -> str:
-        """The address of the autoscaler to query about a revision; "" for this one.
+        """The address of the autoscaler that owns a revision; "" for this autoscaler.
 
         A query that names no revision is answered from this autoscaler's state.
         """

@@ -220,7 +220,7 @@ class Controller:
 
 
 def _debounce_s(kind: Kind, of: Kind | None) -> float:
-    """How long a resource waits for further changes, to handle them together."""
+    """The seconds to wait for further changes of a resource, to handle them together."""
     match kind, of:
         case kinds.SERVING_SERVICE, _ if of is not kinds.SERVING_SERVICE:
             return _DEBOUNCE_S

@@ -102,7 +102,7 @@ def _created_s(revision: Object) -> float:
 
 
 def _active_s(revision: Object) -> float:
-    """When a route referenced the revision last; else its creation time."""
+    """The last time at which a route referenced the revision; else its creation time."""
     stamp = timestamp_s(annotations_of(revision).get(ROUTING_STATE_MODIFIED_ANNOTATION))
     return _created_s(revision) if stamp is None else stamp
 
@@ -285,7 +285,7 @@ def _given_back(before: Object, ready: LatestReady, latest: _Latest) -> Iterator
 
 
 def _given_back_by(configuration: Object, latest: _Latest) -> str:
-    """How the latest revision gave its traffic back, by the condition; "" if it did not."""
+    """The condition's message about traffic returned by the latest revision; "" without one."""
     message = str(condition_of(configuration, GIVEN_BACK_REASON).get("message", ""))
     return message if f'"{name_of(latest.revision)}" failed' in message else ""
 

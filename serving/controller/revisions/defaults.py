@@ -120,7 +120,7 @@ def _container(container: Object, *, name: str, alone: bool) -> Object:
 
 
 def _secured(container: Object, pod: Object, *, level: str) -> Object:
-    """A container with the security context of secure-pod-defaults, below settings of its own or its pod."""
+    """A container with the security context of secure-pod-defaults, overridden by its own and its pod's settings."""
     if level not in _SECURED:
         return container
     context = {"allowPrivilegeEscalation": False, **(container.get("securityContext") or {})}

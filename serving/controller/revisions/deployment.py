@@ -106,7 +106,7 @@ def desired_deployment(
 
 
 def template_patch(deployment: Object, *, is_guarded: bool, sidecar: Sidecar | None) -> Sequence[Patch]:
-    """One change of a Deployment's pods: whether they take requests of activators only, and whether they refuse plain HTTP."""
+    """The patch of a Deployment's pod template: accept requests from activators only, and refuse plain HTTP."""
     changed: Object = {}
     variables = [] if sidecar is None else inner_tls_variables(deployment, sidecar)
     if (GUARDED_ANNOTATION in annotations_of(nested(deployment, "spec", "template") or {})) is not is_guarded:
@@ -130,7 +130,7 @@ def template_patch(deployment: Object, *, is_guarded: bool, sidecar: Sidecar | N
 
 
 def _default_container(pod_spec: Object, sidecar: Sidecar | None) -> dict[str, str]:
-    """The annotation by which kubectl picks the app's container, where a queue-proxy comes first."""
+    """The annotation that makes the app's container kubectl's default; {} without a queue-proxy container."""
     if sidecar is None:
         return {}
     return {

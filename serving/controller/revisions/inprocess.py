@@ -15,7 +15,7 @@ _WAIT_MIN_S = 10.0
 
 
 def proxy_wait_s(progress_deadline_s: float) -> float:
-    """How long a container may run before it is said to have no queue-proxy, in seconds: 60 of the default deadline of 600."""
+    """The seconds that a container may run without a queue-proxy before its revision reports it: 60 of the default deadline of 600."""
     return max(progress_deadline_s * _SHARE, _WAIT_MIN_S)
 
 

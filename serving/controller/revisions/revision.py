@@ -69,7 +69,7 @@ _COUNTS = {"actualReplicas", "desiredReplicas"}
 
 
 class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts beside the revision that its decision reads.
+    """The input of a revision's decision besides the revision itself.
 
     ``routes`` are the names of routes that reference it; ``is_newest``: its configuration has no newer revision; ``is_awaited``:
     a route follows the latest revision of that configuration; ``refusal`` is the server's reason to refuse one of its children,
@@ -191,7 +191,7 @@ def reconcile_revision(
 
 
 def _recheck_s(children: RevisionChildren, scale: StartScale) -> float:
-    """When the status of a revision that starts may change without a change of its pods, in seconds."""
+    """The seconds until a starting revision's status may change although its pods do not."""
     wait_s = scale.progress_deadline_s
     return (min(wait_s, proxy_wait_s(wait_s)) if is_own_proxy(children.deployment) else wait_s) + 1
 

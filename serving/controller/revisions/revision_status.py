@@ -89,7 +89,7 @@ def failure_of(pods: Sequence[Object], *, exits_tolerated: int = 0) -> Failure |
 
 
 def not_ready_because(pods: Sequence[Object]) -> str:
-    """Why a pod is not ready, such as "readiness probe: connection refused" or running init containers; "" if unknown."""
+    """The reason that a pod is not ready, such as "readiness probe: connection refused" or running init containers; "" if unknown."""
     for pod in sorted(pods, key=_age_order):
         for condition in nested(pod, "status", "conditions") or ():
             is_missing = condition.get("type") in _EXPLAINING and condition.get("status") == "False"
@@ -311,7 +311,7 @@ def _dependencies(revision: Object, children: RevisionChildren, scale: StartScal
 
 
 def _failure(revision: Object, children: RevisionChildren, *, ready_count: int) -> Failure | None:
-    """Why desired pods do not become ready; None once one is ready."""
+    """The reason that desired pods do not become ready; None once a pod is ready."""
     wanted = serving_state_of(revision) is ServingState.ACTIVE and desired_count_of(children.deployment) > 0
     if not wanted or ready_count:
         return None
@@ -358,7 +358,7 @@ def _kept_failure(revision: Object) -> Failure | None:
 
 
 def failure_to_keep(revision: Object) -> str:
-    """Why a revision was given up before it was ever ready, for its annotation; "" if there is nothing to keep."""
+    """The failure to store in the annotation of a revision that was never ready; "" without one."""
     if serving_state_of(revision) is ServingState.ACTIVE or was_ready(revision):
         return ""
     failure = _kept_failure(revision)
@@ -384,7 +384,7 @@ def _failed(failure: Failure) -> list[Condition]:
 
 
 def _within_budget(revision: Object) -> Iterator[Condition]:
-    """The condition of a revision for which a budget is too small, as the autoscaler says."""
+    """The condition of a revision whose budget is too small, as reported by the autoscaler."""
     why = annotations_of(revision).get(SHORTAGE_ANNOTATION)
     status, reason = ConditionStatus.FALSE, "BudgetTooSmall"
     if why:
@@ -392,7 +392,7 @@ def _within_budget(revision: Object) -> Iterator[Condition]:
 
 
 def _policy_in_force(revision: Object) -> Iterator[Condition]:
-    """The condition of a revision whose own policy does not decide, as the autoscaler says."""
+    """The condition of a revision whose own policy is not in force, as reported by the autoscaler."""
     message = annotations_of(revision).get(POLICY_FAILURE_ANNOTATION)
     status, reason = ConditionStatus.FALSE, "PolicyFailed"
     if message:

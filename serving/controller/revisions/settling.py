@@ -107,14 +107,14 @@ def _is_failing(revision: Object) -> bool:
 
 
 def _traffic_since_s(revision: Object) -> float | None:
-    """When a route named a ready revision first; None before."""
+    """The time at which a route first named a ready revision; None before."""
     annotations = annotations_of(revision)
     stamps = (timestamp_s(annotations.get(key)) for key in BECAME_READY_ANNOTATIONS)
     return next((stamp for stamp in stamps if stamp is not None), None)
 
 
 def _settled_at_s(revision: Object, settle_time_s: float, *, gave_back: bool) -> float:
-    """When a ready revision may take traffic, in seconds since the epoch; 0 if at once."""
+    """The time from which a ready revision may get traffic, in seconds since the epoch; 0 means at once."""
     changed = [condition_of(revision, kind).get("lastTransitionTime") for kind in (CONDITION_READY, RESTARTED)]
     times_s = [at_s for at_s in map(timestamp_s, changed) if at_s is not None]
     if not settle_time_s or not times_s:

@@ -188,7 +188,7 @@ def _beside(container: Object, *, secret: str) -> Object:
 
 
 def _inside(revision: Object, serving: Object, sidecar: Sidecar, *, secret: str) -> Object:
-    """The user's container, whose app is its own queue-proxy and listens at that one's ports."""
+    """The user's container with an in-process queue-proxy, which listens at the queue-proxy's ports."""
     port, *further = serving["ports"]
     moved = {**serving, "ports": [{**port, "containerPort": QUEUE_PORT}, *further]}
     for name in _PROBES:
@@ -297,7 +297,7 @@ def _inner_tls(sidecar: Sidecar) -> InnerTlsSettings:
 
 
 def _dormancy(revision: Object) -> dict[str, str]:
-    """When the app sleeps, and what forbids the queue-proxy to freeze it."""
+    """The variables for dormancy: when the app is frozen, and reasons not to freeze it."""
     settings = AutoscalerSettings()
     spec = resolve_annotations(annotations_of(revision), settings, container_concurrency=0, reachable=True)
     variables = dormant_variables(spec)
@@ -305,7 +305,7 @@ def _dormancy(revision: Object) -> dict[str, str]:
 
 
 def _unfrozen(spec: Object) -> str:
-    """Why the app of a pod cannot be frozen; "" if its queue-proxy may try."""
+    """The reason that the app of a pod cannot be frozen; "" if its queue-proxy may try."""
     if not spec.get("shareProcessNamespace"):
         return "the pod does not share its process namespace"
     if any(container.get("livenessProbe") for container in spec["containers"]):

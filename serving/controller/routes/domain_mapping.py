@@ -141,7 +141,7 @@ def _resolved(mapping: Object, target: Object | None, settings: ControllerSettin
 
 
 def _unresolved(mapping: Object, target: Object | None, settings: ControllerSettings) -> str:
-    """Why the reference cannot be resolved; "" if it can."""
+    """The reason that the reference cannot be resolved; "" if it can."""
     ref = _spec_of(mapping).get("ref") or MappingReference()
     namespace, name = namespace_of(mapping), ref.get("name", "")
     wanted = target_of(mapping)

@@ -165,7 +165,7 @@ def _tag_shares(targets: Iterable[Object], rollout: Rollout) -> dict[str, dict[s
 
 
 def _excess(shares: Mapping[str, int], tags: Mapping[str, Mapping[str, int]]) -> str:
-    """Which limit of HTTPRoutes is exceeded; "" if none is."""
+    """The limit of HTTPRoutes that is exceeded; "" within all limits."""
     for count, most, what in (
         (len(shares), _BACKENDS_MAX, "revisions that share the traffic"),
         (len(_by_shares(tags)), _RULES_MAX - 1, "revisions with tags"),

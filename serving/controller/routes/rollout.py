@@ -40,7 +40,7 @@ class RouteTargets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Targets with a revision each, without URLs; None if ``condition`` says why there are none."""
+    """Targets with a revision each, without URLs; None if ``condition`` has the reason."""
 
     targets: list[Object] | None
     condition: Condition
@@ -192,7 +192,7 @@ def observe_ready(rollout: Rollout, *, duration_s: float, now_s: float) -> Rollo
 
 
 def next_step_s(rollout: Rollout) -> float | None:
-    """When the next step is due, in seconds since the epoch; None while none is planned."""
+    """The time of the next step, in seconds since the epoch; None without a planned step."""
     due = [
         configuration.step_params.next_step_time_ns
         for configuration in rollout.configurations

@@ -33,7 +33,7 @@ _PERCENT = 100.0
 
 
 class RolloutVerdict(enum.StrEnum):
-    """Whether a rollout waits, goes on, or goes back."""
+    """The verdict on a rollout: wait, continue, or roll back."""
 
     HOLD = "hold"
     GO = "go"

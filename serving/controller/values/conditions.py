@@ -16,7 +16,7 @@ _INFO = "Info"
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """A condition of a resource. ``informative`` says that Ready does not depend on it."""
+    """A condition of a resource. Ready does not depend on an ``informative`` one."""
 
     type: str
     status: ConditionStatus

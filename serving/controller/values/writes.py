@@ -90,7 +90,7 @@ class WaitingWrites:
         self._since_s: dict[WorkKey, float] = {}
 
     def rest_s(self, key: WorkKey, debounce_s: float, *, is_busy: bool, now_s: float) -> float:
-        """When to decide again, in seconds from now; 0 to write now.
+        """The seconds until the next decision; 0 to write now.
 
         ``debounce_s`` is how long the writes wait from the first time that they are planned, 0 for not at all. While other keys
         are ahead (``is_busy``), the change that is waited for comes later too: the writes wait on, for at most a minute.

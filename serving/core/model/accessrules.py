@@ -37,7 +37,7 @@ class AllowedCaller(msgspec.Struct, frozen=True, kw_only=True):
     service: str = ""
 
     def admits(self, caller: CallerIdentity) -> bool:
-        """Whether a caller is meant."""
+        """Whether this entry admits a caller."""
         return (
             caller.namespace == self.namespace
             and self.account in ("", caller.account)
@@ -94,7 +94,7 @@ class JwtRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def keys_url(self) -> str:
-        """Where to look for keys: the key set, or the configuration that names it."""
+        """The URL to fetch keys from: the key set, or the configuration that names it."""
         return self.jwks or f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"
 
 

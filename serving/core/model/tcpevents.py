@@ -24,7 +24,7 @@ def tcp_event(of: About, number: int, *, problem: str, now: str, instance: str) 
 
 
 def tcp_states(events: Iterable[Object]) -> dict[int, str]:
-    """What the newest Event of each port says: "" where it takes connections."""
+    """The newest Event's message by port; "" where the port accepts connections."""
     states: dict[int, str] = {}
     # Of two in one second the problem is the older one: one that stays is reported again.
     for event in sorted(

@@ -41,7 +41,7 @@ _Bid = tuple[int, float, RevisionKey, int]
 
 
 class BudgetDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """What a revision would have without a budget: ``wanted`` pods, beside its ``present`` scale and ``ready`` pods.
+    """What a revision would have without a budget: ``wanted`` pods, its ``present`` scale, and its ``ready`` pods.
 
     ``floor`` is min-scale or the initial scale, ``load`` in pods that are full to their target, and ``has_load`` whether it has requests.
     ``in_use`` are the pods for requests in flight now.
@@ -90,7 +90,7 @@ class Division(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllowanceReason(enum.StrEnum):
-    """Why a revision gets fewer pods than it wants."""
+    """The reason that a budget gives a revision fewer pods than it wants."""
 
     SHARE = "share"
     ENDING = "ending"
@@ -289,7 +289,7 @@ class BudgetBook:
 
 
 def _since_s(before: BudgetClaim | None, demand: BudgetDemand, now_s: float) -> float:
-    """When a revision began to wait, or its turn: a turn begins with the first ready pod."""
+    """The time since which a revision waits, or has its turn: a turn begins with the first ready pod."""
     if before is None or not (demand.has_load and before.demand.has_load):
         return now_s
     is_starting = demand.present > 0 and not demand.ready

@@ -138,7 +138,7 @@ class MemoryShortage:
 
 
 def _shortage(reading: MemoryReading, settings: MemorySettings) -> tuple[str, int]:
-    """Why memory is short, and the bytes that are missing; "" if it is not."""
+    """The reason that memory is short, and the missing bytes; "" if it is not short."""
     least_bytes = int(settings.available_min_ratio * reading.total_bytes)
     if reading.available_bytes < least_bytes:
         text = (

@@ -28,7 +28,7 @@ ContainerResources = dict[str, dict[str, str]]
 
 
 def awake_resources(pod: Object) -> dict[str, ContainerResources]:
-    """What the app's containers request while they run, by name: from the annotation, else from the spec."""
+    """The resources of the app's running containers by name: from the annotation, else from the spec."""
     try:
         return msgspec.json.decode(
             annotations_of(pod).get(AWAKE_RESOURCES_ANNOTATION, ""), type=dict[str, ContainerResources]

@@ -58,7 +58,7 @@ _HOPELESS_S = 600.0
 
 
 class SloVerdict(enum.StrEnum):
-    """What the latest requests say of the goal."""
+    """The result of comparing the latest requests with the latency goal."""
 
     UNKNOWN = "unknown"
     HELD = "held"
@@ -75,7 +75,7 @@ class SloVerdict(enum.StrEnum):
 
 
 class SloView(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured since the last change: requests by lateness, and the mean load of a ready pod."""
+    """Measurements since the last change: requests by lateness, and the mean load of a ready pod."""
 
     recent: tuple[float, ...] = ()
     """Bins of the last 10 s with the pods of now."""
@@ -161,7 +161,7 @@ def step(state: SloState, seen: SloView, *, spec: ScalingSpec, now_s: float) -> 
 
 
 def _lag_s(state: SloState, slo: Slo) -> float:
-    """How long requests from before a change still end: as long as the late ones take."""
+    """The seconds for which requests from before a change may still end: the duration of late requests."""
     return min(slo.limit_s if state.late is None else state.late.quantile_s, _SETTLE_S)
 
 

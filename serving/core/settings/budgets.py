@@ -32,7 +32,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return format_bytes(self.amount) if self.is_memory else f"{self.amount} pod{'s' * (self.amount != 1)}"
 
     def price_of(self, pod_bytes: int) -> int:
-        """What one pod takes of it."""
+        """The part of the budget that one pod uses."""
         return pod_bytes if self.is_memory else 1
 
 

@@ -31,7 +31,7 @@ _TARGET_CODES = range(0x21, 0x7F)
 
 
 class DormantMode(msgspec.Struct, frozen=True, kw_only=True):
-    """When a pod goes dormant.
+    """The condition for a pod to become dormant.
 
     ``after_s`` is the idle time before its app is frozen, in seconds; None: never. ``is_only``: an idle revision keeps one dormant
     pod and does not go to zero.
@@ -69,7 +69,7 @@ def written(mode: DormantMode) -> str:
 
 
 class MemorySettings(SettingsRecord, frozen=True, kw_only=True):
-    """When the memory of one machine is short, so that dormant pods go."""
+    """The limits below which a machine is short of memory, and dormant pods are removed."""
 
     available_min_ratio: float = 0.05
     """Part of the memory of one machine that has to be available (MemAvailable, or below the limit of a cgroup); below

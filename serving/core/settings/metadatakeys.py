@@ -90,7 +90,7 @@ _CHECKED: Final = _WITH_TEMPLATE | {_MAPPING, "Route"}
 
 
 class CheckedKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with the keys of an object: problems (it is refused) and warnings."""
+    """The findings about the keys of an object: problems, which reject it, and warnings."""
 
     problems: tuple[Problem, ...] = ()
     warnings: tuple[str, ...] = ()

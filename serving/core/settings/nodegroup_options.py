@@ -164,7 +164,7 @@ def aws_options_of(options: Mapping[str, object]) -> AwsOptions:
 
 
 def _read_one(field: Field, raw: object, reading: _OptionsReading) -> None:
-    """Read one option; an unreadable field gets its default, or an empty value, so that reading goes on."""
+    """Read one option; an invalid one is recorded and gets its default or an empty value, so that reading continues."""
     knob, name = field.knob, field.name
     nothing: Value = "" if knob.unit is TEXT else 0
     reading.values[name] = nothing if _is_required(field) else field.default

@@ -211,7 +211,7 @@ def tcp_variables(ports: Mapping[int, int]) -> dict[str, str]:
 
 
 def load_variables(annotations: Mapping[str, str], *, app_port: int) -> dict[str, str]:
-    """What a revision is scaled by, as environment variables of its queue-proxies: gauges with their page, tokens, a goal, and time to load.
+    """The queue-proxy's environment variables for a revision's load metrics: gauges with their page, tokens, a goal, and time to load.
 
     ``app_port`` is the app's port in the manifest. Prometheus' annotations say where the page is; one that Prometheus could not
     follow is left out.

@@ -45,7 +45,7 @@ class ShareTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestView(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """How requests are seen: whether one is open, its client, and the bytes of its response that were read.
+    """Functions of a request: whether it is open, its client, and the bytes of its response that were read.
 
     ``read_bytes_of`` is None where a client need not read: gRPC calls and tunnels.
     """
@@ -180,7 +180,7 @@ class OpenRequests(Generic[RequestId]):
 
     @property
     def check_period_s(self) -> float:
-        """How often to look for late readers while others wait."""
+        """The period of checks for slow readers while requests wait, in seconds."""
         is_short = any(slow.is_repeated for slow in self.slow.values())
         return (self._terms.unread_wait_max_s or 1.0) / (_CHECKS * (_REPEATED_PART if is_short else 1))
 
@@ -364,7 +364,7 @@ class SharedSlots(Generic[RequestId]):
             self.requests.note_unread(request, now_s, running=running, capacity=self.breaker.capacity)
 
     def late(self, now_s: float) -> list[RequestId]:
-        """Requests to cut off: others wait, and their clients read nothing and have more than their share."""
+        """Requests to cut off while others wait: their clients exceed their share and have stopped reading."""
         if self.requests.slow:
             self.breaker.divert()
         return self.requests.late_readers(self.breaker.capacity, now_s) if self.is_watched else []

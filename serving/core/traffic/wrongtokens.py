@@ -19,7 +19,7 @@ _ADDRESSES_MAX = 1000
 
 
 class WrongToken(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows from a wrong token: seconds until the address may show another, 0 within its bound."""
+    """The result of a wrong token: seconds until the address may try again, 0 within its bound."""
 
     wait_s: float
     is_news: bool

@@ -262,7 +262,7 @@ def _rule_problems(
 
 
 def _key_problems(kind: Kind, whole: Object, old: Object | None) -> Sequence[Problem]:
-    """The added keys without effect. A derived object has the keys of its owner."""
+    """The added keys without effect. Derived objects copy the keys of their owner and are not checked."""
     return () if nested(whole, "metadata", "ownerReferences") else check_keys(kind.name, whole, old).problems
 
 

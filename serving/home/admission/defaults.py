@@ -78,7 +78,7 @@ def _fill_pod(pod: dict[str, Any]) -> None:
 
 
 def _fill_readiness(container: dict[str, Any]) -> None:
-    """Complete the readiness probe of a container that serves. Port 0 stands for the container's own port."""
+    """Complete the readiness probe of a container that serves. Port 0 means the container's own port."""
     probe = container.get("readinessProbe")
     if probe is None:
         probe = container["readinessProbe"] = {}

@@ -247,7 +247,7 @@ def _each(owner: Json, key: str, fill: Callable[[Json], Json]) -> Json:
 
 
 def _present(value: Json) -> Json:
-    """An object without its nulls: they stand for fields without a value."""
+    """An object without its nulls: a null means a field without a value."""
     return {key: field for key, field in value.items() if field is not None}
 
 

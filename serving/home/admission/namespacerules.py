@@ -126,7 +126,7 @@ class NamespaceRules:
             raise _forbidden(DOMAIN_MAPPING, mapping, f"{what}, which an admin of all namespaces can create")
 
     def _with_account(self, pod: Object, namespace: str) -> Object:
-        """The pod with its account's name, and with the account's pull secrets if it has none of its own."""
+        """The pod with its account's name, and the account's pull secrets unless the pod names pull secrets."""
         spec = pod["spec"]
         name = spec.get("serviceAccountName") or spec.get("serviceAccount") or DEFAULT_ACCOUNT
         stored_account = self._tables(SERVICE_ACCOUNT).objects.get((namespace, name))

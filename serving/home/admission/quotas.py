@@ -131,7 +131,7 @@ def counted_kinds(quota: Object) -> frozenset[Kind]:
 
 
 def quota_refusal(kind: Kind, new: Object, quotas: Sequence[Object], *, claims_of: ClaimsOf) -> str:
-    """Why the namespace's quotas refuse a new object; "" if they do not."""
+    """The reason that the namespace's quotas refuse a new object; "" if they admit it."""
     claim = claim_of(kind, new)
     for quota in sorted(quotas, key=name_of):
         hard = amounts_of(nested(quota, "spec", "hard"))

@@ -208,7 +208,7 @@ def _seen(event: Object, now_s: float) -> str:
 
 
 def _used(quota: Object, *, is_limit: bool) -> str:
-    """The used part of each limit: "pods: 2/4, requests.cpu: 200m/1". Limits have a column of their own."""
+    """The used part of each limit: "pods: 2/4, requests.cpu: 200m/1". Limits have a separate column."""
     hard, used = _at(quota, "status", "hard") or {}, _at(quota, "status", "used") or {}
     return ", ".join(
         f"{name}: {used.get(name, '0')}/{hard[name]}" for name in sorted(hard) if name.startswith("limits") is is_limit

@@ -199,7 +199,7 @@ class PodCgroups:
         return [str(above / self._pod_id / name) for name in self.refused] if above else []
 
     def exit_reason(self, name: str) -> str:
-        """Why a container has ended: OOMKilled if the kernel ran out of its memory since the last end; "" otherwise."""
+        """The reason for a container's end: OOMKilled if the kernel ran out of its memory since the last end; "" otherwise."""
         use = self._tree.read(f"{self._pod_id}/{name}") if self._tree else None
         if use is None:
             return ""

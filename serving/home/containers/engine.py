@@ -37,7 +37,7 @@ _PLACES = ("/mnt", "/media", "/srv", "/tmp")  # noqa: S108 - it is covered, not 
 
 
 class ContainerEngine(msgspec.Struct, frozen=True, kw_only=True):
-    """The working runtime's path; "" and the reason if there is none. ``is_rootless`` says how to use it.
+    """The working runtime's path; "" and the reason if there is none. ``is_rootless``: it runs without root.
 
     ``users_place`` is the folder for the files of containers with users of their own, as root; "" and ``no_users``, the reason,
     where there can be none. ``seccomp_filter`` is what the runtime has compiled of the default profile, for ``ContainerBox``.
@@ -89,7 +89,7 @@ def find_engine(wanted: str = "", state: Path | None = None) -> ContainerEngine:
 
 
 def _with_place(engine: ContainerEngine, state: Path | None) -> ContainerEngine:
-    """The engine with a place for the files of containers with users of their own, which are still to be tried."""
+    """The engine with a folder for files of containers in their own user namespaces, which are not tested yet."""
     folder = str((state or Path("/")).resolve())
     place = next((place for place in _PLACES if Path(place).is_dir() and not Path(folder).is_relative_to(place)), "")
     reason = "" if place else f"its files are mounted at one of {', '.join(_PLACES)}, which are not there"

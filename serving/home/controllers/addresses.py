@@ -151,7 +151,7 @@ class HostsFiles:
         return {name for _, name in self._namespaces.cache}
 
     def _remove_gone(self) -> None:
-        """Remove the files of namespaces that are gone, and with them their pods."""
+        """Remove the hosts files of deleted namespaces."""
         for namespace in self._gone - self._known_namespaces():
             self._written.pop(namespace, None)
             (self._folder / namespace).unlink(missing_ok=True)
@@ -189,7 +189,7 @@ class ServiceHosts:
         self._known = None
 
     def named(self) -> frozenset[str]:
-        """The inner hosts of services that ask for a port beside their short names."""
+        """The inner hosts of services that request a port for their short names."""
         return self._hosts()[1]
 
     def __contains__(self, host: object) -> bool:

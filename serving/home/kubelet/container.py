@@ -347,7 +347,7 @@ class ContainerKeeper:
         return f"exit code {exit_code}" + (f": {lines}" if lines else "")
 
     def execute(self, command: tuple[str, ...], stdio: Stdio) -> TemplateProcess:
-        """Run a command in the container, with streams of its own. Raises ``NotFound`` if the container does not run."""
+        """Run a command in the container, with separate streams. Raises ``NotFound`` if the container does not run."""
         start = self._spec.start
         if not self.has_process:
             raise NotFound(f"container {start.name} of the pod does not run")

@@ -123,7 +123,7 @@ class LocalNodes:
         return machines
 
     async def _settle(self, machines: LocalMachines, virtual: VirtualNodes) -> float:
-        """Add nodes whose boot is over and remove deleted ones; returns the seconds until the next boot ends."""
+        """Add booted nodes and remove deleted ones; return the seconds until the next boot ends."""
         waits = due_names(machines, boot_s=virtual.boot_s, now_s=wall_s())
         registered = {name_of(node) for node in await self._own_nodes()}
         for name, wait_s in waits.items():
@@ -148,7 +148,7 @@ class LocalNodes:
         await self._cluster.patch(NODE, "", node["metadata"]["name"], patch={"status": status}, subresource="status")
 
     async def _remove_others(self, wanted: set[str]) -> None:
-        """Remove this installation's Nodes of machines that are gone, with the pods on them."""
+        """Remove the Nodes of deleted machines of this installation, with their pods."""
         for name in {name_of(node) for node in await self._own_nodes()} - wanted:
             with contextlib.suppress(NotFound):
                 await self._cluster.delete(NODE, "", name)

@@ -136,7 +136,7 @@ class PodRun:
         }
 
     async def run(self, location: PodLocation) -> None:
-        """Run until ``stop`` is set, then drain; the caller frees it. On cancellation leave everything as it is."""
+        """Run until ``stop`` is set, then drain; the caller frees it. On cancellation the pod keeps running."""
         self.location = location
         self._setup = PodSetup(node=self._node, manifest=self.manifest, pod_id=self.id, location=location)
         self._has_proxy = self._setup.has_proxy

@@ -329,7 +329,7 @@ class InAppPod(ProcessPod):
 
 
 class NetworkedPod(ProcessPod):
-    """A pod of processes in a network of its own, which ``sandbox`` has made."""
+    """A pod of processes in its own network namespace, created by ``sandbox``."""
 
     is_boxed = True
 

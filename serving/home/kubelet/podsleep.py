@@ -51,7 +51,7 @@ class AppSleep:
         (self._awake.clear if is_dormant else self._awake.set)()
 
     async def awake_failure(self, probe: Callable[[], Awaitable[str]]) -> str:
-        """How a probe of the awake app fails, "" if it passes; a probe disturbed by sleep is repeated."""
+        """The failure of a probe of the running app, "" if it passes; a probe during a freeze is repeated."""
         while True:
             await self._awake.wait()
             before = self._sleep_count

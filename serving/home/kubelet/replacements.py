@@ -27,7 +27,7 @@ class _Loss(msgspec.Struct, kw_only=True):
 
 
 def lineage_of(pod: Object) -> str:
-    """What replaces a pod, under the same name after a restart: its revision's uid, else its owner."""
+    """The identity that a pod shares with its replacements, also after a restart: its revision's uid, else its owner."""
     return labels_of(pod).get(REVISION_UID_LABEL) or owner_of(pod)
 
 
@@ -54,7 +54,7 @@ class ReplacementPauses:
         self._owners[owner] = loss
 
     def due_s(self, owner: str) -> float:
-        """When a new pod of the owner may start."""
+        """The time from which a new pod of the owner may start."""
         return self._owners[owner].due_s if owner in self._owners else 0.0
 
     def written(self, *, ahead_s: float) -> bytes:

@@ -70,7 +70,7 @@ def pod_to_evict(
 
 
 def is_evicted(pod: Object) -> bool:
-    """Whether a pod is over because it was evicted."""
+    """Whether a pod has ended by eviction."""
     return bool(nested(pod, "status", "phase") == "Failed" and nested(pod, "status", "reason") == EVICTED)
 
 

@@ -82,7 +82,7 @@ class PodLocations:
         return place
 
     def with_named_ports(self, place: PodLocation, ports: Collection[int]) -> PodLocation:
-        """Reserve the ports that a pod names itself, as far as they are for apps, no other pod has them, and they are few."""
+        """Reserve the ports named in a pod's spec: free ports in the range for apps, up to a bound."""
         free = [port for port in ports if is_reserved(port) and port not in self._taken and port not in QUEUE_PORTS]
         named = (*place.named_ports, *free)[:_NAMED_PORTS_MAX]
         return self.occupy(msgspec.structs.replace(place, named_ports=named))

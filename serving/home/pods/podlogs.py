@@ -117,7 +117,7 @@ def timed_lines(log: Path, since_s: float) -> Iterator[tuple[float, int, bytes]]
 
 
 class GoneLogLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the logs of deleted pods are kept, and how much disk they may take."""
+    """The retention time and disk limit for logs of deleted pods."""
 
     retention_s: float
     bytes_max: int

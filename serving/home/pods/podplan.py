@@ -109,7 +109,7 @@ class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def progress(self) -> tuple[str, int, bool]:
-        """What the next control process must know: the last start, the restarts, and whether it is over."""
+        """The state for the next control process: the last start, the restarts, and whether the container has ended."""
         return self.started_at, self.restart_count, self.is_over
 
 
@@ -260,7 +260,7 @@ def runs_images(pod: Object) -> bool:
 
 
 def has_own_network(pod: Object) -> bool:
-    """Whether the processes of a pod have a network of their own."""
+    """Whether the processes of a pod run in their own network namespace."""
     return annotations_of(pod).get(NETWORK_ANNOTATION) == "pod" and not runs_images(pod)
 
 

@@ -71,7 +71,7 @@ class StartQueue:
         self._begun.setdefault(pod.revision, []).append(pod)
 
     def end(self, pod: PodStart) -> None:
-        """The turn of a pod is over; ignored if it has none."""
+        """End the turn of a pod; ignored for a pod without a turn."""
         if pod in self._running:
             self._running.remove(pod)
             if not self.waiting_count:
@@ -107,7 +107,7 @@ class StartQueue:
         return started
 
     def due_s(self, *, now_s: float) -> float | None:
-        """When ``begin`` may return a pod although nothing else has happened; None for never."""
+        """The time from which ``begin`` may return a pod without another event; None for never."""
         if len(self._running) >= self._turn_count or not self._others:
             return None
         times_s = [self._others[0].arrived_s + PATIENCE_S]

@@ -43,7 +43,7 @@ class ObservedContainer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain(observed: ObservedContainer) -> Unready | None:
-    """Why the container is not ready; None without a reason."""
+    """The reason that the container is not ready; None if it is unknown."""
     name, port = observed.container, observed.port
     if observed.foreign:
         message = f"container {name} gets no requests: {observed.foreign}"

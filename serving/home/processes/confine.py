@@ -112,7 +112,7 @@ def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = 
 
 
 def probe(plan: dict[str, Any]) -> list[str]:
-    """Try a plan in a process of its own; returns the layers that this machine refuses."""
+    """Test a plan in a separate process; return the layers that this machine refuses."""
     mine, its = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -151,7 +151,7 @@ def own_mounts() -> None:
 
 
 def _has_own_users() -> bool:
-    """Whether processes are counted for this pod alone: in a user namespace of its own (setrlimit(2), since Linux 5.14)."""
+    """Whether the process limit counts this pod's processes only: in its own user namespace (setrlimit(2), since Linux 5.14)."""
     with open("/proc/self/uid_map") as file:
         return int(file.read().split()[2]) < _IDS - 1
 

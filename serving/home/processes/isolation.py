@@ -138,7 +138,7 @@ def _is_in(path: str, folder: str) -> bool:
 
 
 def closed_above(path: str) -> str:
-    """The first folder on the way to a path that is closed to other users; "" without one."""
+    """The first parent folder of a path that other users cannot enter; "" without one."""
     for parent in reversed(Path(path).parents):
         try:
             if not parent.stat().st_mode & _OTHERS_MAY_ENTER:
@@ -289,7 +289,7 @@ SAME_USER = "user: without root a pod is the user who runs serving, and reads an
 
 
 def isolation_gap(mode: str, state: Path) -> str:
-    """Why pods that are processes have less isolation than by default; "" if they have all. Forks: not from threads.
+    """The reason that pods of processes have less isolation than by default; "" with full isolation. Forks: not from threads.
 
     Raises ``SettingsError`` if strict isolation is requested and this machine lacks a layer.
     """

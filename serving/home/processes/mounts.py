@@ -191,7 +191,7 @@ def show_over(mounts: Sequence[MountPoint]) -> None:
 
 
 class _Folder:
-    """A folder of the new root on the way to mounts, by the names in it."""
+    """A parent folder of mounts in the new root, with its entries by name."""
 
     def __init__(self) -> None:
         self.folders: dict[str, _Folder] = {}
@@ -223,7 +223,7 @@ def _placed(folder: _Folder) -> Iterator[MountPoint]:
 
 
 def _tree(mounts: Sequence[MountPoint]) -> _Folder:
-    """The folders on the way to the mounts. A mount below another one is left out: its files are below ``$HOME``."""
+    """The tree of parent folders of the mounts. A mount below another one is left out: its files are below ``$HOME``."""
     root = _Folder()
     for mount in sorted(mounts, key=lambda mount: len(mount.target)):
         *parents, name = [part for part in mount.target.split("/") if part]
@@ -268,7 +268,7 @@ def _unshare() -> None:
 
 
 def _new_user_namespace(*, user: int, group: int) -> None:
-    """Enter a user namespace in which this process's user is ``user``, with mounts of its own."""
+    """Enter a user namespace in which this process's user is ``user``, and a new mount namespace."""
     maps = (("setgroups", "deny"), ("uid_map", f"{user} {os.geteuid()} 1"), ("gid_map", f"{group} {os.getegid()} 1"))
     _checked(_LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
     for name, text in maps:

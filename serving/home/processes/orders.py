@@ -187,7 +187,7 @@ class ProcessEnded(_TemplateMessage, frozen=True, kw_only=True):
 
 
 class _StartKey(msgspec.Struct, frozen=True, tag="StartProcess"):
-    """What of an order identifies a process."""
+    """The fields of an order that identify a process."""
 
     pod: str
     name: str

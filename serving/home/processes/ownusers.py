@@ -92,7 +92,7 @@ def _show(mount: MountPoint, users: OwnUsers, namespace: int) -> None:
 
 
 def hide_place(users: OwnUsers) -> None:
-    """Cover the place of a container's files, for its runtime alone; runc also needs it beside a running container."""
+    """Cover the place of a container's files, so that only its runtime sees them; runc also needs this while a container runs."""
     hide(users.place)
     Path(users.root).mkdir()
 

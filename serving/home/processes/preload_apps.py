@@ -116,7 +116,7 @@ class _PreloadedApp:
         self.process: subprocess.Popen[bytes] | None = None
 
     def send(self, message: object, *descriptors: int) -> None:
-        """Write one line, with descriptors beside its first byte."""
+        """Write one line, with descriptors attached to its first byte."""
         assert self.control is not None
         text = json.dumps(message).encode() + b"\n"
         sent = socket.send_fds(self.control, [text], descriptors) if descriptors else 0

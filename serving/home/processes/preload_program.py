@@ -110,7 +110,7 @@ def main(descriptor: int) -> None:
 
 
 def _received(control: socket.socket) -> "tuple[bytes, list[int]]":
-    """Read one line, and the descriptors beside it; b"" at the end of the stream."""
+    """Read one line with its attached descriptors; b"" at the end of the stream."""
     line, all_descriptors = b"", []
     while not line.endswith(b"\n"):
         piece, descriptors, *_ = socket.recv_fds(control, _PIECE_BYTES, 1)

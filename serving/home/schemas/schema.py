@@ -67,7 +67,7 @@ def is_within(value: Any, values_max: int) -> bool:  # noqa: ANN401 - JSON
 
 
 def is_shallow(value: object, depth_max: int = DEPTH_MAX) -> bool:
-    """Whether the objects and lists of a JSON value are nested at most so deep. Counted: each Python has another recursion limit."""
+    """Whether the objects and lists of a JSON value are nested at most ``depth_max`` deep, independent of Python's recursion limit."""
     level: list[Any] = [value] if type(value) in _NESTING else []
     for _ in range(depth_max):
         level = [

@@ -28,7 +28,7 @@ _REFUSAL = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
 def eviction_refusal(pod: Object, budgets: Iterable[Object], pods: Sequence[Object]) -> str:
-    """Why a pod may not be evicted now; "" if it may.
+    """The reason that a pod may not be evicted now; "" if it may.
 
     Of 3 ready pods with ``minAvailable: 2`` one may go. With ``maxUnavailable: 50%`` of 3, ceil(1.5) = 2 may be missing.
     """

@@ -26,7 +26,7 @@ _NO_FIELD: Any = object()
 
 
 class Disk(enum.StrEnum):
-    """How a write uses the journal."""
+    """The use of the journal by a write."""
 
     NONE = "none"
     BEHIND = "behind"

@@ -30,7 +30,7 @@ class _Former(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FormerObjects:
-    """The derived objects of an earlier run, by the note beside its journal; None reads nothing."""
+    """The derived objects of an earlier run, read from the file next to its journal; None reads nothing."""
 
     def __init__(self, journal: Path | None) -> None:
         self._by_uid: dict[str, _Former] = {}
@@ -68,7 +68,7 @@ def write_note(journal: Path, derived: Iterable[Object]) -> None:
 
 
 def note_of(journal: Path) -> Path:
-    """The file beside a journal."""
+    """The path of the file of derived objects, next to a journal."""
     return journal.with_name(f"{journal.name}.derived")
 
 

@@ -303,7 +303,7 @@ def _above_older_copy(path: Path, start_version: int) -> int:
 
 
 def _mark_reserved(path: Path, reserved: int) -> None:
-    """Note the reserved versions beside the file. Without room for that, an older copy is not noticed."""
+    """Store the reserved versions next to the file. If that fails, an older copy is not detected."""
     with contextlib.suppress(OSError):
         write_synced(_mark_of(path), str(reserved).encode())
 

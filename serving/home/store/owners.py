@@ -107,7 +107,7 @@ class Uids:
         return str(uuid.UUID(int=self._dice.getrandbits(128), version=4))
 
     def retire(self, kind: Kind, uid: str) -> None:
-        """Remember that an object is gone: its uid is not given again in this run."""
+        """Record a deleted object: its uid is not used again in this run."""
         if kind.durable:
             return
         self._retired[uid] = None

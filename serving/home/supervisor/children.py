@@ -63,7 +63,7 @@ class ChildProcess:
         return self._has_reported
 
     def hang(self, elapsed_s: float) -> str:
-        """Why a process that has served hangs, "" if it does not. Call it each second, ``elapsed_s`` after the last call."""
+        """The reason that a started process hangs, "" if it does not. Call it each second, ``elapsed_s`` after the last call."""
         if not self.is_ready:
             return ""
         vitals = read_vitals(self.pid)

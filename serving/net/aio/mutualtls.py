@@ -75,7 +75,7 @@ class MutualTls:
 
 
 class DaemonQueries(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client without a certificate asks daemons over aiohttp: in plain HTTP, or over TLS that proves the daemon's name."""
+    """The way in which a client without a certificate queries daemons: plain HTTP, or TLS with verification of the daemon's name."""
 
     context: ssl.SSLContext | None = None
 

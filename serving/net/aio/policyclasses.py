@@ -79,7 +79,7 @@ def load_policy(text: str) -> PolicyClass:
 
 
 class StoredPolicies:
-    """Copies of files in a folder of the state folder. A changed file has another name."""
+    """Copies of files in a folder of the state folder. A changed file gets a new name."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -108,7 +108,7 @@ class StoredPolicies:
 
 
 class BoundedCalls:
-    """Runs each call for at most ``bound_s`` seconds. In the main thread a longer one is interrupted, elsewhere it is measured."""
+    """Runs each call for at most ``bound_s`` seconds. In the main thread a longer call is interrupted; in other threads it is only measured."""
 
     def __init__(self, *, bound_s: float = POLICY_TIME_MAX_S, clock: Callable[[], float] = steady_s) -> None:
         self._bound_s, self._clock = bound_s, clock

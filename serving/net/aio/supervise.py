@@ -39,7 +39,7 @@ class TaskCancelled(RuntimeError):
 
 
 class SupervisedTasks:
-    """Runs tasks within a block. The first failure cancels all of them and the block, and is raised as it is.
+    """Runs tasks within a block. The first failure cancels all of them and the block, and is raised unchanged.
 
     At the end of the block, background tasks are cancelled and all tasks are awaited.
     """

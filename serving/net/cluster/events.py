@@ -38,7 +38,7 @@ class EventRecorder:
         self.writes_count = 0
 
     async def record(self, event: Object) -> None:
-        """Create the Event, or count the one of its name once more."""
+        """Create the Event, or increase the count of the existing Event with its name."""
         key = key_of(event)
         try:
             try:

@@ -59,7 +59,7 @@ class RelayedStat(RevisionStat, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AnnouncedPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The frame by which an autoscaler tells activators where a pod takes requests, before a slice says so."""
+    """The frame with a pod's address, from an autoscaler to activators before an EndpointSlice lists the pod."""
 
     namespace: Name
     revision: Name

@@ -26,11 +26,11 @@ class DaemonTls:
         self._renew()
 
     def to(self, expected: str) -> PeerTls:
-        """How to connect to a peer with this SPIFFE id."""
+        """The TLS parameters for connections to a peer with this SPIFFE id."""
         return PeerTls(tls=self.tls, expected=expected, takes_plain=not self.settings.is_strict)
 
     async def keep_valid(self) -> None:
-        """Replace the certificate when half of its life is over, until cancelled."""
+        """Replace the certificate after half of its lifetime, until cancelled."""
         while True:
             left_s = self.tls.not_after_s - wall_s()
             life_s = self.settings.certificate_life_s

@@ -40,7 +40,7 @@ def pod_token(key: bytes, *, namespace: str, revision: str, pod: str) -> str:
 
 
 def revision_token(key: bytes, *, namespace: str, revision: str) -> str:
-    """The same for all pods of a revision, where the token stands in a template before there are pods."""
+    """The token of all pods of a revision, for a pod template."""
     return _derived(key, "stat-of-revision", namespace, revision)
 
 
@@ -60,7 +60,7 @@ def pod_secret(key: bytes, *, namespace: str, pod: str) -> str:
 
 
 def revision_secret(key: bytes, *, namespace: str, uid: str) -> str:
-    """The pod secret for all pods of one revision; by uid, so that a later revision of the same name has another."""
+    """The pod secret for all pods of one revision; derived from the uid, so that a later revision of the same name gets a different secret."""
     return _derived(key, "revision", namespace, uid)
 
 

@@ -37,7 +37,7 @@ _PHASES = {phase.value: phase for phase in PodPhase}
 
 
 class InitContainer(msgspec.Struct, frozen=True, kw_only=True):
-    """Request of an init container; a sidecar (restartPolicy Always) keeps running beside the others."""
+    """Request of an init container; a sidecar (restartPolicy Always) keeps running with the others."""
 
     request: Resources
     is_sidecar: bool = False

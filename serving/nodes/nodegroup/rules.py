@@ -255,7 +255,7 @@ def _weighed(usage: Utilisation | FromZero, state: NodeGroupState, view: GroupVi
 
 
 def _roomy_spare_count(view: GroupView) -> int:
-    """The nodes to remove at most, so that the group's pods fit on the others beside their DaemonSets.
+    """The largest number of nodes to remove so that the group's pods still fit on the others with DaemonSet pods.
 
     Two nodes of 1000 m with DaemonSets of 450 m on each and pods of 600 m: 2 x 600 / 1100 = 1.09, so both stay. With one the
     pods that are evicted would starve and bring the node back, and so on for ever.

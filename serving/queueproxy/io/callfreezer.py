@@ -14,7 +14,7 @@ _WAKE_PAUSE_S = 0.1
 
 
 class CallFreezer:
-    """Has the app put itself to sleep and wake by calls of its own, as model servers do.
+    """Freezes and thaws the app by HTTP calls to its own sleep and wake endpoints, as in model servers.
 
     ``marker`` is a file that exists while it may sleep; "" where no file outlives a queue-proxy. ``limit_s`` bounds each call, and all attempts to wake it together.
     """

@@ -64,7 +64,7 @@ class Credentials:
             _LOG.warning("tls.no-certificate", extra={"waited_s": within_s})
 
     async def keep_valid(self) -> None:
-        """Fetch the certificate, and fetch another when half of its life is over, until cancelled."""
+        """Fetch the certificate, and renew it after half of its lifetime, until cancelled."""
         failure_count = 0
         while self.tls is not None:
             left_s = self.tls.not_after_s - wall_s()

@@ -50,7 +50,7 @@ class Freezer(Protocol):
 
     @property
     def unfrozen(self) -> str:
-        """Why the processes run while the app is dormant; "" if they do not."""
+        """The reason that the processes run while the app is dormant; "" if they are frozen."""
         ...
 
     async def freeze(self) -> None:

@@ -120,7 +120,7 @@ class PodHandler(PodRequests[Exchange]):
         return view_of(self._client_of)
 
     def _client_of(self, exchange: Exchange) -> str | None:
-        """The client of a request. Without a secret no activator can prove itself: then none is bound."""
+        """The client of a request. None without a secret, because activators cannot be verified."""
         if not self._secret or exchange.context is None:
             return None
         from serving.net.proxy.forwarding.sharing import client_behind  # noqa: PLC0415 - as above

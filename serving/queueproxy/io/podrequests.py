@@ -161,7 +161,7 @@ class PodRequests(Generic[_Request]):
             self.slo.note(waited_s)
 
     def _turn_away(self) -> None:
-        """Count a request that gets no place as late, whatever the goal is."""
+        """Count a rejected request as late, independent of the latency goal."""
         if self.slo is not None:
             self.slo.note(math.inf)
 

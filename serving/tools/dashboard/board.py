@@ -80,7 +80,7 @@ class RevisionHistory:
         return {"at_s": list(self._times[len(self._times) - count :]), **tails}
 
     def usage(self, owners: Mapping[str, RevisionOwner], *, from_s: float, to_s: float) -> UsageReport:
-        """The use of revisions with an owner in a range. A row stands until the next one."""
+        """The use of revisions with an owner in a range. A row is valid until the next one."""
         times = np.array(self._times)
         stands_s = np.minimum(np.diff(times, append=times[-1:]), _ROW_STANDS_S)
         stands_s[(times < from_s) | (times >= to_s)] = 0.0

@@ -41,7 +41,7 @@ class ColdRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodMilestones(msgspec.Struct, kw_only=True):
-    """When a pod was seen to be created, scheduled, running and ready; None: not seen."""
+    """The times at which a pod was observed to be created, scheduled, running and ready; None: not observed."""
 
     created_s: float | None
     scheduled_s: float | None = None
@@ -50,7 +50,7 @@ class PodMilestones(msgspec.Struct, kw_only=True):
 
 
 class StartFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of how a revision's pods start."""
+    """The known facts about the starts of a revision's pods."""
 
     service: str
     is_preloaded: bool = False
@@ -66,7 +66,7 @@ class ColdStarts:
         self._changes: dict[str, deque[float]] = {}
 
     def take_pod(self, pod: Object, at_s: float) -> None:
-        """Note the state of a pod as it is seen at a time."""
+        """Record the state of a pod at a time."""
         revision = labels_of(pod).get(REVISION_LABEL)
         if not revision:
             return

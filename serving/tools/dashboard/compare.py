@@ -116,7 +116,7 @@ def compared(
 
 
 def spread_of(history: History) -> dict[int, float]:
-    """How many responses there are in each bucket of durations, by the quantiles of each step."""
+    """The number of responses in each bucket of durations, from the quantiles of each step."""
     spread: defaultdict[int, float] = defaultdict(float)
     if not history["at_s"]:
         return spread

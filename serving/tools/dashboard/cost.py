@@ -67,7 +67,7 @@ class ServiceCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def owner_of(revision: Mapping[str, Any]) -> RevisionOwner:
-    """The owner of a Revision; one without a Service stands for itself."""
+    """The owner of a Revision; the Revision itself without a Service."""
     service = labels_of(revision).get(SERVICE_LABEL) or name_of(revision)
     return RevisionOwner(f"{namespace_of(revision)}/{service}", memory_of(nested(revision, "spec", "containers") or ()))
 

@@ -80,7 +80,7 @@ class HistoryKeeper:
         return await self._run(functools.partial(Archive.read, key=key, from_s=from_s, to_s=to_s, now_s=now_s), now_s)
 
     async def usage(self, *, from_s: float, to_s: float, now_s: float) -> UsageReport | None:
-        """The use of all revisions in a range; None if it cannot be read, as the log says."""
+        """The use of all revisions in a range; None if it cannot be read, which is logged."""
         return await self._run(functools.partial(Archive.usage, from_s=from_s, to_s=to_s, now_s=now_s), now_s)
 
     async def close(self, now_s: float) -> None:

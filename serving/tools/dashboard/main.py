@@ -60,14 +60,14 @@ _TOKEN = f"a file with a random text of at least {_TOKEN_LENGTH_MIN} characters"
 
 
 class InnerQueries:
-    """How the dashboard asks other daemons. The file of the authority, "" for none, may come later than the dashboard, and change."""
+    """The way in which the dashboard queries other daemons. The file of the authority ("" for none) may appear later and change."""
 
     def __init__(self, file: str) -> None:
         self._file = file
         self._authority, self._queries = "", DaemonQueries()
 
     def present(self) -> DaemonQueries:
-        """Those of now. Raises ``OSError`` until the file is there."""
+        """The queries with the present authority. Raises ``OSError`` until the file is there."""
         if self._file and (authority := Path(self._file).read_text(encoding="ascii")) != self._authority:
             self._authority = authority
             self._queries = DaemonQueries.over_tls(authority) if authority else DaemonQueries()

@@ -369,7 +369,7 @@ def _middle(demands: Mapping[PodDemand, int]) -> PodDemand:
 
 
 def _scorer(settings: PlacementSettings) -> Scorer:
-    """A scorer with all scores at weight 1, without those in need of a missing scipy."""
+    """A scorer with all scores at weight 1, without those that need scipy if it is missing."""
 
     def scoring(names: Iterable[str]) -> Scorer:
         weights = ", ".join(f"{name}=1" for name in names)

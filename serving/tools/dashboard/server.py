@@ -84,7 +84,7 @@ class _OpenPage:
         self.is_lost = False
 
     def send(self, event: str, body: Mapping[str, Any]) -> None:
-        """Queue the parts of an event that the user may see; a decision is an event of its own, and may be none."""
+        """Queue the parts of an event that the user may see; a decision is a separate event, and may be absent."""
         parts = visible(body, self.grant)
         shown = parts["decision"] if event == "decision" else parts
         if shown is None:
@@ -101,7 +101,7 @@ def prices_of(settings: DashboardSettings) -> Mapping[str, float]:
 
 
 class PageSources(msgspec.Struct, frozen=True, kw_only=True):
-    """What pages read beside the board.
+    """The sources of pages besides the board.
 
     ``cold_requests`` returns the last cold starts in a namespace, ``recorded`` the recorded requests of a namespace and revision, and
     ``hosts`` the hosts of all services. ``compare`` serves ``/compare``; None does not.

@@ -33,7 +33,7 @@ class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lengths_of(times: Sequence[float]) -> list[float]:
-    """The seconds from each row to the next one; the last row stands for as many as the one before it."""
+    """The seconds from each row to the next one; the last row has the length of the row before it."""
     ends = [*times[1:], times[-1] + (times[-1] - times[-2] if len(times) > 1 else 0.0)]
     return [min(_STEP_MAX_S, end - at_s) for at_s, end in zip(times, ends, strict=True)]
 

@@ -87,7 +87,7 @@ class TokenUsers:
         return grant
 
     def cookie_for(self, token: str) -> str:
-        """The value of a new cookie that stands for a token."""
+        """The value of a new cookie that represents a token."""
         value = secrets.token_urlsafe()
         _keep(self._tokens, value, token)
         return value
@@ -139,7 +139,7 @@ class Viewers:
         return await self._refusal(request, self._queries)
 
     async def _is_user(self, request: web.Request) -> bool:
-        """Set the grant of the user whose token comes in the header or, for views alone, stands behind the cookie."""
+        """Set the grant of the user whose token comes in the header or, for views only, belongs to the cookie."""
         if self._tokens is None:
             return False
         grant = await self._tokens.grant_of(bearer_of(request.headers.getall("Authorization", [])))

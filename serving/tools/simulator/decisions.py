@@ -133,7 +133,7 @@ class Decisions:
             self.due_s = min(self.due_s, self._periods.at(number + 1.0))
 
     def entered(self, now_s: float) -> None:
-        """Record the first request. A policy observes it at the next period, before its second is over."""
+        """Record the first request. A policy observes it at the next period, before its second has ended."""
         if self.policy.observes:
             last_s = self._periods.until(now_s)
             self.due_s = min(self.due_s, last_s + self._periods.period_s)

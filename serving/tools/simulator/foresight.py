@@ -85,7 +85,7 @@ class Demand:
         return -(-in_flight // self._slots)
 
     def next_use_s(self, level: int, now_s: float) -> float:
-        """When a level is next needed, at or after a time; infinite if never."""
+        """The next time at which a level is needed, at or after ``now_s``; infinite if never."""
         rises_s = self._rises_s[level - 1] if level <= len(self._rises_s) else []
         place = bisect_left(rises_s, now_s)
         return rises_s[place] if place < len(rises_s) else math.inf
@@ -239,7 +239,7 @@ class _Oracle:
             return
 
     def _kept_until_s(self, level: int, at_s: float) -> float:
-        """When a pod is next needed; in the past if keeping it is not worth its pod-seconds."""
+        """The time until which to keep a pod; in the past if keeping it costs more than a cold start."""
         next_s = self._demand.next_use_s(level, at_s)
         if next_s >= self._until_s:
             return -math.inf

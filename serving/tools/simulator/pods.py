@@ -18,7 +18,7 @@ from serving.tools.simulator.results import PodSeries, RevisionResult
 
 
 class PodTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a pod drains, and is idle before it goes dormant, in seconds; and the price of a second of a dormant pod."""
+    """The seconds for which a pod drains and idles before dormancy, and the price of a dormant second."""
 
     drain_s: float
     dormant_after_s: float = math.inf

@@ -76,7 +76,7 @@ class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorstFunctions(msgspec.Struct, frozen=True, kw_only=True):
-    """The functions that a policy serves worst beside the first one, of ``functions`` with 20 requests or more."""
+    """The functions with the worst results compared with the first policy, of ``functions`` with 20 requests or more."""
 
     functions: int
     worse: int

@@ -169,7 +169,7 @@ class RevisionRun:
         return at_s if at_s < self._until_s else math.inf
 
     def run_until(self, limit_s: float) -> None:
-        """Simulate until ``limit_s``. Events may lower it on the way."""
+        """Simulate until ``limit_s``. Events may lower the limit."""
         self.limit_s = limit_s
         arrivals, events, decisions, until_s = self._arrivals, self._events, self._decisions, self._until_s
         while True:

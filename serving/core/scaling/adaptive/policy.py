@@ -264,7 +264,7 @@ class AdaptivePolicy(RevisionPolicy):
 
 
 def _is_learnt_used(gaps: GapHistory, regret: KeepRegret, *, spec: ScalingSpec, settings: AdaptiveSettings) -> bool:
-    """Whether the gaps say how long the last pod stays; otherwise it stays as by Knative."""
+    """Whether the keep-alive is learnt from the gaps; otherwise it is Knative's."""
     is_known = settings.keep_alive and gaps.gap_count >= _GAPS_MIN
     return is_known and not regret.is_worse(spec.cold_start_worth_s)
 

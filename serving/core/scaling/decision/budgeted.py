@@ -78,7 +78,7 @@ def demand_of(
 
 
 def within(merged: MergeDecision | NoData, allowance: Allowance) -> MergeDecision | NoData:
-    """The merged count, at most what is allowed."""
+    """Limit the merged count to the allowance."""
     if isinstance(merged, NoData) or merged.desired_count <= allowance.count:
         return merged
     bound = ScaleBound.MEMORY if allowance.reason is AllowanceReason.MEMORY else ScaleBound.BUDGET
@@ -99,7 +99,7 @@ def gated(spec: ScalingSpec, allowance: Allowance) -> ScalingSpec:
 
 
 def allowance_reason(allowance: Allowance) -> str:
-    """Why a budget allows no more: "all under it want 31, and with one more pod ..."."""
+    """The reason that a budget allows no more pods: "all under it want 31, and with one more pod ..."."""
     price = ""
     if allowance.reason is AllowanceReason.SHARE and 0 < allowance.price < math.inf:
         price = f", and with one more pod the most loaded would have {allowance.price:.2g} times its target"
@@ -107,7 +107,7 @@ def allowance_reason(allowance: Allowance) -> str:
 
 
 def shortage_of(allowance: Allowance | None) -> str:
-    """Why a budget can never give what is wanted; "" if it can."""
+    """The reason that a budget is too small for the wanted pods; "" if it is not."""
     if allowance is None or allowance.reason not in _SHORTAGES:
         return ""
     return f"the budget of {allowance.budget} is too small: {_WHY[allowance.reason]}"

@@ -49,7 +49,7 @@ def run_unbounded(call: Callable[[], T], /) -> T:
 
 
 class MissingPolicy(RevisionPolicy):
-    """Knative's policy in place of one that is not known; each advice has the reason."""
+    """Replaces an unknown policy by Knative's; each advice has the reason."""
 
     def __init__(self, failure: str) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class GuardedPolicy(RevisionPolicy):
     skips_periods = False
 
     def __init__(self, policy_class: PolicyClass, name: str, *, run: PolicyCaller = run_unbounded) -> None:
-        """``policy_class`` is called once; if it fails, each advice says so."""
+        """``policy_class`` is called once; if it fails, each advice has the error."""
         super().__init__()
         self.name = name
         self._run = run

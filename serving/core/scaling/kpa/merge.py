@@ -113,7 +113,7 @@ class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 def conclusion(merged: MergeDecision | NoData) -> tuple[object, ...]:
-    """What two decisions must share to be alike."""
+    """The parts of a decision for comparison with another decision."""
     if isinstance(merged, NoData):
         return (merged,)
     return (merged.desired_count, merged.decided_by, merged.silent, merged.bounds.limited_by)

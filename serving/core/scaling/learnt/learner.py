@@ -215,7 +215,7 @@ class TargetLearner:
             state.knee = max(_KNEE_RELAX_RATIO * state.knee, knee.top)
 
     def _cpu_knee(self, limits: Resources) -> float | None:
-        """The knee from the cpu time of a request; when cpu runs out, at most the recent load less the excess."""
+        """The knee from the cpu time of a request; at most the recent load less the excess when cpu runs out."""
         state, (weight, cpu, ended, inside) = self.state, self._cpu
         if not limits.cpu_m:
             return None

@@ -87,7 +87,7 @@ class PolicyCalendar:
 
 
 class _Held:
-    """A revision and the policy that it follows. ``problem`` says why it cannot follow it.
+    """A revision and its policy. ``problem`` is the reason that the policy is not in force.
 
     ``is_asleep`` says that there is nothing to evaluate: at scale 0 only a policy's min asks for anything.
     """
@@ -158,7 +158,7 @@ class Triggers:
                 self._on_change(key)
 
     def target(self, key: PolicyKey) -> TargetRef | None:
-        """The target of a policy; None if it is gone."""
+        """The target of a policy; None if the policy does not exist."""
         policy = self._policies.get(key)
         return None if policy is None else policy.target
 

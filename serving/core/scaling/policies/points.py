@@ -88,7 +88,7 @@ def counted_points(points: Points, way: ScaleWay, target_ratio: float) -> int:
 
 
 def stored_times(up: Sequence[Trigger], down: Sequence[Trigger], settings: TriggerSettings) -> dict[str, int]:
-    """How long points of each type are kept, in seconds: as long as their longest trigger needs.
+    """The retention of points by type, in seconds: the longest period of its triggers.
 
     Original: for the last of its down triggers, or, if there is none, the last of its up triggers.
     """

@@ -89,7 +89,7 @@ class Direction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class TargetRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The target of a policy, in the policy's namespace. A Service or Configuration stands for each of its revisions."""
+    """The target of a policy, in the policy's namespace. A Service or Configuration selects all of its revisions."""
 
     kind: str
     """Service, Configuration or Revision."""

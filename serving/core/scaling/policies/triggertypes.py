@@ -111,7 +111,7 @@ class ObservedPods(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriggerPolicy(Protocol):
-    """One type of trigger. ``quirks`` concern maestro's types; others may ignore them."""
+    """One type of trigger. Only maestro's types read ``quirks``."""
 
     def usage_ratio(self, observed: ObservedPods, quirks: TriggerQuirks, /) -> float | NoData:
         """The usage of the pods; 1.0 is full, cpu and memory may be more. NoData if unknown."""

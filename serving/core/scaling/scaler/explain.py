@@ -111,7 +111,7 @@ def _algorithm(outcome: ScalerOutcome) -> tuple[str, ...]:
 
 
 def _unreported(outcome: ScalerOutcome) -> tuple[str, ...]:
-    """Gauges that no ready pod reports, although no request runs: a name may be misspelt."""
+    """Names of gauges that no ready pod reports while no request runs; a name may be misspelt."""
     inputs = outcome.inputs
     if not inputs.view.ready_count:
         return ()
@@ -274,7 +274,7 @@ def _decided_by(outcome: ScalerOutcome, merged: MergeDecision) -> tuple[str, ...
 
 
 def _memory(outcome: ScalerOutcome) -> str:
-    """Why a dormant pod goes, also from a revision that wants no pod."""
+    """The reason for removing a dormant pod, also if the revision wants no pods."""
     allowance = outcome.inputs.allowance
     if allowance is None or allowance.reason is not AllowanceReason.MEMORY:
         return ""

@@ -102,7 +102,7 @@ class PolicyRegistry:
         prior: GapPrior | None = None,
         budget: PreWarmBudget | None = None,
     ) -> PolicyShadow | None:
-        """The adaptive policy beside Knative's, and Knative's beside any other; None for classes without a policy."""
+        """The policy to compare with: adaptive for Knative's, Knative's for any other; None for classes without a policy."""
         if spec.class_name != KPA_CLASS:
             return None
         # Knative's decides in place of a policy that is not known.

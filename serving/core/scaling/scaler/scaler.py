@@ -208,7 +208,7 @@ class Scaler:
         return self._windows.contents() if self._classic is None else None
 
     def _adopt(self, now_s: float) -> None:
-        """Use the numbers of the learnt target and of the goal for latency for all further decisions."""
+        """Apply the learnt target and the latency goal to all further decisions."""
         self.target.update(now_s)
         ready_count, present_scale = self._view.ready_count, self._view.present_scale
         spec = self._slo.update(self.target.spec, ready_count=ready_count, present_scale=present_scale, now_s=now_s)

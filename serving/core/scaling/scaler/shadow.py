@@ -142,7 +142,7 @@ class PolicyShadow:
         start_s: float,
         now_s: float,
     ) -> None:
-        """Decide beside the policy in force, which has ``present_scale`` pods. ``proposals`` are those of other deciders.
+        """Decide in shadow of the policy in force, which has ``present_scale`` pods. ``proposals`` are those of other deciders.
 
         ``in_flight`` is the load in flight now; None if it is not known.
         """

@@ -60,7 +60,7 @@ class Context(msgspec.Struct, frozen=True):
 
 
 def _text(value: object, where: str, name: str) -> Iterator[Problem]:
-    """A text that is missing, or has another format."""
+    """Yield a problem for a text that is missing or has a wrong format."""
     form = FORMATS[name]
     if not value:
         yield required(where, form.expected)
@@ -215,7 +215,7 @@ def _label_name(value: Json | None, where: str, _: Context) -> Iterator[Problem]
 
 
 def _external_name(value: str | None, where: str, context: Context) -> Iterator[Problem]:
-    """The host that a Service of the type ExternalName stands for."""
+    """The target host of a Service of the type ExternalName."""
     if context.owner.get("type") == "ExternalName" and value:
         yield from _text(value.removesuffix("."), where, "subdomain")
 

@@ -120,7 +120,7 @@ class Structure:
         return values
 
     def _check(self, schema: Schema, value: object, path: str) -> None:
-        """Raise ``Invalid`` if a keyed list in a configuration has elements without an identity of their own."""
+        """Raise ``Invalid`` if a keyed list in a configuration has elements without unique keys."""
         if isinstance(value, Sequence) and not isinstance(value, str):
             try:
                 self._checked_elements(self._resolve(schema), value)

@@ -21,7 +21,7 @@ _RELEASED_S = 1.0
 
 
 class LeaseName(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a lease is."""
+    """The namespace and name of a lease."""
 
     namespace: str
     name: str

@@ -127,7 +127,7 @@ def decide(election: Election, me: str, times: LeaseTimes, *, now_s: float) -> L
 
 
 def free_at_s(election: Election, me: str, times: LeaseTimes) -> float:
-    """When the lease may be taken. An own record while not leading is a write whose response was lost."""
+    """The time from which the lease may be taken. A record of this process while not leading is a write without a response."""
     record = election.record
     if record is None or record.holder in {"", me}:
         return -math.inf

@@ -228,7 +228,7 @@ class Shards:
         )
 
     def _free_s(self, shard: int) -> float:
-        """How long a shard has been observed as free."""
+        """The seconds for which a shard has been observed as free."""
         return self._clock() - self._free_since_s.get(shard, math.inf)
 
     async def _acquire(self, shard: int) -> None:

@@ -22,7 +22,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     text: bytes = b"request timeout"
 
     def due_s(self, started_s: float, *, written_s: float, has_begun: bool) -> float:
-        """When a request expires without progress.
+        """The time at which a request without progress expires.
 
         ``started_s`` is when its head arrived, ``written_s`` when the last piece of the response was written;
         ``has_begun`` says whether there was one.

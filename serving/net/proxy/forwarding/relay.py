@@ -27,7 +27,7 @@ _SWITCHED = ResponseHead(
 
 
 def relay_head(host: bytes, port: int) -> RequestHead:
-    """The head that an activator sends to a pod for a connection to ``port`` of ``host``; GET, because it may be sent to another pod."""
+    """The head of an activator's request for a connection to ``port`` of ``host``; GET, which allows a retry on another pod."""
     wire = b"%b: %d\r\n" % (_NAME, port)
     return RequestHead(method=b"GET", target=b"/", host=host, lines=[], wire=wire, keep_alive=False, upgrade=_PROTOCOL)
 

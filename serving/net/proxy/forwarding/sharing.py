@@ -42,7 +42,7 @@ def client_behind(exchange: Exchange, *, is_of_activator: bool, trusts: Callable
 
 
 def _read_bytes_of(exchange: Exchange) -> int | None:
-    """What the client has read of a response, but for an unchanging part; None where it need not read."""
+    """The bytes of a response that the client has read, less a constant; None if it need not read."""
     if exchange.tunnel is not None or is_grpc_call(exchange.head):
         return None
     return exchange.response_bytes - exchange.client.unread_bytes()

@@ -36,11 +36,11 @@ _status_lines: dict[bytes, tuple[int, int, bytes]] = {}
 
 
 class BadResponse(Exception):
-    """A response that violates the protocol; the text says how."""
+    """A response that violates the protocol. The text names the violation."""
 
 
 class Framing(enum.Enum):
-    """How the end of a response's body is found: no body, by length, by chunks, or by the end of the connection."""
+    """The way to find the end of a response's body: no body, by length, by chunks, or by the end of the connection."""
 
     NONE = "none"
     LENGTH = "length"

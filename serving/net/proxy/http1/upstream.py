@@ -465,7 +465,7 @@ def unread_pieces(transport: asyncio.BaseTransport) -> Iterator[bytes]:
 
 
 def unreceived_bytes(transport: asyncio.BaseTransport) -> int:
-    """How many of the last written bytes the peer has not received; 0 if the kernel does not say.
+    """The number of written bytes that the peer has not acknowledged; 0 if unknown.
 
     A peer that closes acknowledges all that it has received until then.
     """

@@ -212,7 +212,7 @@ class Http2Engine:
         self.budget.count_idle_frame(self.now_s)
 
     def reset(self, stream: EngineStream, code: ErrorCode) -> None:
-        """Reset a stream; its frames on the way from the peer are ignored."""
+        """Reset a stream; frames that the peer has already sent are ignored."""
         if not stream.is_done:
             self.send_reset(stream.stream_id, code)
             self._remove(stream, StreamState.RESET)

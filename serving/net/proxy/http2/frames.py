@@ -40,7 +40,7 @@ _SIZES = {PRIORITY: PRIORITY_BYTES, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: INCRE
 
 
 class ErrorCode(enum.IntEnum):
-    """Why a stream or a connection ended (RFC 9113, section 7)."""
+    """The reason for the end of a stream or connection (RFC 9113, section 7)."""
 
     NO_ERROR = 0x0
     PROTOCOL_ERROR = 0x1

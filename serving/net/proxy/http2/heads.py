@@ -40,7 +40,7 @@ class _Known:
 
 
 class Malformed(Exception):
-    """A message that HTTP/2 forbids; the text says how. Its stream ends with PROTOCOL_ERROR (RFC 9113, 8.1.1)."""
+    """A malformed HTTP/2 message. The text gives the reason. Its stream ends with PROTOCOL_ERROR (RFC 9113, 8.1.1)."""
 
 
 def read_request_fields(

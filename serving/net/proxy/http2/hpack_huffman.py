@@ -76,7 +76,7 @@ def _steps(nodes: list[list[int]]) -> list[int]:
 
 
 def _final_states(nodes: list[list[int]]) -> frozenset[int]:
-    """Where a string may end: after a word, and up to seven bits 1 of the next."""
+    """The states in which a string may end: after a word, and up to seven bits 1 of the next."""
     states, at = {0}, 0
     for _ in range(_PADDING_BITS_MAX):
         at = nodes[at][1]

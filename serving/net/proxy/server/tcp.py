@@ -52,7 +52,7 @@ class TcpConnection(Connection):
         self._set_full(full=False)
 
     def write(self, data: bytes) -> None:
-        """Send bytes of the app; what HTTP says before them is not for the client."""
+        """Send bytes of the app; the HTTP response head before them is dropped."""
         if not self._is_relayed:
             head, _, data = data.partition(b"\r\n\r\n")
             if not head.startswith(_SWITCHED):

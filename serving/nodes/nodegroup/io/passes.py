@@ -286,7 +286,7 @@ class NodeGroupPasses:
         await self._notes.write(about, EventText(reason="SettingsInvalid", message=text, is_warning=True))
 
     async def _write_state(self, about: Object, state: NodeGroupState) -> Object:
-        """Write only the state, before the cloud is asked; an error stops the pass."""
+        """Write only the state, before any cloud call; an error stops the pass."""
         patch = {"status": {"state": merge_difference(nested(about, "status", "state") or {}, written_state(state))}}
         return await self._cluster.patch(NODE_GROUP, "", name_of(about), patch=patch, subresource="status")
 

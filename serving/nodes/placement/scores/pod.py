@@ -19,7 +19,7 @@ NONZERO_CPU_M = 100
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests and limits of one container. A sidecar among init containers keeps running beside the later ones."""
+    """Requests and limits of one container. A sidecar among init containers keeps running with the later ones."""
 
     request: Resources = Resources()
     limit: Resources = Resources()

@@ -102,7 +102,7 @@ class CallOwner(Protocol):
         """Record that the app has accepted a websocket."""
 
     def due_s(self, call: "AppCall") -> float:
-        """When the call expires, on ``clock``; ``math.inf`` for never."""
+        """The time at which the call expires, on ``clock``; ``math.inf`` for never."""
 
     @property
     def closes_connections(self) -> bool:
@@ -110,7 +110,7 @@ class CallOwner(Protocol):
 
 
 class _Wait(enum.Enum):
-    """How the wait for a slot ended."""
+    """The result of the wait for a slot."""
 
     GRANTED = enum.auto()
     TOO_LONG = enum.auto()

@@ -26,14 +26,14 @@ def short_url(service: Object) -> str:
 
 
 def privileged_problem(port: int) -> str:
-    """Why this user cannot serve a short name at a port; "" if it can."""
+    """The reason that this user cannot serve a short name at a port; "" if it can."""
     if os.geteuid() == 0 or port >= _unprivileged_start():
         return ""
     return f"port {port} needs root; pods reach the service at the port of cluster-local services"
 
 
 def short_name_problem(service: Object, state: Path) -> str:
-    """What keeps pods of the system with this state folder from a service's short name; "" for nothing."""
+    """The problem that pods of this machine have with a service's short name; "" for none."""
     if not mounts.can_mount():
         return UNRESOLVED
     port = route_policy(annotations_of(service)).named_port

@@ -114,7 +114,7 @@ def _group_of(path: Path | None) -> NodeGroupSettings | None:
 
 
 def _default_group(cool_down_s: float) -> NodeGroupSettings:
-    """The settings of the one node group; its bounds are those of the flags."""
+    """The settings of the simulated node group, with bounds from the flags."""
     return NodeGroupSettings(
         name="default",
         label_key="pool",

@@ -269,7 +269,7 @@ def _get(*, api: ApiClient, output: str) -> None:
 @_output_option
 @api_options
 def _describe(*, api: ApiClient, name: str, output: str) -> None:
-    """One group's events of the last day, and its state now."""
+    """Show the state of a node group, and its events of the last day."""
     since_s = time.time() - _DAY_S
     if output == "json":
         description = {

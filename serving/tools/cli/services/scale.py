@@ -40,7 +40,7 @@ def scale(
     output: str,
     **options: Any,  # noqa: ANN401 - the options of the command
 ) -> None:
-    """Have at least --min and at most --max pods, or always COUNT.
+    """Set the minimum and maximum number of pods, or both with COUNT.
 
     The change creates a new revision.
     """

@@ -55,7 +55,7 @@ class _TokenGroup(click.Group):
 
 @click.group(cls=_TokenGroup)
 def token() -> None:
-    """The token of a private service (`token NAME`), and tokens for users of this machine's API."""
+    """Print the token of a private service (`token NAME`), or manage tokens for users of this machine's API."""
 
 
 for _command in (create, list_tokens, revoke):

@@ -132,7 +132,7 @@ def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
-    """Change settings of service NAME. Others stay as they are, code and traffic included."""
+    """Change settings of service NAME. Other settings, the code and the traffic are unchanged."""
     options["scaling_policy"] = policy_name(api, options["scaling_policy"])
     try:
         environment, secrets = taken_variables(options)

@@ -23,7 +23,7 @@ _output_option = click.option("-o", "--output", type=click.Choice(["text", "json
 
 @click.group()
 def volume() -> None:
-    """Volumes that outlive pods: created, listed and deleted. `serving deploy --volume NAME:/PATH` mounts one."""
+    """Create, list and delete volumes, which outlive pods. `serving deploy --volume NAME:/PATH` mounts one."""
 
 
 @volume.command()

@@ -51,7 +51,7 @@ def _running_copy(api: ApiClient) -> bytes:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @state_option
 def restore(*, file: Path, state_path: Path | None) -> None:
-    """Fill an empty state folder from FILE; `serving up` then starts its services."""
+    """Restore the backup FILE into an empty state folder; `serving up` then starts its services."""
     state = StateFolder((state_path or default_state_path()).absolute())
     manifest = restore_backup(file, state)
     created = datetime.fromtimestamp(manifest.created_s, UTC).isoformat(timespec="seconds")

@@ -145,7 +145,7 @@ def _amount(part: int | None, whole: int, unit: int) -> Text:
 @click.option("-n", "--namespace", default="", help="Only this namespace.")
 @state_option
 def top(*, once: bool, output: str, url: str | None, namespace: str, state_path: Path | None) -> None:
-    """Live load: revisions with pods and last decisions; nodes with usage. Ends with Ctrl-C."""
+    """Display the load of revisions, with pods and last decisions, and the usage of nodes. Ctrl-C stops it."""
     url = url or dashboard_link(state_path)
     if output == "json":
         click.echo(json.dumps(record_of(dashboard_page(url, "state"), namespace=namespace), indent=2))

@@ -133,7 +133,7 @@ CHANGES = (
                 guard="tests/unit/core/scaling/test_resolve.py",
                 says="serving/core/scaling/resolve.py does not use own.spare_scale",
             ),
-            Place(command=CONFIG, guard="tests/unit/config/test_differences.py", says=RUN_CONFIG),
+            Place(command=CONFIG, guard=TEST_CONFIG, says=RUN_CONFIG),
         ),
     ),
     Change(

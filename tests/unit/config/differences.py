@@ -13,6 +13,8 @@ from typing import Any
 from kubernetes.client import models
 
 from serving.core.settings.annotations import GROUP, annotation_fields
+from serving.core.settings.daemons import DAEMONS
+from serving.core.settings.knob import with_group
 from serving.core.settings.render import field_meaning
 from serving.home.apiserver.effects import effectless
 from serving.home.schemas.crds import crds
@@ -25,9 +27,12 @@ _FLAGGED = "refused unless `kubernetes.podspec-volumes-hostpath` of `config-feat
 
 
 def tables() -> str:
-    """Both tables."""
-    lines = ["| field | on one machine | on a cluster |", "|---|---|---|"]
-    lines += [f"| {field} | {here} | {there} |" for field, here, there in _fields()]
+    """Both tables. Fields that are treated alike share a row; annotations that override a setting are in docs/settings.md."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for field, here, there in _fields():
+        rows.setdefault((here, there), []).append(field)
+    lines = ["| on one machine | on a cluster | fields |", "|---|---|---|"]
+    lines += [f"| {here} | {there} | {', '.join(fields)} |" for (here, there), fields in rows.items()]
     lines += ["", "| annotation | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {meaning} |" for name, meaning in _annotations()]
     lines.append(f"| any other `{GROUP}...` | ignored aloud: no such annotation |")
@@ -82,9 +87,12 @@ def _without_effect(prefix: str, name: str) -> str:
 
 
 def _annotations() -> Iterator[tuple[str, str]]:
+    settings = {
+        with_group(field.knob.annotation) for daemon in DAEMONS for field in daemon.fields() if field.knob.annotation
+    }
     for field in annotation_fields():
-        meaning = re.split(r"\.(?: |$)", field_meaning(field))[0]
-        yield field.knob.key, f"honoured: {meaning}"
+        if field.knob.key not in settings:
+            yield field.knob.key, re.split(r"\.(?: |$)", field_meaning(field))[0]
 
 
 def main() -> int:

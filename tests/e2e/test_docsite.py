@@ -79,10 +79,11 @@ def test_no_page_is_wider_than_the_window_or_has_an_error(
     assert found == {}
 
 
-@pytest.mark.parametrize("width", [390, 1400])
-def test_the_search_finds_a_page(site: tuple[Path, str], window: Browser, width: int) -> None:
+@pytest.mark.parametrize(("width", "from_folder"), [(390, False), (1400, False), (1400, True)])
+def test_the_search_finds_a_page(site: tuple[Path, str], window: Browser, width: int, from_folder: bool) -> None:
+    folder, url = site
     window.capture(dark=False, width=width, height=900)
-    window.open(f"{site[1]}/index.html")
+    window.open(f"{folder.as_uri() if from_folder else url}/index.html")
     window.run("document.querySelector('label[for=__search]').click()")
     window.until("return document.activeElement.matches('[data-md-component=search-query]')")
     window.press(*"prjquota")

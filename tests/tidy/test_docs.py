@@ -15,6 +15,8 @@ from tests.tidy.sources import ROOT, named, product_files
 # A name of the tree with the name above it and the words behind it: {"NotFound": ("ClusterError", "404: there is no such object")}.
 Tree = dict[str, tuple[str | None, str]]
 
+# Generated pages count.
+README_WORDS_MAX, DOCS_WORDS_MAX = 900, 70_000
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _INLINE_CODE = re.compile(r"`[^`\n]*`")
 _LINK = re.compile(r"\]\(\s*<?([^)\s>]+)[^)]*\)|^\[[^\]]+\]:\s*(\S+)", re.MULTILINE)
@@ -236,11 +238,12 @@ def test_a_text_without_a_tree_has_none() -> None:
     assert error_tree("Nothing here.") == {}
 
 
-def test_the_code_in_the_readme_runs() -> None:
-    blocks = re.findall(r"^```\n(from serving.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+def test_the_code_in_the_pages_runs() -> None:
+    page = ROOT / "docs" / "calculations.md"
+    blocks = re.findall(r"^```\n(from serving.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})  # noqa: S102 - our own page
+        exec(compile(block, str(page), "exec"), {})  # noqa: S102 - our own page
 
 
 def test_the_answers_of_the_data_path_are_in_its_code() -> None:
@@ -252,6 +255,12 @@ def test_the_answers_of_the_data_path_are_in_its_code() -> None:
     words = [part.strip(" .") for text in texts for part in re.split(r"NAME|\d+|\.\.\.", text)]
     assert len(texts) > 8
     assert [word for word in words if word.strip(": s") and word not in code] == []
+
+
+def test_the_pages_are_short_enough_to_be_read() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= README_WORDS_MAX
+    words = sum(len(page.read_text().split()) for page in (ROOT / "docs").rglob("*.md"))
+    assert words <= DOCS_WORDS_MAX, "shorten a page: one place for each fact, links elsewhere"
 
 
 def test_the_site_has_every_page() -> None:

@@ -27,7 +27,7 @@ _FLAGGED = "refused unless `kubernetes.podspec-volumes-hostpath` of `config-feat
 
 
 def tables() -> str:
-    """Both tables. Fields that are treated alike share a row; annotations that override a setting are in docs/settings.md."""
+    """Both tables: a row for the fields of each treatment, and the annotations without a setting."""
     rows: dict[tuple[str, str], list[str]] = {}
     for field, here, there in _fields():
         rows.setdefault((here, there), []).append(field)

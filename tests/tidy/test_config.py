@@ -1,5 +1,6 @@
 """Shipped and documented settings agree with the code."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,13 @@ def test_the_page_of_calculations_names_each_quirk() -> None:
     quirks = [name.rpartition(".")[2] for daemon in DAEMONS for name in daemon.removed if "quirks." in name]
     assert quirks
     assert [name for name in quirks if f"{name}`" not in page] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_no_page_names_a_setting_that_is_a_constant_now(page: Path) -> None:
+    code = set(re.findall(r"`([^`\n:= ]+)", page.read_text()))
+    known = {name for daemon in DAEMONS for field in daemon.fields() for name in (field.name, field.knob.key)}
+    removed = {
+        name for daemon in DAEMONS for names in daemon.removed.items() for name in names if re.search(r"[-.]", name)
+    }
+    assert code & (removed - known) == set()

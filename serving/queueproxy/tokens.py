@@ -41,7 +41,7 @@ _Texts = str | list[int | str | list[int] | _Message]
 
 
 class _Request(msgspec.Struct):
-    """The fields of completions, chats, responses and embeddings that say how long a request is."""
+    """The fields of completions, chats, responses and embeddings from which the length of a request is estimated."""
 
     messages: _Texts = ""
     prompt: _Texts = ""
@@ -112,7 +112,7 @@ class TokenMeter:
         self._at_s = self._since_s = now_s
 
     def arrive(self, request: Hashable, tokens: int, now_s: float) -> None:
-        """Count a request in."""
+        """Count a started request."""
         self._pass(now_s)
         if tokens:
             self._requests[request] = tokens

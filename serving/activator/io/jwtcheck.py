@@ -118,7 +118,7 @@ class JwtChecker:
         self._verified: dict[tuple[AccessRule, str], tuple[Mapping[str, Any], Verified]] = {}
 
     def admits(self, exchange: Exchange, rule: AccessRule, *, again: Callable[[Exchange], None]) -> bool:
-        """Whether a request may go on; its head then has the claims. Else it has its response, or waits for keys.
+        """Whether a request is admitted; its head then has the claims. Otherwise it was rejected, or waits for keys.
 
         ``again`` gets a request that has waited.
         """

@@ -111,7 +111,7 @@ class PeerProcesses:
             self._let_go(peer)
 
     def send(self, index: int, message: SlotMessage) -> None:
-        """Send a message to a peer; it is dropped if the peer is gone or reads nothing."""
+        """Send a message to a peer; it is dropped if the peer has ended or does not read."""
         peer = self._peers.get(index)
         if peer is None or len(peer.unsent) > _UNSENT_BYTES_MAX:
             return

@@ -87,7 +87,7 @@ class WakeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WakeDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The wake now. ``next_wake_s`` is when to check again without news; None: only after news.
+    """The present wake. ``next_wake_s`` is the time of the next check; None: check only after a change.
 
     While no request waits and at most ``quiet_level`` are inside, nothing can be due.
     """

@@ -92,7 +92,7 @@ class PodSizes:
             busy.changed.set()
 
     async def end(self) -> None:
-        """Stop. What is under way is given up: the next autoscaler hears from the pods again."""
+        """Stop, and cancel pending writes: the pods report to the next autoscaler again."""
         await self._tasks.close()
 
     def _is_resized(self, key: PodKey) -> bool:

@@ -200,7 +200,7 @@ def public_owner_name(slice_name: str) -> str:
 
 
 def is_foreign(owner: Object, public: PublicService) -> bool:
-    """Whether a Service of that name has another owner. It is left alone and gets no endpoints."""
+    """Whether a Service of that name has another owner. Such a Service is not changed and gets no endpoints."""
     return public.service is not None and not is_controlled_by(public.service, owner)
 
 

@@ -130,7 +130,7 @@ def _must_wait(service: Object, children: ServiceChildren) -> bool:
 
 
 def _brought_about(kind: Kind, service: Object, existing: Object | None, *, desired: Object) -> tuple[Write, ...]:
-    """The write that creates or updates a child. A child with another owner is left alone."""
+    """The write that creates or updates a child. A child with another owner is not changed."""
     if existing is None:
         return (Create(kind=kind, body=desired),)
     if not is_controlled_by(existing, service):

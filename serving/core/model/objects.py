@@ -116,7 +116,7 @@ def owner_reference(owner: Object) -> Object:
 
 
 def is_controlled_by(child: object, owner: Object) -> bool:
-    """Whether ``owner`` controls ``child``. An object with the expected name and another owner is left alone."""
+    """Whether ``owner`` controls ``child``. Objects with the expected name and another owner are not changed."""
     references = nested(child, "metadata", "ownerReferences") or ()
     return any(reference.get("controller") and reference.get("uid") == uid_of(owner) for reference in references)
 

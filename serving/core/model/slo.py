@@ -51,7 +51,7 @@ class Slo(msgspec.Struct, frozen=True, kw_only=True):
         return f"p{self.share * _PERCENT:.4g}{'-' + WAIT if self.is_wait else ''}"
 
     def allows(self, late_count: float, count: float) -> bool:
-        """Whether so many late requests of all keep the goal: 5 of 100 keep a 95th percentile, 6 do not."""
+        """Whether ``late_count`` late requests of ``count`` meet the goal: 5 of 100 keep a 95th percentile, 6 do not."""
         return late_count <= (1.0 - self.share) * count + _SLACK
 
 

@@ -149,7 +149,7 @@ def step(state: SloState, seen: SloView, *, spec: ScalingSpec, now_s: float) -> 
     growth_max = _WAIT_GROWTH_MAX if slo.is_wait else _GROWTH_MAX
     grown = min(high, target * min(growth_max, math.sqrt(_ROOM_RATIO / max(ratio, _RATIO_MIN))))
     minutes = (now_s - state.ceiling_s) / _MINUTE_S
-    # After a day the ceiling is gone, whatever it was.
+    # The ceiling expires after a day.
     grown = min(grown, state.ceiling * _BELOW_CEILING_RATIO * _CEILING_RELAX_RATIO ** min(minutes, 1440.0))
     is_tried = seen.pod_load >= _TRIED_RATIO * target
     if ratio >= _ROOM_RATIO or not is_tried or grown <= target or now_s < state.hopeless_until_s:

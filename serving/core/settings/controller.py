@@ -48,7 +48,7 @@ _TIMEOUT = Knob(key="", config_map=_DEFAULTS, unit=COUNT, low=0, high=3600, live
 
 
 def _or_word(unit: Unit, word: str) -> Unit:
-    """The same unit with a word as another value, read as -1."""
+    """Extend a unit by a word, which is read as -1."""
 
     def read(text: str) -> Value:
         return -1 if text == word else unit.read(text)

@@ -41,7 +41,7 @@ _BODIES = {
 _FIELDS_LEFT: ContextVar[Iterator[int]] = ContextVar("fields_left")
 
 _Read = Callable[[Any], Any]
-# By number; a mapping stands for an embedded message, whose fields are those of the outer one in JSON.
+# By number; a mapping means an embedded message, whose fields are those of the outer one in JSON.
 _Fields = Mapping[int, "_MessageField | _Fields"]
 
 

@@ -49,7 +49,7 @@ _DEPLOYED = (
 )
 _ENTERED = ("attach", "eviction", "exec", "portforward")
 _SCOPES = {(kind.group, kind.plural): kind.namespaced for kind in KINDS}
-# Paths that hold no objects: discovery, schemas and the version. A last "*" stands for any rest.
+# Paths that hold no objects: discovery, schemas and the version. A trailing "*" matches any suffix.
 _OPEN_PATHS = ("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", "/version")
 
 

@@ -128,7 +128,7 @@ class Manager:
         return None
 
     async def _settle_pods(self, deployment: Object) -> float | None:
-        """Create and delete pods, or write the status; after how many seconds to go on, None for never."""
+        """Create and delete pods, or write the status; return the seconds until the next call, None for never."""
         metadata, refusal = deployment["metadata"], ""
         if await self._adopt(deployment):
             return None

@@ -211,7 +211,7 @@ class Kubelet:
             self._uids[key].add(uid)
             self._group.start(self._run_pod(uid, pod), name=f"pod {key[0]}/{key[1]}")
         if pod is not None and (metadata.get("deletionTimestamp") or not is_there):
-            # An object that is gone already was deleted by force.
+            # The object was already deleted by force.
             pod.grace_s = float(metadata.get("deletionGracePeriodSeconds") or 0) if is_there else 0.0
             pod.stop.set()
 

@@ -34,7 +34,7 @@ _LINES_AT_ONCE = 500
 _FOLLOW_S = 0.2
 
 _SIGNAL_EXIT = 128
-# How long a command has to end when its client is gone.
+# Time for a command to end after its client has disconnected.
 _GRACE_S = 1.0
 # A follower of a log looks five times a second: within this time it has read what a process wrote before its end.
 _LAST_WORDS_S = 1.0

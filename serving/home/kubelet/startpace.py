@@ -56,7 +56,7 @@ class StartPacer:
         self._begin()
 
     def remove(self, pod: PodStart) -> None:
-        """A pod ends, or is not wanted any more."""
+        """Remove a pod that has ended or been deleted."""
         self._waiting.pop(pod, None)
         self._queue.remove(pod)
         self._begin()

@@ -277,7 +277,7 @@ def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, log_count: int = _LOGS_
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            # A disk without room: the copies go, so that the container can go on to write.
+            # A full disk: the copies are removed, so that the container can continue to write.
             for copy in log.parent.glob(f"{log.name}.[0-9]*"):
                 copy.unlink(missing_ok=True)
         os.truncate(log, 0)

@@ -47,7 +47,7 @@ def _logs_in(folder: Path) -> Iterator[tuple[str, int]]:
         with os.scandir(folder) as entries:
             yield from [(entry.path, entry.stat().st_size) for entry in entries if entry.name.endswith(".log")]
     except OSError:
-        # The pod is gone, or has no log yet.
+        # The pod was deleted, or has no log yet.
         return
 
 
@@ -56,7 +56,7 @@ def _append(path: Path, text: str) -> None:
         with path.open("a") as file:
             file.write(text)
     except OSError as error:
-        # A full disk: the log itself may go on.
+        # A full disk: the log itself may continue.
         _log.debug("log.not_timed", extra={"log": str(path), "error": str(error)})
 
 

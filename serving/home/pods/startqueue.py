@@ -78,7 +78,7 @@ class StartQueue:
                 self._had.clear()
 
     def remove(self, pod: PodStart) -> None:
-        """A pod ends, or is not wanted any more; ignored if it is not there."""
+        """Remove a pod that has ended or been deleted; unknown pods are ignored."""
         self.end(pod)
         for waiting in (self._firsts, self._others):
             if pod in waiting:

@@ -109,7 +109,7 @@ class ProcessRecords:
         return self._folder / f"{record.pod}.{record.name}.ready"
 
     def make_pipe(self, record: ProcessRecord) -> None:
-        """Make that pipe anew. Raises ``OSError``."""
+        """Make that pipe again. Raises ``OSError``."""
         path = self.pipe_of(record)
         path.unlink(missing_ok=True)
         os.mkfifo(path, _PRIVATE)

@@ -1,4 +1,4 @@
-"""Pipes by which apps that contain their queue-proxy report its readiness: one for each.
+"""Readiness pipes of apps with an in-process queue-proxy: one for each app.
 
 Queue-proxies share the pipe by which the supervisor reports exits. An app may write anything: it has a named pipe of its own beside
 its record, which outlives the template as the record does, and nothing in it is about another process. It is read ten times a second
@@ -68,7 +68,7 @@ class ReadinessPipes:
         )
 
     def resume(self, now_s: float) -> None:
-        """Watch pipes again whose pause is over."""
+        """Resume watching the pipes whose pause has expired."""
         for pipe in self._pipes.values():
             if pipe.resume_s is not None and pipe.resume_s <= now_s:
                 pipe.resume_s = None

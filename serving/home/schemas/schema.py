@@ -51,7 +51,7 @@ def deep_copy(value: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def is_within(value: Any, values_max: int) -> bool:  # noqa: ANN401 - JSON
-    """Whether a JSON value has at most so many values, members and elements at any depth; no more of them are looked at."""
+    """Whether a JSON value has at most ``values_max`` values, members and elements at any depth. Counting stops there."""
     waiting, left = [value], values_max
     while waiting:
         container = waiting.pop()

@@ -90,7 +90,7 @@ def eviction_body(write: Evict) -> Object:
 
 
 class CallRecorder:
-    """Writes each pair once and immediately, so that the file of a killed daemon is complete."""
+    """Writes each recorded pair once and immediately, so that the file of a killed daemon is complete."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -103,7 +103,7 @@ class WatchEvent:
 
     @property
     def object(self) -> Object:
-        """The object, the reader's own."""
+        """A copy of the object, which the caller may change."""
         if self._object is None:
             assert self._payload is not None
             self._object = msgspec.json.decode(self._payload.encoded, type=dict[str, Any])

@@ -48,5 +48,5 @@ class Cloud(Protocol):
         ...
 
     async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
-        """Terminate machines and lower the target by as many."""
+        """Terminate machines, and reduce the target by their number."""
         ...

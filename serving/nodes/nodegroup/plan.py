@@ -75,7 +75,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class DeleteNodes(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Terminate these machines in the cloud, lowering its target by as many, then delete their Node objects."""
+    """Terminate these machines in the cloud, reduce its target by their number, then delete their Node objects."""
 
     node_names: tuple[str, ...]
 

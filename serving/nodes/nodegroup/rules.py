@@ -155,7 +155,7 @@ def starving_pods(
                 memory_bytes=max((room.memory_bytes for room in rooms), default=0),
             )
         ]
-    # A pod that asks for nothing fits everywhere; an overcommitted node has no room, not a negative one.
+    # A pod without requests fits everywhere; an overcommitted node has no room, not a negative one.
     rooms = [Amount(cpu_m=max(0, room.cpu_m), memory_bytes=max(0, room.memory_bytes)) for room in (*rooms, Amount())]
     fits = {request: any(request.fits_in(room) for room in rooms) for request in {pod.request for pod in pending}}
     return tuple(pod.name for pod in pending if not fits[pod.request])

@@ -85,7 +85,7 @@ def written_state(state: NodeGroupState) -> Object:
 
 
 def recovered_state(cloud: CloudGroup, *, node_count: int, now_s: float) -> NodeGroupState:
-    """The state of a group without a known one. Machines under way count as requests of an earlier process.
+    """The initial state of a group without a stored state. Starting machines count as requested by an earlier process.
 
     With a target of 6 and 4 nodes the group is locked for 2 nodes, as if they had been asked for now.
     """
@@ -237,7 +237,7 @@ def _verdicts(plan: GroupPlan, state: NodeGroupState, problems: Sequence[str]) -
 
 
 def _registered(plan: GroupPlan) -> Verdict:
-    """The condition about machines that never become nodes. They are left alone: only the cloud knows the cause."""
+    """The condition about machines that never become nodes. They are not deleted: only the cloud knows the cause."""
     count = plan.unregistered_count
     if not count:
         return Verdict(is_true=True)

@@ -167,7 +167,7 @@ class Dormancy:
             self._timer = asyncio.get_running_loop().call_later(due_s - now_s, self._timer_due)
 
     async def end(self) -> None:
-        """Thaw the app for good, because it is about to get SIGTERM."""
+        """Thaw the app and stop freezing it, because it is about to get SIGTERM."""
         self._state = held_awake(self._state, math.inf)
         self.wake()
         if self._timer is not None:

@@ -85,7 +85,7 @@ class ExitWatch:
             asyncio.get_running_loop().add_reader(descriptor, self._on_exit)
 
     def end(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         for descriptor in self._watched:
             asyncio.get_running_loop().remove_reader(descriptor)
             os.close(descriptor)

@@ -113,7 +113,7 @@ def pss_bytes(pid: int) -> int:
 
 
 def _reclaim(folder: str, byte_count: int) -> bool:
-    """Have the kernel reclaim from a cgroup; whether it can. EAGAIN says that it reclaimed less."""
+    """Have the kernel reclaim from a cgroup; return whether it can. EAGAIN means that it reclaimed less."""
     try:
         with open(f"{folder}/memory.reclaim", "w", encoding="ascii") as file:  # noqa: PTH123 - as above
             file.write(str(byte_count))

@@ -127,7 +127,7 @@ class PodService:
             admin.readiness_changed()
             known.set()
             pod.wake()
-            # On one machine the pipe has just said so.
+            # On one machine the readiness pipe has just reported it.
             if ready and self._link is not None and spec.ready_fd is None and not self._is_announced:
                 self._is_announced = True
                 announcing = announce(spec, secured=self._credentials.secured, draw=random.random)

@@ -102,7 +102,7 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
 
 
 async def announce(spec: PodSpec, *, secured: PeerTls | None, draw: Callable[[], float]) -> None:
-    """Tell the activators through the autoscaler that this pod is ready; a cluster's API says so up to a second later."""
+    """Tell the activators through the autoscaler that this pod is ready; the cluster's API reports it up to a second later."""
     from serving.net.wire.podcredentials import announce_pod  # noqa: PLC0415 - only pods of a cluster announce themselves
 
     assert spec.stats_url is not None

@@ -32,7 +32,7 @@ COLUMNS = (
 
 _BUNCH = 128
 _READY = COLUMNS.index("ready")
-# What a row stands for at most, where the next one is late.
+# Longest time for which a row is valid if the next one is late.
 _ROW_STANDS_S = 10.0
 _RATES = slice(COLUMNS.index("rps_2xx"), COLUMNS.index("rps_5xx") + 1)
 

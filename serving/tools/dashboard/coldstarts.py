@@ -127,7 +127,7 @@ class ColdStarts:
 
 
 def _started_s(pod: Object, at_s: float) -> float | None:
-    """When all containers of a pod ran: by their own stamps if these have fractions of a second, else as it was seen."""
+    """The time at which all containers of a pod ran: their timestamps if these have fractions of a second, else observed."""
     states = [
         nested(container_status, "state", "running")
         for container_status in nested(pod, "status", "containerStatuses") or ()

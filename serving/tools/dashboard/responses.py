@@ -31,7 +31,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def refusal_of(request: web.Request) -> web.Response | None:
-    """The response to a request for a namespace that the user has no right to, whether or not it exists; None to go on."""
+    """The response to a request for a namespace that the user has no right to, whether or not it exists; None to continue."""
     keys = [key for name in ("revision", "name") for key in request.query.getall(name, ()) if key]
     if all(current_grant().may_read(key) for key in keys):
         return None

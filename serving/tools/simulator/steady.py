@@ -48,7 +48,7 @@ class SteadyOutcomes:
         self._outcomes: dict[tuple[int, int, int, bool], ScalerOutcome] = {}
 
     def record(self, outcome: ScalerOutcome) -> None:
-        """Keep an outcome, if it held the pods and only the algorithm had a say. An app's gauge has one too."""
+        """Record an outcome that kept the number of pods and was decided by the algorithm alone, without an app's gauge."""
         detail, view = outcome.decided.detail, outcome.view
         if (
             outcome.apply_count is None

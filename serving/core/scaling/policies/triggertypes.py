@@ -190,7 +190,7 @@ class ResourcePolicy:
         wholes: list[int] = []
         for container in (container for pod in observed.pods for container in pod):
             used, requested = self._amounts(container)
-            # A request of 0 is none: its use would be a share of what others asked for.
+            # A request of 0 is none: its use would be a share of what others requested.
             if quirks.counts_unmeasured_containers or (used is not None and requested):
                 parts.append(used or 0)
                 wholes.append(requested or 0)

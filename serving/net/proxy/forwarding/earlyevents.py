@@ -74,7 +74,7 @@ class EarlyEvents:
     # Called for a response of the app.
 
     def begin_response(self, head: ResponseHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
-        """Go on with the app's stream, or collect what it says instead."""
+        """Forward the app's event stream, or collect its other response."""
         del extra
         self._has_begun = True
         if head.status != _OK or _TYPE.search(head.wire) is None:

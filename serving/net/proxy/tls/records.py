@@ -26,9 +26,9 @@ class Records:
         self.ssl = context.wrap_bio(self._incoming, self.outgoing, server_side=is_server)
         self._read = self.ssl.read
         self._write = self.ssl.write
-        # Decrypted when we said goodbye, and not read yet.
+        # Data decrypted during shutdown, not yet read.
         self._ahead = b""
-        # The client's goodbye is there, behind bytes that may still be read.
+        # The client's close_notify has arrived, after bytes that may still be read.
         self._is_over = False
 
     @property

@@ -24,7 +24,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         super().__init__()
         self._outer: asyncio.Transport
         self._records: Records
-        # None until the handshake is over.
+        # None until the handshake has ended.
         self._app: asyncio.Protocol | None = None
         self._paused = False
         self._closing = False

@@ -169,7 +169,7 @@ def _merged_template(before: Object, wanted: Object, deployment: Deployment) -> 
     environment = {variable["name"]: variable for variable in (*_kept_variables(old), *new["env"])}
     image = new["image"] if deployment.image or "image" not in old else old["image"]
     new = {key: value for key, value in new.items() if key != "volumeMounts"}
-    # A command of the container would run in place of the one that is asked for, or of the image's.
+    # A command of the container would run in place of the requested one, or of the image's.
     retained = {key: value for key, value in old.items() if key not in {"args", "command"}}
     container = {**retained, **new, "image": image, "env": list(environment.values())}
     if deployment.limits:

@@ -161,7 +161,7 @@ def moment_s(text: str, option: str, *, now_s: float) -> float:
 def _shown(
     form: str, search: SearchedLines, *, has_times: bool, with_times: bool
 ) -> Callable[[str, str, str], str | None]:
-    """How a line of a pod is printed, after its mark; None if it is not wanted."""
+    """The printed form of a pod's log line, without the pod's mark; None for filtered lines."""
 
     def shown(pod: str, mark: str, line: str) -> str | None:
         stamp, _, rest = line.partition(" ") if has_times else ("", "", line)
@@ -205,7 +205,7 @@ def _print_lines(
 
 
 def short_name(pod: str, service: str) -> str:
-    """A pod by its revision and its own letters: "hello-00001-deployment-abcde" of hello is "00001-abcde"."""
+    """The short name of a pod, from its revision and its random suffix: "hello-00001-deployment-abcde" of hello is "00001-abcde"."""
     return pod.removeprefix(f"{service}-").replace("-deployment-", "-")
 
 

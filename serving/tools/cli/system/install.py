@@ -192,7 +192,7 @@ class Installation:
 
 
 def is_older_than_inner_tls(api: ApiClient, namespace: str) -> bool:
-    """Whether an installation speaks inner TLS where both ends can, because its key is older and no setting says more."""
+    """Whether an installation has the mode Permissive by default, because its key is older than inner TLS."""
     core = f"/api/v1/namespaces/{namespace}"
     status, secret = api.call("GET", f"{core}/secrets/{KEY_SECRET}")
     if status >= 400 or (secret.get("data") or {}).get(KEY_MODE_FIELD):

@@ -89,7 +89,7 @@ def unit_text(program: Sequence[str], state: Path, up_options: Sequence[str], *,
 
 
 def verify(text: str) -> list[str]:
-    """What `systemd-analyze verify` says against a unit; nothing where it is not installed."""
+    """The problems of a unit found by `systemd-analyze verify`; none if it is not installed."""
     program = shutil.which("systemd-analyze")
     if program is None:
         return []

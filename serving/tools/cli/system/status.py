@@ -37,7 +37,7 @@ _POLL_S = 0.05
 
 
 class _SystemStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A system that runs. Counts are of all namespaces."""
+    """The state of the running system. Counts include all namespaces."""
 
     state: str
     pid: int

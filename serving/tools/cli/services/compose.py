@@ -44,7 +44,8 @@ _RESTARTED = frozenset({"always", "on-failure", "unless-stopped"})
 _ALL_PROFILES = "*"
 # A connection of TCP is a request, which no service holds for longer.
 _CONNECTION_MAX_S = 3600
-_CLAIM_SIZE = "1Gi"
+_CLAIM_SIZE, _CLAIM_KIND = "1Gi", "PersistentVolumeClaim"
+_PORT_DIGITS_MAX = 5
 # A volume with a name, in place of a folder of the machine.
 _VOLUME = re.compile(r"[A-Za-z0-9][\w.-]*:/")
 _BUILD_KNOWN = frozenset({"context", "dockerfile", "args", "target"})
@@ -96,11 +97,14 @@ def from_compose(
         if service.get("build"):
             build = _build(_name(name), service["build"], converted.notes, folder=folder, environment=environment)
             converted.builds.append((build, container))
-    claims = {name_of(manifest) for manifest in converted.manifests}
+    claims = {name_of(manifest) for manifest in converted.manifests if manifest["kind"] == _CLAIM_KIND}
     for section, instead in _INSTEAD.items():
         names = document.get(section) or {}
         if names and not (isinstance(names, dict) and claims.issuperset(map(_name, names))):
             converted.notes.append(f"{section}: not converted; {instead}")
+        elif section == "volumes":
+            fields = (f"{section}.{field}" for field in unread(names, {name: {} for name in names}))
+            converted.notes += [_unread_note(field) for field in fields]
     converted.notes += [_unread_note(field) for field in unread(document, _OF_FILE)]
     return converted
 
@@ -165,7 +169,8 @@ def _manifest(name: str, annotations: Mapping[str, str], spec: Object) -> Object
 
 def _serving_port(name: str, service: Mapping[str, Any], notes: list[str]) -> tuple[int, bool]:
     """The port that takes requests, 0 for none, and whether they are HTTP. The others are notes."""
-    ports = [_port(port) for port in service.get("ports") or service.get("expose") or ()]
+    entries = service.get("ports") or service.get("expose") or ()
+    ports = [port for entry in entries for port in _ports(name, entry)]
     streams = list(dict.fromkeys(port.number for port in ports if not port.is_udp))
     server = known_server(str(service.get("image") or ""))
     pages = [number for number in streams if number not in PORTS_WITHOUT_HTTP]
@@ -203,9 +208,7 @@ def _tcp_manifests(
         mounts = {f"{name}-data": server.data}
     pod: Object = {"containers": [container], "timeoutSeconds": _CONNECTION_MAX_S}
     if mounts:
-        container["volumeMounts"] = [
-            {"name": claim, "mountPath": path.partition(":")[0]} for claim, path in mounts.items()
-        ]
+        container["volumeMounts"] = [_mount(claim, path) for claim, path in mounts.items()]
         pod["volumes"] = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in mounts]
     storage = f", with its data in the volume {', '.join(mounts)} of {_CLAIM_SIZE}" if mounts else ", without a volume"
     notes.append(
@@ -217,17 +220,24 @@ def _tcp_manifests(
     return [*(_claim(claim) for claim in mounts), _manifest(name, annotations, spec)]
 
 
+def _mount(claim: str, target: str) -> Object:
+    """The mount of a claim at "/path" or "/path:ro"."""
+    path, _, options = target.partition(":")
+    return {"name": claim, "mountPath": path, **({"readOnly": True} if "ro" in options.split(",") else {})}
+
+
 def _claim(name: str) -> Object:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": _CLAIM_SIZE}}}
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+    return {"apiVersion": "v1", "kind": _CLAIM_KIND, "metadata": {"name": name}, "spec": spec}
 
 
 def _volumes(service: Mapping[str, Any]) -> list[str]:
-    """The volumes of a service in the short form "source:path"."""
+    """The volumes of a service in the short form "source:path" or "source:path:ro"."""
     volumes = []
     for volume in service.get("volumes") or ():
         if isinstance(volume, dict):
-            volumes.append(f"{volume.get('source', '')}:{volume.get('target', '')}")
+            options = ":ro" if volume.get("read_only") else ""
+            volumes.append(f"{volume.get('source', '')}:{volume.get('target', '')}{options}")
         else:
             volumes.append(str(volume))
     return volumes
@@ -282,17 +292,29 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _port(port: object) -> _Port:
-    """The container's port of "8080:80/tcp", "127.0.0.1:8080:80", 80 or {target: 80, published: 8080, protocol: udp}."""
+def _ports(name: str, port: object) -> list[_Port]:
+    """The container's ports of "8080:80/tcp", "127.0.0.1:8080:80", "8000-8003", 80 or {target: 80, published: 8080, protocol: udp}."""
     is_long = isinstance(port, dict) and "target" in port
     fields: Mapping[str, Any] = port if isinstance(port, dict) and is_long else {}
     text = str(fields["target"]) if is_long else str(port)
     outside, _, inside = text.rpartition(":")
-    number, _, protocol = inside.partition("/")
-    if not number.isdecimal():
-        raise InvalidValue(text=text, expected="one port, as 80, 8080:80 or target: 80")
+    range_text, _, protocol = inside.partition("/")
+    numbers = _range(range_text)
+    if not numbers:
+        raise InvalidValue(text=text, expected=f"a port of {name}, as 80, 8080:80, 8000-8003 or target: 80")
     published = str(fields.get("published") or "") if is_long else outside.rpartition(":")[2]
-    return _Port(int(number), is_udp=(protocol or fields.get("protocol")) == "udp", published=published)
+    # As many ports of the machine as of the container are pairs; of others one is used.
+    pairs = _range(published) if len(_range(published)) == len(numbers) else (published,) * len(numbers)
+    is_udp = (protocol or fields.get("protocol")) == "udp"
+    return [_Port(number, is_udp=is_udp, published=str(outer)) for number, outer in zip(numbers, pairs, strict=True)]
+
+
+def _range(text: str) -> range:
+    """The ports of "80" or "8000-8003"; empty for other text."""
+    first, dash, last = text.partition("-")
+    if not first.isdecimal() or (dash and not last.isdecimal()) or max(len(first), len(last)) > _PORT_DIGITS_MAX:
+        return range(0)
+    return range(int(first), int(last or first) + 1)
 
 
 def _limits(limits: Mapping[str, object]) -> dict[str, str]:

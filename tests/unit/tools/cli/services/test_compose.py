@@ -44,9 +44,9 @@ DATABASES = """
 services:
   db:
     image: docker.io/library/postgres:16@sha256:0
-    volumes: ["pg_data:/var/lib/postgresql/data", "./init:/docker-entrypoint-initdb.d"]
+    volumes: ["pg_data:/var/lib/postgresql/data", "./init:/docker-entrypoint-initdb.d", "seed:/seed:ro"]
   broker: {image: example.com/broker, ports: [{target: 1883, published: 11883}]}
-volumes: {pg_data: {}}
+volumes: {pg_data: {driver: local}, seed: }
 """
 # What a builder's command line does: `info` says whether it works, `image save` writes the image.
 _WORKING = """#!/bin/sh
@@ -156,7 +156,6 @@ def test_without_a_builder_that_works_one_line_says_what_to_install(
     ("text", "said"),
     [
         ("services: {web: 1}", "services.web"),
-        ("services: {web: {ports: [8000-8010]}}", "one port"),
         ("services: {web: {build: 1}}", "a folder, or a mapping with context"),
         ("services: {web: {build: gone}}", "a folder to build an image from"),
         ("services: {web: {build: .}}", "Containerfile or Dockerfile"),
@@ -168,6 +167,8 @@ def test_without_a_builder_that_works_one_line_says_what_to_install(
         ("services: {web: {env_file: gone}}", "compose.yaml: services.web.env_file: "),
         ("services: {web: {env_file: 5}}", "/5: No such file"),
         ("services: {web: {env_file: {path: a, format: raw}}}", "compose.yaml: services.web.env_file: leave it out"),
+        ("services: {web: {ports: [http]}}", "'http' is not a port of web, as 80"),
+        ("services: {web: {ports: [81-80]}}", "'81-80' is not a port of web, as 80"),
         ("services: {web: {environment: 5}}", "a mapping or a list of variables"),
         ("services: {web: {image: '${A'}}", "compose.yaml: services.web.image: '${A'; expected closed by a brace"),
         (
@@ -251,20 +252,25 @@ def test_a_real_builder_builds_an_image(tmp_path: Path) -> None:
 
 
 def test_a_program_that_does_not_speak_http_is_a_service_of_tcp_with_one_pod_and_its_data(tmp_path: Path) -> None:
-    (claim, db, broker), done = converted(tmp_path, DATABASES, "--no-build")
+    (claim, _, db, broker), done = converted(tmp_path, DATABASES, "--no-build")
     assert (claim["kind"], claim["metadata"]["name"]) == ("PersistentVolumeClaim", "pg-data")
     assert db["metadata"]["annotations"] == {"serving.dev/tcp": "5432", "serving.dev/named-port": "5432"}
     template = db["spec"]["template"]
     scaling = {"autoscaling.knative.dev/min-scale": "1", "autoscaling.knative.dev/max-scale": "1"}
     assert template["metadata"]["annotations"] == scaling
-    assert template["spec"]["volumes"] == [{"name": "pg-data", "persistentVolumeClaim": {"claimName": "pg-data"}}]
-    assert container(db)["volumeMounts"] == [{"name": "pg-data", "mountPath": "/var/lib/postgresql/data"}]
+    volumes = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in ("pg-data", "seed")]
+    assert template["spec"]["volumes"] == volumes
+    assert container(db)["volumeMounts"] == [
+        {"name": "pg-data", "mountPath": "/var/lib/postgresql/data"},
+        {"name": "seed", "mountPath": "/seed", "readOnly": True},
+    ]
     assert container(db)["ports"] == [{"containerPort": 5432}]
     assert broker["metadata"]["annotations"]["serving.dev/tcp"] == "1883"
     assert "volumes" not in broker["spec"]["template"]["spec"]
     for said in (
         "db: volumes ./init:/docker-entrypoint-initdb.d is not converted",
         "broker: port 11883 of the machine",
+        "volumes.pg_data.driver is not converted",
     ):
         assert said in done.stderr
     assert "note: volumes: not converted" not in done.stderr
@@ -279,6 +285,8 @@ def test_a_program_that_does_not_speak_http_is_a_service_of_tcp_with_one_pod_and
         ('["443:443", "8080:8080"]', 8080, ["port 443 is left out"]),
         ("[{target: 22}, {target: 3000, protocol: tcp}]", 3000, ["port 22 is left out"]),
         ('["127.0.0.1:8081:80"]', 80, ["port 8081 of the machine is not opened"]),
+        ('["9000-9001:8000-8001"]', 8000, ["port 8001 is left out", "port 9000 of the machine is not opened"]),
+        ('["9000-9001:80"]', 80, ["port 9000-9001 of the machine is not opened"]),
         ('["53:53/udp"]', 0, ["port 53/udp is left out", "it publishes no port"]),
     ],
 )

@@ -72,7 +72,7 @@ def _walk(folder: Path, prefix: str, rules: _Rules) -> Iterator[FolderEntry]:
             yield FolderEntry(path=path, is_linked=True)
         elif is_folder:
             yield from _walk(folder, f"{path}/", rules)
-        elif child.is_file() or child.is_symlink():
+        elif child.is_symlink() or child.is_file():
             yield FolderEntry(path=path)
 
 

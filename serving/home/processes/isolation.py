@@ -171,7 +171,7 @@ def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: s
         shutil.which(word, path=environment.get("PATH")) or "" for word in dict.fromkeys(words) if "/" not in word
     ]
     texts, words = [*texts, *in_path], [*words, *filter(None, in_path)]
-    texts += [outside for word in dict.fromkeys(words) if "/" in word and (outside := _path_outside(folder, word))]
+    texts += [outside for word in dict.fromkeys(words) if (outside := _path_outside(folder, word))]
     texts += [script for word in dict.fromkeys(words) if (script := _script(os.path.join(folder, word)))]  # noqa: PTH118 - may be absolute
     paths: dict[str, None] = {}
     named = [path for text in texts for path in _PATH.findall(text)]
@@ -187,11 +187,12 @@ def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: s
 
 
 def _path_outside(folder: str, word: str) -> str:
-    """The path of a relative word that a link in ``folder`` leads out of it, such as .venv/bin/python; "" for others."""
+    """The path of a relative word that links in ``folder`` lead out of it, such as .venv/bin/python; "" for others."""
     above, _, name = os.path.join(folder, word).rpartition("/")  # noqa: PTH118 - may be absolute
-    above = os.path.realpath(above)
-    is_inside = above == os.path.realpath(folder) or _is_in(above, os.path.realpath(folder))
-    return "" if is_inside or not name or not os.path.lexists(f"{above}/{name}") else f"{above}/{name}"
+    above, top = os.path.realpath(above), os.path.realpath(folder)
+    path = f"{above}/{name}"
+    is_inside = all(place == top or _is_in(place, top) for place in (above, os.path.realpath(path)))
+    return "" if is_inside or not name or not os.path.lexists(path) else path
 
 
 def _installation_of(path: Path, *, is_target: bool) -> Path:

@@ -43,6 +43,13 @@ def test_the_same_content_is_the_same_snapshot(app: Path, tmp_path: Path) -> Non
     assert (tmp_path / "snapshots" / first / "static" / "page.html").read_text() == "<p>"
 
 
+@pytest.mark.parametrize("target", ["circle", "gone", "."])
+def test_a_link_that_leads_nowhere_is_copied_as_it_is(app: Path, tmp_path: Path, target: str) -> None:
+    (app / "circle").symlink_to(target)
+    found = tmp_path / "snapshots" / take(app, tmp_path / "snapshots")
+    assert str((found / "circle").readlink()) == target
+
+
 @pytest.mark.parametrize("change", ["content", "name", "mode", "link"])
 def test_a_change_is_another_snapshot_and_the_first_keeps_its_files(app: Path, tmp_path: Path, change: str) -> None:
     first = take_snapshot(app, tmp_path / "snapshots")

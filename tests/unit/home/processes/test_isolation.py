@@ -143,6 +143,9 @@ def test_a_link_to_a_program_brings_what_the_program_needs(closed: Path) -> None
     assert files_of((str(closed / "tool.sh"),), {"PATH": ""}) == [str(closed / "tool.sh"), str(closed / "tool")]
     assert files_of((".venv/bin/serve", "a/b"), {"PATH": ""}, str(folder)) == [str(closed / "venv")]
     assert files_of(("sh", "-c", "exec .venv/bin/serve"), {"PATH": ""}, str(folder)) == [str(closed / "venv")]
+    (folder / "serve").symlink_to(closed / "tool" / "main.py")
+    for command in (("./serve",), ("python3", "serve")):
+        assert str(closed / "tool") in files_of(command, {"PATH": ""}, str(folder))
 
 
 def test_a_virtual_environment_brings_the_projects_that_it_imports_from_their_folders(closed: Path) -> None:

@@ -1,6 +1,7 @@
 """Requests at a high rate for a service at zero that starts ten pods at once.
 
-One start of the same app alone, measured a moment before, is the reference for who reads the figures.
+One start of the same app alone, measured a moment before, is the reference: on a slow machine the first response may take twice as
+long as it did.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ _SERVICE, _PODS, _SLOTS = "storm", 10, 10
 _ZERO_WITHIN_S = 60.0
 FIRST_RESPONSE_MAX_S, PODS_WITHIN_S, OTHERS_P99_MAX_MS = 0.7, 5.0, 250.0
 """The bounds of the contract: the first response, the pods that the load needs, and the requests of other services."""
+_LONE_STARTS_MAX = 2.0
 
 # A request that takes longer than this waits.
 _WAITED_S = 0.5
@@ -42,10 +44,10 @@ class StartStorm(msgspec.Struct, frozen=True, kw_only=True):
         broken = []
         if self.failed:
             broken.append(f"{self.failed} of {self.sent} requests failed; none may")
-        if self.first_response_s > FIRST_RESPONSE_MAX_S:
-            broken.append(
-                f"the first response came after {self.first_response_s:g} s; at most {FIRST_RESPONSE_MAX_S:g} s"
-            )
+        first_max_s = max(FIRST_RESPONSE_MAX_S, _LONE_STARTS_MAX * self.lone_start_s)
+        if self.first_response_s > first_max_s:
+            bound = f"at most {FIRST_RESPONSE_MAX_S:g} s, or {_LONE_STARTS_MAX:g} times the {self.lone_start_s:g} s of a start alone"
+            broken.append(f"the first response came after {self.first_response_s:g} s; {bound}")
         # Pods that the load needs respond; the others are removed before they start.
         if self.backlog_gone_s > PODS_WITHIN_S:
             broken.append(f"requests waited for pods until {self.backlog_gone_s:g} s; at most {PODS_WITHIN_S:g} s")

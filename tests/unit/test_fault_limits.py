@@ -47,10 +47,11 @@ def test_a_bound_of_a_storm_that_was_broken_is_named_with_its_value() -> None:
     broken = msgspec.structs.replace(storm, failed=1, first_response_s=1.44, backlog_gone_s=7.4, others_p99_ms=4200.0)
     assert broken.broken_bounds() == [
         "1 of 3000 requests failed; none may",
-        "the first response came after 1.44 s; at most 0.7 s",
+        "the first response came after 1.44 s; at most 0.7 s, or 2 times the 0.34 s of a start alone",
         "requests waited for pods until 7.4 s; at most 5 s",
         "other services had a p99 of 4200 ms; at most 250 ms",
     ]
+    assert msgspec.structs.replace(storm, lone_start_s=0.8, first_response_s=1.6).broken_bounds() == []
     assert len(msgspec.structs.replace(storm, others_p99_ms=float("nan")).broken_bounds()) == 1
 
 

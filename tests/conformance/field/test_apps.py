@@ -66,8 +66,7 @@ def test_deploy_waits_longer_than_an_app_that_listens_and_ends(serving: Stage, t
 
 def test_the_log_of_an_app_that_fails_reaches_the_operator_only(serving: Stage, tmp_path: Path) -> None:
     app = Path(shutil.copy(INPUTS / "fails_with_secret.py", tmp_path / "shop.py"))
-    deploy(serving, app, "--no-snapshot", "--initial-scale", "0")
-    (tmp_path / "down").touch()
+    deploy(serving, app, "--env", "DATABASE=away", "--initial-scale", "0")
     ((status, body),) = responses(serving, "shop", count=1)
     assert status == 503
     assert "PASSWORD" not in body

@@ -235,7 +235,11 @@ class RespondingStream(EngineStream):
         self._taken_s = session.wiring.clock()
         session.engine.budget.earn_pings()
         if self.has_ended and not self.is_done and self._exchange is None:
-            self._reset(ErrorCode.NO_ERROR)
+            self.linger()
+
+    def linger(self) -> None:
+        """Read and discard the rest of a request that has its response."""
+        raise NotImplementedError
 
     def _note_full(self) -> None:
         """Pause or resume the exchange."""

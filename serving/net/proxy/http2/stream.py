@@ -17,17 +17,22 @@ from serving.net.proxy.http2.hpack_decoder import FieldSection
 from serving.net.proxy.http2.response import RespondingStream, StreamCarrier
 
 _NOT_PAUSED = Pause(0)
+# How long the rest of a request is read after its response: while it comes, at most half a minute. Clients such as curl and httpx do
+# not read the response to an upload that is reset.
+_LINGER_S, _LINGER_MAX_S = 1.0, 30.0
 
 
 class Stream(RespondingStream):
     """One request of a client and its response."""
 
-    __slots__ = ("_body_left", "_body_pace", "_length", "_paused")
+    __slots__ = ("_body_left", "_body_pace", "_length", "_linger_end_s", "_paused")
 
     def __init__(self, session: StreamCarrier, stream_id: int, *, ended: bool) -> None:
         super().__init__(session, stream_id, ended=ended)
         self._paused = _NOT_PAUSED
         self._length: int | None = None
+        # Until when the rest of the request is read; infinite before.
+        self._linger_end_s = math.inf
         # Bytes that the request's body may still have: up to its content-length, or to the limit of all bodies.
         self._body_left = math.inf
         self._body_pace = None if ended else BodyPace(session.wiring.body_pace, self._taken_s)
@@ -74,16 +79,8 @@ class Stream(RespondingStream):
     def check(self, now_s: float) -> float:
         """Enforce the stream's timeouts; return the next deadline."""
         exchange = self._exchange
-        settings = self._session.registry.settings
         if exchange is None:
-            # All that is left is what the client does not take.
-            due_s = self._taken_s + settings.write_wait_max_s
-            if self.pending is not None and not self._may_dawdle and not self._session.engine.is_full:
-                due_s = min(due_s, self._read_due_s)
-            if due_s <= now_s:
-                self._reset(ErrorCode.CANCEL)
-                return math.inf
-            return due_s
+            return self._check_rest(now_s)
         due_s = exchange.check(now_s)
         if due_s <= now_s:
             return due_s
@@ -97,6 +94,22 @@ class Stream(RespondingStream):
             if due_s <= now_s:
                 self._note_refusal(RefusalCode.SLOW_BODY, BODY_TOO_SLOW)
                 exchange.respond(408, BODY_TOO_SLOW.encode())
+        return due_s
+
+    def _check_rest(self, now_s: float) -> float:
+        """Enforce the timeouts of a stream without an exchange: it reads the rest of the request, or sends that of the response."""
+        registry = self._session.registry
+        if self._linger_end_s != math.inf:
+            code = ErrorCode.NO_ERROR
+            due_s = 0.0 if registry.finishing else min(self._taken_s + _LINGER_S, self._linger_end_s)
+        else:
+            code = ErrorCode.CANCEL
+            due_s = self._taken_s + registry.settings.write_wait_max_s
+            if self.pending is not None and not self._may_dawdle and not self._session.engine.is_full:
+                due_s = min(due_s, self._read_due_s)
+        if due_s <= now_s:
+            self._reset(code)
+            return math.inf
         return due_s
 
     # Called by the engine.
@@ -115,6 +128,10 @@ class Stream(RespondingStream):
     def take_data(self, payload: bytes) -> None:
         """Handle a piece of the request's body."""
         engine, exchange = self._session.engine, self._exchange
+        if self._linger_end_s != math.inf:
+            self._taken_s = engine.now_s
+            engine.give_back(self)
+            return
         if self._body_pace is not None and not self._has_begun:
             # All streams of a connection share its line.
             self._body_pace.receive(len(payload) * len(engine.streams), engine.now_s)
@@ -168,11 +185,23 @@ class Stream(RespondingStream):
         if not (self.has_ended or self.ending):
             self._reset(ErrorCode.INTERNAL_ERROR)
         elif self.has_ended and not (exchange is not None and exchange.request_complete):
-            # The client still sends; it is to stop.
-            self._reset(ErrorCode.NO_ERROR)
+            if exchange is not None and is_grpc_call(exchange.head):
+                # As servers of gRPC do: a stream of messages may have no end.
+                self._reset(ErrorCode.NO_ERROR)
+            else:
+                self.linger()
         else:
             self._may_dawdle = exchange is None or is_grpc_call(exchange.head)
             self._await_client()
+
+    def linger(self) -> None:
+        """Read and discard the rest of a request that has its response."""
+        session = self._session
+        self._taken_s = session.wiring.clock()
+        self._linger_end_s = self._taken_s + _LINGER_MAX_S
+        session.registry.wake_by(self._taken_s + _LINGER_S)
+        session.engine.give_back(self)
+        session.send()
 
     def abort(self) -> None:
         """Reset the stream, so that a truncated response does not look complete.
@@ -193,6 +222,8 @@ class Stream(RespondingStream):
             self._exchange.respond(413, BODY_TOO_LARGE.encode())
 
     def _take_end(self, payload: bytes, trailers: bytes) -> None:
+        if self._linger_end_s != math.inf:
+            return
         self._body_left -= len(payload)
         if self._body_left < 0:
             self._refuse_excess()

@@ -38,18 +38,24 @@ import msgspec
 
 from serving.activator.io.certificates import CertificateWatch
 from serving.activator.io.cluster_view import ClusterView
+from serving.activator.io.forwarding import PodCredentials
 from serving.activator.io.ingress import Ingress
 from serving.activator.io.innerways import InnerWays
 from serving.activator.io.namedports import NamedPorts
 from serving.activator.io.peers import PeerProcesses
-from serving.activator.io.reports import StatsClient, announcer, ejection_reports, report_loads
+from serving.activator.io.prober import PodProber
+from serving.activator.io.reports import StatsClient, ejection_reports, report_loads
 from serving.activator.io.tcplisteners import TcpListeners
-from serving.activator.queueing.outcome import RevisionWake
-from serving.activator.queueing.router import RequestRouter
+from serving.activator.io.visit import VIEW
+from serving.activator.queueing.outcome import RevisionWake, RoutingOutcome
+from serving.activator.queueing.readiness import PodProbe
+from serving.activator.queueing.router import RequestRouter, RevisionTable
+from serving.activator.queueing.slices import PodEndpoints, ServedPod
 from serving.activator.routing.probes import is_probe_agent
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener
 from serving.core.model.errors import InvalidValue, Problem, SettingsError
+from serving.core.model.knative import RevisionKey
 from serving.core.model.launch import KEY_FILE_VARIABLE, USAGE_EXIT
 from serving.core.model.routehosts import HostRules
 from serving.core.settings.activator import REDIRECTED, ActivatorSettings
@@ -66,7 +72,7 @@ from serving.net.cluster.configmaps import followed
 from serving.net.cluster.identity import system_namespace
 from serving.net.cluster.kube import connect
 from serving.net.cluster.port import Cluster
-from serving.net.metrics.activator import add_refusals, add_tls
+from serving.net.metrics.activator import ActivatorMetrics, add_refusals, add_tls
 from serving.net.metrics.export import exporting, span_outbox
 from serving.net.metrics.queries import QueryGate
 from serving.net.metrics.server import serve_page
@@ -78,6 +84,7 @@ from serving.net.proxy.http1.requesthead import RequestHead
 from serving.net.proxy.server.listener import HttpServer
 from serving.net.proxy.tls.keeper import silence_unreadable_names
 from serving.net.proxy.tls.layer import TlsLayer
+from serving.net.wire.link import Link
 from serving.net.wire.tokens import read_key
 
 _log = logging.getLogger("activator")
@@ -94,7 +101,7 @@ _REFUSAL_S = 1.0
 class Activator:
     """All parts of the daemon, wired. ``addresses`` and ``tls_address`` are set once ``is_serving`` is."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it is wired with
         self,
         settings: ActivatorSettings,
         cluster: Cluster,
@@ -103,48 +110,64 @@ class Activator:
         scaling: AutoscalerSettings | None = None,
         rules: HostRules | None = None,
         namespace: str = "knative-serving",
+        tracer: Tracer | None = None,
     ) -> None:
         draw = random.Random().random  # noqa: S311 - spreads requests and pauses
+        clock = time.monotonic
         self.settings = settings
         self.access_log = stdout_log(settings.http)
-        pool = Pool(settings.http.with_hop_room(), clock=time.monotonic)
-        self.server = HttpServer(settings.http, pool=pool, access_log=self.access_log)
-        self.inner = inner = InnerWays(key, settings.inner_tls, self.server, environment=os.environ)
+        table = RevisionTable[Exchange]()
+        self.peers = PeerProcesses(settings, table, clock=clock, apply=self._apply) if settings.count > 1 else None
+        slots = None if self.peers is None else self.peers.broker
+        router = RequestRouter[Exchange](settings, random=draw, view=VIEW, table=table, slots=slots)
+        credentials = PodCredentials(key, secrets_of=settings.secrets_of, revision=router.directory.revision)
+        endpoints = PodEndpoints(settings.pod_address_override, lines_to=credentials.lines)
+        handshake_max_s = settings.http.head_wait_max_s
+        self.inner = inner = InnerWays(
+            key, settings.inner_tls, endpoints, handshake_max_s=handshake_max_s, environment=os.environ
+        )
+        pool = Pool(settings.http.with_hop_room(), clock=clock, connector=inner.connector())
+        self.server = HttpServer(settings.http, pool=pool, clock=clock, access_log=self.access_log)
         self.client = StatsClient(
-            settings, key=key, draw=draw, on_connected=self._connected, secured=inner.to_autoscaler
+            settings,
+            key=key,
+            draw=draw,
+            on_connected=self._connected,
+            on_announced=self._announced,
+            secured=inner.to_autoscaler,
         )
-        router = RequestRouter[Exchange](settings, random=draw)
-        self.peers = PeerProcesses(settings, router, clock=self.server.clock) if settings.count > 1 else None
-        router.slots = self.peers.broker if self.peers is not None else None
+        self.prober = PodProber(endpoints, credentials.secret, self._probed, secured_to=inner.to_pod)
         self.ingress = Ingress(
-            settings, router, Routes(), key=key, draw=draw, clock=self.server.clock, on_wake=self._wake
+            settings,
+            router,
+            Routes(),
+            key=key,
+            endpoints=endpoints,
+            prober=self.prober,
+            metrics=_metrics(settings, router, self.client.link),
+            tracer=tracer,
+            draw=draw,
+            clock=clock,
+            on_wake=self._wake,
         )
-        self.server.on_held = self.ingress.on_held
-        self.client.on_announced = announcer(router, self.ingress.ticker, self.server.clock)
-        inner.reach(self.ingress.endpoints, self.ingress.prober)
-        metrics, link = self.ingress.metrics, self.client.link
-        metrics.lost_frames = lambda: link.dropped_count
-        metrics.connection.set_function(lambda: link.is_connected)
+        self.tcp = TcpListeners(self.server, self.ingress, cluster, name=settings.name)
+        self.named = NamedPorts(self.server, self.ingress, make=inner.front_of(Listener.INNER))
+        self.certificates = CertificateWatch(settings.tls, cluster, namespace=namespace)
         self.view = ClusterView(
             cluster,
             self.ingress,
             scaling or AutoscalerSettings(),
             rules=rules or ControllerSettings().host_rules,
-            clock=self.server.clock,
+            clock=clock,
+            on_route=self.named.with_named(self.tcp.set),
+            on_secrets=self.certificates.set_mapped,
         )
-        self.tcp = TcpListeners(self.server, self.ingress, cluster, name=settings.name)
-        self.named = NamedPorts(self.server, self.ingress, make=inner.front_of(Listener.INNER))
-        self.view.on_route = self.named.with_named(self.tcp.set)
-        self.certificates = CertificateWatch(settings.tls, cluster, namespace=namespace)
-        self.view.on_secrets = self.certificates.set_mapped
-        store = self.certificates.certificates
-        add_refusals(metrics.page, self.server.refusals.counts)
-        add_tls(metrics.page, failed=store.failures.total, expiries=store.expiries)
+        certificates, page = self.certificates.certificates, self.ingress.metrics.page
+        add_refusals(page, self.server.refusals.counts)
+        add_tls(page, failed=certificates.failures.total, expiries=certificates.expiries)
         self.addresses: dict[Listener, tuple[str, int]] = {}
         self.tls_address: tuple[str, int] | None = None
         self.is_serving = asyncio.Event()
-        self.on_handover: Callable[[], Awaitable[None]] | None = None
-        """Awaited during a handover, to release what the other process has taken over."""
         self._handover = asyncio.Event()
 
     def hand_over(self) -> None:
@@ -170,14 +193,23 @@ class Activator:
         reports = ejection_reports(self.ingress.router, parts["namespace"], now_s=self.server.clock(), wall_s=wall_s())
         return msgspec.json.encode(reports).decode()
 
-    async def run(self, stop: asyncio.Event, *, sockets: Mapping[str, socket.socket] | None = None) -> None:
-        """Serve until ``stop`` is set, and drain. ``sockets`` are bound sockets by listener name."""
+    async def run(
+        self,
+        stop: asyncio.Event,
+        *,
+        sockets: Mapping[str, socket.socket] | None = None,
+        on_handover: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Serve until ``stop`` is set, and drain. ``sockets`` are bound sockets by listener name.
+
+        ``on_handover`` is awaited during a handover, to release what the other process has taken over.
+        """
         settings, ended = self.settings, asyncio.Event()
         async with contextlib.AsyncExitStack() as at_end, supervise() as group:
             # A run that fails or is cancelled leaves no listener or connection, which would keep the event loop from closing.
             at_end.push_async_callback(self.server.finish, grace_s=0)
             view = group.start(self.view.run(), name="cluster view")
-            probing = group.start(self.ingress.prober.run(), name="pod probes")
+            probing = group.start(self.prober.run(), name="pod probes")
             renewing = group.start(self.inner.keep_valid(), name="inner certificate")
             if not await _first(self.view.synced(), stop):
                 for task in (view, probing, renewing):
@@ -186,7 +218,7 @@ class Activator:
             await self.certificates.reload()
             tasks = []
             if self.peers is not None:
-                await self.peers.start(self.ingress.apply)
+                await self.peers.start()
                 at_end.callback(self.peers.close)
                 tasks.append(group.start(self.peers.run(ended), name="peers"))
             await self._listen(sockets or {})
@@ -202,7 +234,7 @@ class Activator:
             if stop.is_set():
                 await self._drain()
             else:
-                await self._finish_handover(stop)
+                await self._finish_handover(stop, on_handover)
             ended.set()
             await asyncio.wait([reports, *tasks])
             for task in (stats, view, probing, renewing):
@@ -269,13 +301,13 @@ class Activator:
         is_ours = head.reserved or is_probe_agent(agent) or head.target.startswith(_ACME)
         return is_ours or self.ingress.routes.find(Listener.PUBLIC, host) is None
 
-    async def _finish_handover(self, stop: asyncio.Event) -> None:
+    async def _finish_handover(self, stop: asyncio.Event, on_handover: Callable[[], Awaitable[None]] | None) -> None:
         self.ingress.is_draining = True
         self.server.hand_over()
         if self.peers is not None:
             self.peers.leave()
-        if self.on_handover is not None:
-            await self.on_handover()
+        if on_handover is not None:
+            await on_handover()
         _log.info("activator.handed-over", extra={"connections": self.server.connection_count})
         left = self.server.wait_for_tunnels(grace_s=self.settings.handover_grace_s)
         await _first(left, stop)
@@ -317,9 +349,31 @@ class Activator:
                 extra={"namespace": wake.key[0], "revision": wake.key[1], "flip": wake.flip, **poke_fields},
             )
 
+    # What objects that are made before the ingress need of it.
+
     def _connected(self) -> None:
-        self.ingress.router.resend_all()
-        self.ingress.ticker.schedule()
+        self.ingress.report_all()
+
+    def _announced(self, key: RevisionKey, pod: ServedPod) -> None:
+        self.ingress.announced(key, pod)
+
+    def _probed(self, probe: PodProbe, is_ready: bool) -> None:  # noqa: FBT001 - a callback
+        self.ingress.probed(probe, is_ready)
+
+    def _apply(self, outcome: RoutingOutcome[Exchange]) -> None:
+        self.ingress.apply(outcome)
+
+
+def _metrics(settings: ActivatorSettings, router: RequestRouter[Exchange], link: Link) -> ActivatorMetrics:
+    """The rows about the requests of a router, and its connection to the autoscaler."""
+    return ActivatorMetrics(
+        configuration_of=router.directory.configuration_of,
+        keys=lambda: router.directory.keys | router.throttlers.keys(),
+        inside=router.inside,
+        lost_frames=lambda: link.dropped_count,
+        is_connected=lambda: link.is_connected,
+        has_old_names=settings.metrics_old_names,
+    )
 
 
 async def _first(wanted: Coroutine[object, object, object], stop: asyncio.Event) -> bool:
@@ -362,23 +416,29 @@ def main() -> int:
     gc.set_threshold(_GC_THRESHOLD)
 
     async def body(stop: asyncio.Event) -> None:
+        namespace = system_namespace(os.environ)
         async with (
             connect("activator") as cluster,
-            followed(cluster, system_namespace(os.environ), [config, scaling, hosts]) as watch,
+            followed(cluster, namespace, [config, scaling, hosts]) as watch,
+            span_outbox(config.settings.otlp, service="activator", instance=config.settings.name) as send,
         ):
             settings = config.settings
-            rules, namespace = hosts.settings.host_rules, system_namespace(os.environ)
             activator = Activator(
-                settings, cluster, key=key, scaling=scaling.settings, rules=rules, namespace=namespace
+                settings,
+                cluster,
+                key=key,
+                scaling=scaling.settings,
+                rules=hosts.settings.host_rules,
+                namespace=namespace,
+                tracer=None if send is None else Tracer(settings.trace_ratio, send=send),
             )
             sockets = inherited_sockets()
             where = (
                 sockets.get(f"activator-{settings.index}-metrics" if settings.index else "activator-metrics")
                 or settings.metrics_address
             )
-            ingress, otlp, page = activator.ingress, settings.otlp, activator.ingress.metrics.page
-            sending = exporting(otlp, page, service="activator", instance=settings.name)
-            tracing = span_outbox(otlp, service="activator", instance=settings.name)
+            ingress, page = activator.ingress, activator.ingress.metrics.page
+            sending = exporting(settings.otlp, page, service="activator", instance=settings.name)
             # The controller asks for a Route's digest, which tells nothing to others.
             digests = {"/routes/{namespace}/{name}": activator.route_digest}
             texts = {
@@ -391,14 +451,11 @@ def main() -> int:
             applied = watch.applied_by(
                 lambda: activator.reconfigure(config.settings, scaling.settings, hosts.settings.host_rules)
             )
-            async with contextlib.AsyncExitStack() as serving_page, sending, tracing as send:
-                serving_page.enter_context(applied)
-                await serving_page.enter_async_context(pages)
-                if send is not None:
-                    ingress.tracer = Tracer(settings.trace_ratio, send=send)
-                activator.on_handover = serving_page.aclose
-                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, activator.hand_over)
-                await activator.run(stop, sockets=sockets)
+            with applied:
+                async with contextlib.AsyncExitStack() as serving_page, sending:
+                    await serving_page.enter_async_context(pages)
+                    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, activator.hand_over)
+                    await activator.run(stop, sockets=sockets, on_handover=serving_page.aclose)
 
     return run_daemon("activator", body)
 

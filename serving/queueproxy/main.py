@@ -52,6 +52,7 @@ import gc
 import os
 import resource
 import sys
+import time
 from collections.abc import Callable, Coroutine
 
 from serving.core.model.errors import SettingsError
@@ -123,17 +124,24 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
         from serving.queueproxy.io.requestlog import RequestLog  # noqa: PLC0415 - most pods log no requests
 
         request_log = RequestLog(spec)
-    server = HttpServer(
-        spec.settings.http.with_hop_room(), access_log=log, request_log=request_log, name=b"queue-proxy"
-    )
-    # Of the app alone: nothing is added to its heads yet.
-    server.pool = Pool(spec.settings.http, clock=server.clock)
+    pool_class = Pool
     if spec.is_http2:
         from serving.net.proxy.http2.pool import Http2Pool  # noqa: PLC0415 - most apps need none of it
 
-        server.pool = Http2Pool(spec.settings.http, clock=server.clock)
+        pool_class = Http2Pool
     check = listener_check(spec)
-    server.pool.connector = AppConnector(None if check is None else check.require)
+    server = HttpServer(
+        spec.settings.http.with_hop_room(),
+        # Of the app alone: nothing is added to its heads yet.
+        pool=pool_class(
+            spec.settings.http,
+            clock=time.monotonic,
+            connector=AppConnector(None if check is None else check.require),
+        ),
+        access_log=log,
+        request_log=request_log,
+        name=b"queue-proxy",
+    )
     pod, pipe = PodHandler(spec, clock=server.clock), ReadinessPipe(spec.ready_fd)
     can_sleep = spec.processes or spec.dormant_call is not None or spec.unfrozen is not None
     if spec.dormant_after_s is not None and can_sleep:
@@ -156,7 +164,6 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
     service = PodService(
         spec, pod, server, credentials=credentials, pipe=pipe, numbers=lambda: _numbers(server, credentials)
     )
-    server.on_held = pod.held
     await server.listen(socket_of(spec, "requests", spec.listen), pod, make=_connection(spec, credentials))
     await service.listen(stop.set)
     try:

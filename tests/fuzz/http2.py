@@ -119,6 +119,16 @@ class _Handler:
         """Answer."""
         exchange.respond(503)
 
+    def body_ready(self, exchange: Exchange) -> None:
+        """Never called: this handler waits for no body."""
+        raise NotImplementedError(exchange)
+
+    def body_complete(self, exchange: Exchange) -> None:
+        """Ignore it."""
+
+    def held(self, exchange: Exchange) -> None:
+        """Ignore it."""
+
     def finish(self, exchange: Exchange) -> None:
         """Count it."""
         assert exchange.outcome is not None

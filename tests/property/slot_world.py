@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from serving.activator.queueing.outcome import Dispatch, RoutingOutcome
 from serving.activator.queueing.revisions import ServedRevision
-from serving.activator.queueing.router import RequestRouter
+from serving.activator.queueing.router import RequestRouter, RevisionTable
 from serving.activator.queueing.slices import ServedPod, ServedSlice
 from serving.activator.slots.broker import SlotBroker
 from serving.activator.slots.messages import PeerHello, SlotMessage
@@ -34,11 +34,14 @@ class Life:
             index=index, count=world.count, peer_folder="/nowhere", queue_wait_max_s=3600.0, queue_depth_max=100_000
         )
         world.rounds += 1_000
-        self.router = RequestRouter[int](settings, random=world.random.random)
+        table = RevisionTable[int]()
         self.broker = SlotBroker[int](
-            self.router, first_round=world.rounds, send=lambda peer, message: world.send(self, peer, message)
+            table,
+            index=index,
+            first_round=world.rounds,
+            send=lambda peer, message: world.send(self, peer, message),
         )
-        self.router.slots = self.broker
+        self.router = RequestRouter[int](settings, random=world.random.random, table=table, slots=self.broker)
 
     def start(self) -> None:
         """Connect to all living processes, and greet them first."""

@@ -29,7 +29,7 @@ MODULES_MAX = {
     # All with the owners of their tasks.
     "serving.queueproxy.main": 230,
     # With the names of clients for pods, the records of requests, which the first request may need, and announced pods.
-    "serving.activator.main": 525,
+    "serving.activator.main": 528,
     # With goals for latency and budgets, which any revision may have at any time, and announced pods.
     "serving.autoscaler.main": 680,
     # With apps that are their own queue-proxy, which any revision may have.

@@ -28,9 +28,13 @@ _log = logging.getLogger("activator")
 
 
 class ClusterView:
-    """Feeds an ingress from the cluster. ``flip`` and ``synced`` work while ``run`` runs."""
+    """Feeds an ingress from the cluster. ``flip`` and ``synced`` work while ``run`` runs.
 
-    def __init__(
+    ``on_route`` is called with each route that changes, and with None when it goes, ``on_secrets`` with the Secret of each mapped host
+    whenever mappings change.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it is wired with
         self,
         cluster: Cluster,
         ingress: Ingress,
@@ -38,6 +42,8 @@ class ClusterView:
         *,
         rules: HostRules,
         clock: Callable[[], float],
+        on_route: Callable[[str, ServedRoute | None], None] = lambda _key, _route: None,
+        on_secrets: Callable[[Mapping[str, tuple[str, str]]], None] = lambda _: None,
     ) -> None:
         self._cluster = cluster
         self._ingress = ingress
@@ -55,10 +61,8 @@ class ClusterView:
         claims = Reflector(cluster, CLUSTER_DOMAIN_CLAIM, on_change=self._claim_changed)
         self._reflectors = (revisions, slices, routes, mappings, claims)
         self._domains = DomainTargets()
-        self.on_secrets: Callable[[Mapping[str, tuple[str, str]]], None] | None = None
-        """Called with the Secret of each mapped host whenever mappings change."""
-        self.on_route: Callable[[str, ServedRoute | None], None] = lambda _key, _facts: None
-        """Called with each route that changes, and with None when it goes."""
+        self._on_secrets = on_secrets
+        self._on_route = on_route
 
     def reconfigure(self, scaling: AutoscalerSettings, rules: HostRules) -> None:
         """Resolve the targets of all revisions and the hosts of all routes from these settings, soon."""
@@ -147,12 +151,12 @@ class ClusterView:
     def _route_changed(self, change: CacheChange) -> None:
         if change.type is EventType.DELETED:
             self._ingress.routes.remove("/".join(change.key))
-            self.on_route("/".join(change.key), None)
+            self._on_route("/".join(change.key), None)
         else:
             route = route_of(change.new, self._rules)
             if isinstance(route, ServedRoute):
                 self._ingress.routes.set(route)
-                self.on_route(route.key, route)
+                self._on_route(route.key, route)
             else:
                 _log_unreadable("Route", change.new, route)
         self._secrets_changed()
@@ -170,8 +174,7 @@ class ClusterView:
         self._secrets_changed()
 
     def _secrets_changed(self) -> None:
-        if self.on_secrets is not None:
-            self.on_secrets(self._domains.secrets(self._ingress.routes.holds))
+        self._on_secrets(self._domains.secrets(self._ingress.routes.holds))
 
 
 def _log_unreadable(kind: str, resource: Object, why: NoData) -> None:

@@ -8,34 +8,25 @@ probe.
 
 import functools
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from serving.activator.io.forwarding import PodCredentials, RevisionTimeouts, Ticker
-from serving.activator.io.knownhead import KnownHead, known_head, marks_of
+from serving.activator.io.access import AccessGate, TokenGate, client_of
+from serving.activator.io.forwarding import RevisionTimeouts, Ticker
+from serving.activator.io.knownhead import KnownHead, known_head, marks_of, named_revision, without_agent
+from serving.activator.io.placeholder import respond_early
 from serving.activator.io.prober import PodProber
 from serving.activator.io.recorder import RequestRecorder
-from serving.activator.io.visits import (
-    VIEW,
-    AccessGate,
-    TokenGate,
-    Visit,
-    begin_session,
-    begin_trace,
-    client_of,
-    held_notes,
-    named_revision,
-    respond_early,
-    without_agent,
-)
+from serving.activator.io.visit import Visit
 from serving.activator.queueing.failures import ACTIVATOR, APP, QUEUE_PROXY
 from serving.activator.queueing.outcome import Dispatch, Rejection, RevisionWake, RoutingOutcome
 from serving.activator.queueing.readiness import PodProbe
-from serving.activator.queueing.router import RequestRouter
-from serving.activator.queueing.slices import PodEndpoints
+from serving.activator.queueing.router import RequestRouter, announce
+from serving.activator.queueing.slices import PodEndpoints, ServedPod
 from serving.activator.routing.probes import ProbeQuestion, is_probe_agent, probe_response
 from serving.activator.routing.routes import Routes
-from serving.activator.routing.sites import Listener, Site, choose
+from serving.activator.routing.sites import Listener, Site, choose, new_session
 from serving.core.model.knative import RevisionKey
 from serving.core.model.routepolicy import OPEN_POLICY
 from serving.core.settings.activator import ActivatorSettings
@@ -48,6 +39,7 @@ from serving.net.proxy.forwarding.exchange import Exchange
 from serving.net.proxy.forwarding.phase import ExchangeOutcome
 from serving.net.proxy.forwarding.policy import member_of
 from serving.net.proxy.forwarding.sharing import client_line
+from serving.net.proxy.http1.requesthead import with_traceparent
 
 _log = logging.getLogger("activator")
 
@@ -63,7 +55,8 @@ _LOSSES_MAX = 1
 class Ingress:
     """A handler for ``serving.net.proxy.HttpServer``, on listeners named as ``Listener``.
 
-    ``draw`` returns random numbers in [0, 1). ``on_wake`` receives the revisions to wake. ``key`` is the cluster key.
+    ``draw`` returns random numbers in [0, 1). ``on_wake`` receives the revisions to wake. ``key`` is the cluster key. ``endpoints`` has
+    the addresses of pods, ``tracer`` creates spans of sampled requests; None without a collector.
     """
 
     def __init__(  # noqa: PLR0913 - what it is wired with
@@ -73,42 +66,32 @@ class Ingress:
         routes: Routes,
         *,
         key: bytes,
+        endpoints: PodEndpoints,
+        prober: PodProber,
+        metrics: ActivatorMetrics,
+        tracer: Tracer | None,
         draw: Callable[[], float],
         clock: Callable[[], float],
         on_wake: Callable[[Sequence[RevisionWake]], None],
     ) -> None:
         self.router = router
         self.routes = routes
+        self.metrics = metrics
         self.counts: Counter[str] = Counter()
         self.is_draining = False
         self._settings = settings
         self._draw = draw
         self._clock = clock
         self._on_wake = on_wake
+        self._endpoints = endpoints
+        self._prober = prober
+        self._tracer = tracer
         self._tokens = TokenGate()
         self._clients = Clients(member_of(settings.http.trusted_proxies))
-        router.view = VIEW
-        self.metrics = ActivatorMetrics(
-            configuration_of=self._configuration_of,
-            keys=lambda: router.directory.keys | router.throttlers.keys(),
-            inside=router.inside,
-            has_old_names=settings.metrics_old_names,
-        )
-        self._access = AccessGate(key, self._clients, self.metrics)
-        self.tracer: Tracer | None = None
-        """Creates spans of sampled requests; None without a collector."""
-        revision = router.directory.revision
-        credentials = PodCredentials(key, secrets_of=settings.secrets_of, revision=revision)
-        self.endpoints = PodEndpoints(settings.pod_address_override, lines_to=credentials.lines)
-        self._timeouts = RevisionTimeouts(revision, unknown_s=settings.queue_wait_max_s)
-        self.prober = PodProber(
-            lambda probe: self.endpoints.to(probe.pod, probe.key).address,
-            credentials.secret,
-            self._probed,
-        )
+        self._access = AccessGate(key, self._clients, metrics)
+        self._timeouts = RevisionTimeouts(router.directory.revision, unknown_s=settings.queue_wait_max_s)
         self.ticker = Ticker(router, apply=self.apply, clock=clock)
-        self.recorder = RequestRecorder(settings, router, clock=clock, service_of=self._configuration_of)
-        self.on_held = held_notes(router, self.ticker, clock)
+        self.recorder = RequestRecorder(settings, router, clock=clock)
 
     def reconfigure(self, settings: ActivatorSettings) -> None:
         """Apply new settings where they may change at run time; existing queues keep their bounds."""
@@ -126,7 +109,7 @@ class Ingress:
             if understood is None:
                 return
             known = understood
-        session, headers = (known.session, b"") if not known.starts_session else begin_session(exchange)
+        session, headers = (known.session, b"") if not known.starts_session else _begin_session(exchange)
         draw = self._draw if session is None else functools.partial(share_of, session)
         key = choose(known.site, tag=known.tag, draw=draw)
         client = exchange.peer.load
@@ -137,20 +120,20 @@ class Ingress:
             exchange.respond(429, b"too many requests at once from one address\n", _RETRY)
             return
         client.request_count += 1
-        visit = exchange.context = Visit(key, self.metrics.of(key), known, client=client)
-        if self.tracer is not None:
-            begin_trace(self.tracer, exchange, visit)
+        visit = exchange.context = Visit(key, self.metrics.of(key), known, client=client, session=session)
+        if self._tracer is not None:
+            self._begin_trace(self._tracer, exchange, visit)
         if self._settings.tell_revision:
             headers += _REVISION % key[1].encode()
         exchange.response_headers = headers
         exchange.is_timed = self._settings.tell_timing
         exchange.timeouts = self._timeouts.of(key)
         if exchange.request_complete:
-            self._arrive(exchange, visit, session)
+            self._arrive(exchange, visit)
             if known.site.policy is not OPEN_POLICY:
-                respond_early(exchange, visit, known.site)
-        else:
-            exchange.await_body(lambda: self._arrive_open(exchange, visit, session, site=known.site))
+                respond_early(exchange, visit)
+        elif exchange.await_body():
+            self.body_ready(exchange)
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
         """Handle a refused connection to a pod or its app: send the request to another pod, or requeue it."""
@@ -182,6 +165,28 @@ class Ingress:
         """Never called: the router ends waits."""
         raise AssertionError(exchange)
 
+    def body_ready(self, exchange: Exchange) -> None:
+        """Find a pod for a request whose body has arrived as far as needed; the share of its client applies to the rest of it."""
+        visit = exchange.context
+        assert isinstance(visit, Visit)
+        self._arrive(exchange, visit, None if exchange.request_complete else visit.client)
+        if visit.site.policy is not OPEN_POLICY:
+            respond_early(exchange, visit)
+
+    def body_complete(self, exchange: Exchange) -> None:
+        """Remove a waiting request from the share of its client: its body is here."""
+        visit = exchange.context
+        if isinstance(visit, Visit) and self.router.is_parked(visit.key, exchange):
+            self.router.finish(visit.key, exchange, self._clock(), has_response=False)
+            self._arrive(exchange, visit)
+
+    def held(self, exchange: Exchange) -> None:
+        """Bound the client of a response that waits to be read, or does no longer."""
+        visit = exchange.context
+        if isinstance(visit, Visit):
+            self.router.note_held(visit.key, exchange, self._clock(), is_held=exchange.is_held)
+            self.ticker.schedule()
+
     def finish(self, exchange: Exchange) -> None:
         """Count a finished request, and dispatch queued requests to the slot that it frees."""
         visit = exchange.context
@@ -194,8 +199,8 @@ class Ingress:
             took_s = at_s - exchange.started_s
             visit.rows.ended(exchange.status, took_s, at_s=at_s, traceparent=visit.traceparent)
             self.recorder.end(exchange, visit, duration_s=took_s, at_s=at_s)
-            if visit.trace is not None and self.tracer is not None:
-                self.tracer.end(visit.trace, exchange, key=visit.key, try_count=visit.tries, at_s=at_s)
+            if visit.trace is not None and self._tracer is not None:
+                self._tracer.end(visit.trace, exchange, key=visit.key, try_count=visit.tries, at_s=at_s)
             if exchange.awaits_body:
                 return
             has_response = exchange.outcome is ExchangeOutcome.ANSWERED
@@ -213,7 +218,7 @@ class Ingress:
         if outcome.wakes:
             self._on_wake(outcome.wakes)
         if outcome.probes:
-            self.prober.start(outcome.probes)
+            self._prober.start(outcome.probes)
         for exchange in outcome.cuts:
             self.counts["cut-unread"] += 1
             exchange.cut()
@@ -243,8 +248,19 @@ class Ingress:
             self._reject(rejection)
         self.ticker.close()
 
-    def _probed(self, probe: PodProbe, is_ready: bool) -> None:  # noqa: FBT001 - a callback
+    def probed(self, probe: PodProbe, is_ready: bool) -> None:  # noqa: FBT001 - a callback
+        """Apply the result of a probe."""
         self.apply(self.router.probed(probe, self._clock(), is_ready=is_ready))
+
+    def announced(self, key: RevisionKey, pod: ServedPod) -> None:
+        """Probe a pod that announced itself as ready to an autoscaler."""
+        announce(self.router, key, pod, now_s=self._clock())
+        self.ticker.schedule()
+
+    def report_all(self) -> None:
+        """Report all load again: the autoscaler is a new process."""
+        self.router.resend_all()
+        self.ticker.schedule()
 
     def _interpret(self, exchange: Exchange) -> KnownHead | None:
         """Interpret a new head; None if the request already has its response."""
@@ -313,34 +329,13 @@ class Ingress:
         self.ticker.schedule()
         return True
 
-    def _arrive_open(self, exchange: Exchange, visit: Visit, session: int | None, *, site: Site) -> None:
-        """Apply the client's share to a request that is still being sent, until all of it has arrived."""
-        if exchange.request_complete:
-            self._arrive(exchange, visit, session)
-            if site.policy is not OPEN_POLICY:
-                respond_early(exchange, visit, site)
-            return
-
-        def leave_parking() -> None:
-            if exchange.is_waiting and self.router.is_parked(visit.key, exchange):
-                self.router.finish(visit.key, exchange, self._clock(), has_response=False)
-                self._arrive(exchange, visit, session)
-
-        self._arrive(exchange, visit, session, client=visit.client)
-        if exchange.is_waiting and self.router.is_parked(visit.key, exchange):
-            exchange.on_whole = leave_parking
-        if site.policy is not OPEN_POLICY:
-            respond_early(exchange, visit, site)
-
-    def _arrive(
-        self, exchange: Exchange, visit: Visit, session: int | None, *, client: ClientLoad | None = None
-    ) -> None:
+    def _arrive(self, exchange: Exchange, visit: Visit, client: ClientLoad | None = None) -> None:
         response = self.router.arrive(
             visit.key,
             exchange,
             self._clock(),
             weight_bytes=self._weight_of(exchange),
-            session=session,
+            session=visit.session,
             client=client,
         )
         if isinstance(response, Dispatch):
@@ -381,7 +376,7 @@ class Ingress:
                 visit.trace.cold_until_s = visit.rows.cold_until_s
             if self._settings.tell_cold_start:
                 exchange.response_headers += _COLD_START
-        endpoint = self.endpoints.to(dispatch.pod, visit.key)
+        endpoint = self._endpoints.to(dispatch.pod, visit.key)
         lines = endpoint.lines
         if dispatch.waited_s:
             # The pod judges a goal for latency by all of the time.
@@ -401,6 +396,14 @@ class Ingress:
             visit.trace.refused = rejection.reason
         exchange.respond(503, f"{rejection.text}\n".encode(), _RETRY + exchange.response_headers)
 
-    def _configuration_of(self, key: RevisionKey) -> str:
-        revision = self.router.directory.revision(key)
-        return "" if revision is None else revision.configuration
+    def _begin_trace(self, tracer: Tracer, exchange: Exchange, visit: Visit) -> None:
+        """Generate trace ids for a request to be traced, and pass them to the pod."""
+        visit.trace = tracer.begin(visit.traceparent)
+        if visit.trace is not None:
+            visit.traceparent = visit.trace.traceparent
+            exchange.head = with_traceparent(exchange.head, visit.traceparent)
+
+
+def _begin_session(exchange: Exchange) -> tuple[int, bytes]:
+    """Return a new session, and the header line that gives it to the client."""
+    return new_session(os.urandom(16), is_secure=exchange.peer.scheme_of(exchange.head) == b"https")

@@ -6,6 +6,7 @@ route, its session, and its trace.
 
 import msgspec
 
+from serving.activator.routing.probes import is_probe_agent
 from serving.activator.routing.sites import Site, session_in_cookies, session_in_header
 from serving.core.model.routepolicy import SessionAffinity
 from serving.net.proxy.http1.requesthead import RequestHead, is_grpc_call
@@ -77,3 +78,13 @@ def _session(head: RequestHead, affinity: SessionAffinity) -> int | None:
     if affinity.header:
         return session_in_header(head.values(affinity.header.encode()))
     return session_in_cookies(head.values(b"cookie"))
+
+
+def named_revision(head: RequestHead) -> tuple[list[bytes], list[bytes]]:
+    """Return the headers of a Gateway that name the revision."""
+    return [*head.values(b"knative-serving-namespace")], [*head.values(b"knative-serving-revision")]
+
+
+def without_agent(head: RequestHead) -> RequestHead:
+    """A head without a User-Agent that a queue-proxy would take for a probe's."""
+    return head.without(lambda line: line.name == b"user-agent" and is_probe_agent(line.value))

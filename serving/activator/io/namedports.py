@@ -19,7 +19,6 @@ from serving.core.model.routehosts import machine_gateway, named_address
 from serving.core.model.routepolicy import route_policy
 from serving.net.aio.supervise import supervise
 from serving.net.proxy.forwarding.exchange import Handler, Wiring
-from serving.net.proxy.http1.rendering import ClientPeer
 from serving.net.proxy.server.listener import HttpServer
 
 _log = logging.getLogger(__name__)
@@ -38,18 +37,6 @@ class NamedPort(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     is_tcp: bool = False
     """Whether the service takes TCP connections at the port (``serving.dev/tcp``), in place of HTTP."""
-
-
-class _NamedWiring(Wiring, frozen=True, kw_only=True):
-    """The wiring of a listener whose clients send short hosts."""
-
-    full_host: Callable[[str], str]
-
-    def peer_at(self, address: str, *, is_tls: bool, identity: str = "") -> ClientPeer:
-        """A peer whose hosts are completed."""
-        peer = super().peer_at(address, is_tls=is_tls, identity=identity)
-        peer.full_host = self.full_host
-        return peer
 
 
 class NamedPorts:
@@ -133,7 +120,7 @@ class NamedPorts:
         full = functools.partial(self.full_host, gateway, address)
 
         def make(server: HttpServer, wiring: Wiring) -> asyncio.Protocol:
-            named = _NamedWiring(**msgspec.structs.asdict(wiring), full_host=full)
+            named = msgspec.structs.replace(wiring, full_host=full)
             claim = self.tcp_claim(gateway, address, port)
             if claim is None:
                 return self._make(server, named)

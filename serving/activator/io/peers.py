@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable
 
 from serving.activator.queueing.outcome import RoutingOutcome
-from serving.activator.queueing.router import RequestRouter
+from serving.activator.queueing.router import RevisionTable
 from serving.activator.slots.broker import SlotBroker
 from serving.activator.slots.messages import Frames, PeerHello, SlotMessage, encode
 from serving.core.model.errors import InvalidValue
@@ -46,14 +46,20 @@ class _PeerProcess:
 
 
 class PeerProcesses:
-    """All connections of one process, and the slot broker that uses them."""
+    """All connections of one process, and the slot broker that uses them. ``apply`` carries out its decisions."""
 
     def __init__(
-        self, settings: ActivatorSettings, router: RequestRouter[Exchange], *, clock: Callable[[], float]
+        self,
+        settings: ActivatorSettings,
+        table: RevisionTable[Exchange],
+        *,
+        clock: Callable[[], float],
+        apply: Callable[[RoutingOutcome[Exchange]], None],
     ) -> None:
         # The machine's clock in nanoseconds: greater than any round of an earlier process.
-        self.broker = SlotBroker(router, first_round=int(clock() * 1e9), send=self.send)
-        self._apply: Callable[[RoutingOutcome[Exchange]], None] = lambda _: None
+        first_round = int(clock() * 1e9)
+        self.broker = SlotBroker(table, index=settings.index, first_round=first_round, send=self.send)
+        self._apply = apply
         self._index = settings.index
         self._count = settings.count
         self._folder = settings.peer_folder
@@ -63,9 +69,8 @@ class PeerProcesses:
         self._server: asyncio.Server | None = None
         self._view_seen = -1
 
-    async def start(self, apply: Callable[[RoutingOutcome[Exchange]], None]) -> None:
-        """Listen, and connect to all peers; the broker has slots from then on. ``apply`` carries out its decisions."""
-        self._apply = apply
+    async def start(self) -> None:
+        """Listen, and connect to all peers; the broker has slots from then on."""
         # The path of a unix socket is limited to 107 bytes, and the folder may be deeply nested.
         self._folder_fd = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         loop = asyncio.get_running_loop()

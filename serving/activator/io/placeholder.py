@@ -1,15 +1,18 @@
-"""The page that a browser shows while a pod starts.
+"""What a client gets while its request waits for a pod: a page for browsers, or the beginning of an event stream.
 
-Input: a request's method and Accept header, and the name of its service. Output: whether it may get the page instead of a longer
-wait, and the page. It reloads itself each second, and needs no script and no other file. Its status is 503 with Retry-After, so
+The page reloads itself each second, and needs no script and no other file. Its status is 503 with Retry-After, so
 that no cache or crawler keeps it. API clients do not ask for text/html, so they wait as usual.
 """
 
+import asyncio
 import html
 
-PLACEHOLDER_AFTER_S = 0.5
+from serving.activator.io.visit import Visit
+from serving.net.proxy.forwarding.exchange import Exchange
+
+_PAGE_AFTER_S = 0.5
 """Time a request waits for its response before the page is sent: most starts are over by then."""
-PLACEHOLDER_HEADERS = (
+_PAGE_HEADERS = (
     b"Content-Type: text/html; charset=utf-8\r\n"
     b"Cache-Control: no-store\r\n"
     b"Retry-After: 1\r\n"
@@ -55,3 +58,32 @@ def wants_placeholder(method: bytes, accept: bytes | None) -> bool:
 def placeholder_page(service: str) -> bytes:
     """The page for a service, in UTF-8."""
     return _PAGE.format(name=html.escape(service)).encode()
+
+
+def respond_early(exchange: Exchange, visit: Visit) -> None:
+    """Send a page, or the beginning of a stream, while a request waits for its first pod."""
+    if not (exchange.is_waiting and visit.is_cold):
+        return
+    site = visit.site
+    if site.policy.has_placeholder and exchange.request_complete:
+        _offer_placeholder(exchange, visit, service=site.route.partition("/")[2])
+    if site.policy.has_start_events and not visit.is_grpc:
+        _offer_events(exchange)
+
+
+def _offer_events(exchange: Exchange) -> None:
+    from serving.net.proxy.forwarding.earlyevents import begin_events, wants_events  # noqa: PLC0415 - few routes have them
+
+    if wants_events(exchange.head, exchange.body.peek()):
+        begin_events(exchange, later=asyncio.get_running_loop().call_later)
+
+
+def _offer_placeholder(exchange: Exchange, visit: Visit, *, service: str) -> None:
+    """Show a browser a page, unless a pod takes the request soon."""
+
+    def show() -> None:
+        if exchange.is_waiting and visit.is_cold:
+            exchange.respond(503, placeholder_page(service), _PAGE_HEADERS + exchange.response_headers)
+
+    if wants_placeholder(exchange.head.method, exchange.head.get(b"accept")):
+        asyncio.get_running_loop().call_later(_PAGE_AFTER_S, show)

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Sequence
 
 from serving.activator.queueing.readiness import PodProbe
-from serving.activator.queueing.slices import ServedPod
+from serving.activator.queueing.slices import PodEndpoints, ServedPod
 from serving.core.model.knative import RevisionKey
 from serving.net.aio.mutualtls import PeerTls, open_tls
 from serving.net.aio.supervise import SupervisedTasks, supervise
@@ -23,17 +23,21 @@ _PROOF = b"k-network-hash"
 
 
 class PodProber:
-    """Runs probes while ``run`` runs; ``on_response`` receives each probe and whether the pod is ready."""
+    """Runs probes while ``run`` runs; ``on_response`` receives each probe and whether the pod is ready.
+
+    ``secured_to`` returns the TLS parameters of an address; None for plain HTTP.
+    """
 
     def __init__(
         self,
-        address_of: Callable[[PodProbe], tuple[str, int]],
+        endpoints: PodEndpoints,
         secret_of: Callable[[ServedPod, RevisionKey], str],
         on_response: Callable[[PodProbe, bool], None],
+        *,
+        secured_to: Callable[[tuple[str, int]], PeerTls | None],
     ) -> None:
-        self.secured_to: Callable[[tuple[str, int]], PeerTls | None] = lambda _: None
-        """Returns the TLS parameters of an address; None for plain HTTP."""
-        self._address_of = address_of
+        self._secured_to = secured_to
+        self._endpoints = endpoints
         self._secret_of = secret_of
         self._on_response = on_response
         self._group: SupervisedTasks | None = None
@@ -55,8 +59,8 @@ class PodProber:
         is_ready = False
         secret = self._secret_of(probe.pod, probe.key)
         if secret:
-            address = self._address_of(probe)
-            is_ready = await is_pod_ready(address, secret, secured=self.secured_to(address))
+            address = self._endpoints.to(probe.pod, probe.key).address
+            is_ready = await is_pod_ready(address, secret, secured=self._secured_to(address))
         self._on_response(probe, is_ready)
 
 

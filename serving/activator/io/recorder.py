@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from serving.activator.io.visits import Visit
+from serving.activator.io.visit import Visit
 from serving.activator.queueing.failures import RequestEnd, RequestFacts, failure_of, pod_wait_s
 from serving.activator.queueing.router import RequestRouter
-from serving.core.model.knative import RevisionKey
 from serving.core.settings.activator import ActivatorSettings
 from serving.core.traffic.requesthistory import RequestHistory, RequestRecord, printable
 from serving.net.aio.clock import wall_s
@@ -31,13 +30,11 @@ class RequestRecorder:
         router: RequestRouter[Exchange],
         *,
         clock: Callable[[], float],
-        service_of: Callable[[RevisionKey], str],
     ) -> None:
         self.history = RequestHistory(settings.recorded_requests_max)
         self.has_queries = settings.record_queries
         self._router = router
         self._clock = clock
-        self._service_of = service_of
 
     def reconfigure(self, settings: ActivatorSettings) -> None:
         """Apply new settings; records of before stay until they are replaced."""
@@ -75,7 +72,7 @@ class RequestRecorder:
         start_s = min(waited_s, facts.start_s if address else duration_s * is_cold)
         queued_s = min(pod_wait_s(exchange.response_marks), max(0.0, duration_s - waited_s))
         return RequestRecord(
-            service=self._service_of(visit.key),
+            service=self._router.directory.configuration_of(visit.key),
             revision=visit.key[1],
             at_wall_s=round(wall_s(), 3),
             method=printable(head.method, _METHOD_MAX),

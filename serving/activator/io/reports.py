@@ -5,9 +5,8 @@ import logging
 from collections.abc import Callable, Iterable
 from urllib.parse import urlencode
 
-from serving.activator.io.forwarding import Ticker
 from serving.activator.io.ingress import Ingress
-from serving.activator.queueing.router import RequestRouter, announce
+from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.slices import ServedPod
 from serving.activator.queueing.wake import RevisionLoad
 from serving.core.model.errors import InvalidValue
@@ -36,7 +35,7 @@ class StatsClient:
     """Sends frames to one autoscaler over ``link``, which the caller runs.
 
     ``draw`` returns random numbers in [0, 1) for its pauses. ``on_connected`` is called when a connection opens: the autoscaler
-    at its other end has no reports yet.
+    at its other end has no reports yet. ``on_announced`` is called with each pod that announced itself as ready to an autoscaler.
     """
 
     def __init__(
@@ -46,15 +45,21 @@ class StatsClient:
         key: bytes,
         draw: Callable[[], float],
         on_connected: Callable[[], None] = lambda: None,
+        on_announced: Callable[[RevisionKey, ServedPod], None] = lambda _key, _pod: None,
         secured: PeerTls | None = None,
     ) -> None:
         url = f"{settings.stats_url}?{urlencode({'activator': settings.name})}"
         token = activator_token(key, name=settings.name)
+        self._on_announced = on_announced
         # 64 frames are one second of pokes; a connection that far behind accepts no more.
-        self.on_announced: Callable[[RevisionKey, ServedPod], None] = lambda _key, _pod: None
-        """Called with each pod that announced itself as ready to an autoscaler."""
-        self.link = Link(url, token=lambda: token, draw=draw, on_connected=on_connected, secured=secured)
-        self.link.on_frame = self._take
+        self.link = Link(
+            url,
+            token=lambda: token,
+            draw=draw,
+            on_connected=on_connected,
+            on_frame=self._read,
+            secured=secured,
+        )
 
     def report(self, loads: Iterable[tuple[RevisionKey, RevisionLoad]]) -> None:
         """Queue loads, to be sent as soon as the connection accepts them."""
@@ -72,26 +77,14 @@ class StatsClient:
         for start in range(0, len(stats), _REVISIONS_PER_FRAME):
             self.link.send(encode_activator_stats(ActivatorStats(stats=stats[start : start + _REVISIONS_PER_FRAME])))
 
-    def _take(self, frame: bytes) -> None:
+    def _read(self, frame: bytes) -> None:
         try:
             announced = decode_announced_pod(frame)
         except InvalidValue as error:
             _log.warning("announced.unreadable", extra={"error": str(error)})
         else:
             pod = ServedPod(address=announced.address, namespace=announced.namespace, name=announced.pod)
-            self.on_announced((announced.namespace, announced.revision), pod)
-
-
-def announcer(
-    router: RequestRouter[Exchange], ticker: Ticker[Exchange], clock: Callable[[], float]
-) -> Callable[[RevisionKey, ServedPod], None]:
-    """A callback that gives announced pods to the router."""
-
-    def take(key: RevisionKey, pod: ServedPod) -> None:
-        announce(router, key, pod, now_s=clock())
-        ticker.schedule()
-
-    return take
+            self._on_announced((announced.namespace, announced.revision), pod)
 
 
 def ejection_reports(

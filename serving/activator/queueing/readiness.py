@@ -168,6 +168,11 @@ class RevisionDirectory:
         """A revision; None if it is unknown."""
         return self._revisions.get(key)
 
+    def configuration_of(self, key: RevisionKey) -> str:
+        """The name of a revision's Configuration; "" if the revision is unknown."""
+        revision = self._revisions.get(key)
+        return "" if revision is None else revision.configuration
+
     def set_revision(self, revision: ServedRevision) -> bool:
         """Add or update a revision; return whether it is new."""
         is_new = revision.key not in self._revisions

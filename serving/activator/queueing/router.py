@@ -108,20 +108,42 @@ class TickSchedule:
         return self._heap[0][0] if self._heap else None
 
 
-class RequestRouter(Generic[RequestId]):
-    """Routes requests to pods. Calls with an unknown request have no effect; ``random`` returns numbers in [0, 1)."""
+class RevisionTable(Generic[RequestId]):
+    """The revisions as the router and its slot book see them: known ones, those with requests, and their next ticks."""
 
-    def __init__(self, settings: ActivatorSettings, *, random: Callable[[], float]) -> None:
-        self.settings = settings
-        """May be replaced at run time; existing queues keep their bounds."""
+    __slots__ = ("directory", "schedule", "throttlers")
+
+    def __init__(self) -> None:
         self.directory = RevisionDirectory()
         self.schedule = TickSchedule()
         self.throttlers: dict[RevisionKey, RevisionThrottler[RequestId]] = {}
         """The revisions that have, or recently had, requests."""
-        self.slots: SlotBook[RequestId] | None = None
-        """Set before the first request if processes share pods."""
-        self.view = RequestView[RequestId]()
-        """How requests are seen."""
+
+
+class RequestRouter(Generic[RequestId]):
+    """Routes requests to pods. Calls with an unknown request have no effect.
+
+    ``random`` returns numbers in [0, 1). ``view`` shows requests. ``slots`` is given where processes share pods, and uses the same
+    ``table``.
+    """
+
+    def __init__(
+        self,
+        settings: ActivatorSettings,
+        *,
+        random: Callable[[], float],
+        view: RequestView[RequestId] | None = None,
+        table: RevisionTable[RequestId] | None = None,
+        slots: SlotBook[RequestId] | None = None,
+    ) -> None:
+        table = table or RevisionTable()
+        self.settings = settings
+        """May be replaced at run time; existing queues keep their bounds."""
+        self.directory = table.directory
+        self.schedule = table.schedule
+        self.throttlers = table.throttlers
+        self._view = view or RequestView()
+        self._slots = slots
         self._random = random
 
     def __repr__(self) -> str:
@@ -182,7 +204,7 @@ class RequestRouter(Generic[RequestId]):
             return Rejection(request=request, reason=RejectionReason.UNKNOWN, text=unknown_text(key))
         if throttler is None:
             throttler = RevisionThrottler[RequestId](
-                key, self.settings, random=self._random, now_s=now_s, view=self.view
+                key, self.settings, random=self._random, now_s=now_s, view=self._view
             )
             self.throttlers[key] = throttler
             self._set_pods([key], now_s)
@@ -203,6 +225,13 @@ class RequestRouter(Generic[RequestId]):
         """Whether a request waits for others of its client that are still being sent."""
         return key in self.throttlers and self.throttlers[key].shared.requests.is_parked(request)
 
+    def note_held(self, key: RevisionKey, request: RequestId, now_s: float, *, is_held: bool) -> None:
+        """Record that the response to a request waits for its client to read, or no longer."""
+        throttler = self.throttlers.get(key)
+        if throttler is not None:
+            throttler.shared.note(request, now_s, is_unread=is_held)
+            self.schedule.schedule_tick(key)
+
     def finish(
         self, key: RevisionKey, request: RequestId, now_s: float, *, has_response: bool = True
     ) -> Sequence[Dispatch[RequestId]]:
@@ -210,11 +239,11 @@ class RequestRouter(Generic[RequestId]):
         throttler = self.throttlers.get(key)
         if throttler is None:
             return ()
-        if self.slots is None or not self.slots.is_trading(key):
+        if self._slots is None or not self._slots.is_trading(key):
             return throttler.finish(request, now_s, has_response=has_response)
-        self.slots.before_finish(key, request, now_s)
+        self._slots.before_finish(key, request, now_s)
         dispatches = throttler.finish(request, now_s, has_response=has_response)
-        self.slots.settle(key, now_s)
+        self._slots.settle(key, now_s)
         return dispatches
 
     def requeue(self, key: RevisionKey, request: RequestId, now_s: float) -> Sequence[Dispatch[RequestId]]:
@@ -234,17 +263,17 @@ class RequestRouter(Generic[RequestId]):
     def tick(self, now_s: float) -> RoutingOutcome[RequestId]:
         """Carry out what is due: timeouts, readmitted pods, probes, and wakes."""
         keys = self.schedule.take_due(now_s)
-        if self.slots is not None:
-            keys.update(self.slots.due(now_s))
+        if self._slots is not None:
+            keys.update(self._slots.due(now_s))
         throttlers = [self.throttlers[key] for key in keys if key in self.throttlers]
         announced = self.directory.announced
         dispatches = self._set_pods(
             [throttler.key for throttler in throttlers if announced.has_changed(throttler.key, now_s)], now_s
         )
         outcomes = [self._complete(throttler, now_s, dispatches=throttler.readmit(now_s)) for throttler in throttlers]
-        if self.slots is not None:
+        if self._slots is not None:
             for key in keys:
-                self.slots.settle(key, now_s)
+                self._slots.settle(key, now_s)
         return RoutingOutcome(
             dispatches=[*dispatches, *(dispatch for outcome in outcomes for dispatch in outcome.dispatches)],
             rejections=[rejection for outcome in outcomes for rejection in outcome.rejections],
@@ -255,7 +284,7 @@ class RequestRouter(Generic[RequestId]):
 
     def next_due_s(self) -> float | None:
         """The time of the next ``tick`` if no request arrives; None without a deadline."""
-        dues_s = (self.schedule.next_due_s(), self.slots.next_due_s() if self.slots is not None else None)
+        dues_s = (self.schedule.next_due_s(), self._slots.next_due_s() if self._slots is not None else None)
         return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
     def report(self, now_s: float) -> list[tuple[RevisionKey, RevisionLoad]]:
@@ -270,8 +299,8 @@ class RequestRouter(Generic[RequestId]):
             else:
                 loads.append((key, load))
                 self.schedule.schedule_tick(key)
-        if self.slots is not None:
-            self.slots.return_unused()
+        if self._slots is not None:
+            self._slots.return_unused()
         return loads
 
     def resend_all(self) -> None:
@@ -314,7 +343,7 @@ class RequestRouter(Generic[RequestId]):
                 pods,
                 now_s,
                 container_concurrency=revision.container_concurrency,
-                slots=None if self.slots is None else self.slots.rights(key, pods),
+                slots=None if self._slots is None else self._slots.rights(key, pods),
             )
             self.schedule.schedule_tick(key)
         return dispatches

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from serving.activator.queueing.outcome import Dispatch, RoutingOutcome
-from serving.activator.queueing.router import RequestRouter
+from serving.activator.queueing.router import RevisionTable
 from serving.activator.queueing.throttler import RevisionThrottler
 from serving.activator.slots.ledger import Ledger
 from serving.activator.slots.messages import Ask, Give, InUse, PeerHello, Send, SlotMessage
@@ -47,14 +47,14 @@ class _OwnAsk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotBroker(Generic[RequestId]):
-    """The slot book of the router of one of ``settings.count`` processes (``router.SlotBook``).
+    """The slot book of the router of one of several processes (``router.SlotBook``).
 
-    ``first_round`` must be greater than any of an earlier process with this index; ``send`` sends a message to a peer.
+    ``table`` is the router's, ``index`` that of this process. ``first_round`` must be greater than any of an earlier process with this index; ``send`` sends a message to a peer.
     """
 
-    def __init__(self, router: RequestRouter[RequestId], *, first_round: int, send: Send) -> None:
-        self._router = router
-        self.ledger = Ledger(index=router.settings.index, first_round=first_round, in_use=self._in_use, send=send)
+    def __init__(self, table: RevisionTable[RequestId], *, index: int, first_round: int, send: Send) -> None:
+        self._table = table
+        self.ledger = Ledger(index=index, first_round=first_round, in_use=self._in_use, send=send)
         self._peer_asks: dict[RevisionKey, dict[int, _PeerAsk]] = {}
         self._own_asks: dict[RevisionKey, _OwnAsk] = {}
         # When to ask again, for revisions whose ask was too early or got nothing.
@@ -91,14 +91,14 @@ class SlotBroker(Generic[RequestId]):
         dispatches = self._use(message.key, message.pod, now_s)
         # Another process may need the slot more, and the need of this one has changed.
         self.settle(message.key, now_s)
-        self._router.schedule.schedule_tick(message.key)
+        self._table.schedule.schedule_tick(message.key)
         return RoutingOutcome(dispatches=dispatches)
 
     # Called by the router.
 
     def rights(self, key: RevisionKey, pods: Iterable[str]) -> Mapping[str, int] | None:
         """This process's slots of each pod; None where pods have no limit."""
-        slot_count = self._router.directory.slot_count(key)
+        slot_count = self._table.directory.slot_count(key)
         return {pod: self.ledger.right(key, pod, slot_count) for pod in pods} if slot_count else None
 
     def before_finish(self, key: RevisionKey, request: RequestId, now_s: float) -> None:
@@ -130,8 +130,8 @@ class SlotBroker(Generic[RequestId]):
     def return_unused(self) -> None:
         """Return borrowed slots of deleted pods, so that no process keeps counting them."""
         for key, pod, peer, count in self.ledger.borrowed():
-            is_gone = pod not in self._router.directory.pods_of(key) and not _in_flight(
-                self._router.throttlers.get(key)
+            is_gone = pod not in self._table.directory.pods_of(key) and not _in_flight(
+                self._table.throttlers.get(key)
             ).get(pod)
             if is_gone and not self.ledger.is_frozen:
                 self.ledger.give(key, pod, peer=peer, count=count)
@@ -139,7 +139,7 @@ class SlotBroker(Generic[RequestId]):
     # Rights.
 
     def _in_use(self) -> Iterator[InUse]:
-        for key, throttler in self._router.throttlers.items():
+        for key, throttler in self._table.throttlers.items():
             if slot_count := throttler.slots_per_pod:
                 for pod, in_flight in throttler.balancer.in_flight_by_pod().items():
                     yield InUse(key=key, pod=pod, in_flight=in_flight, slot_count=slot_count)
@@ -150,13 +150,13 @@ class SlotBroker(Generic[RequestId]):
             return RoutingOutcome()
         self._own_asks.clear()
         self._ask_due_s.clear()
-        for key in [*self._router.throttlers, *self._peer_asks]:
-            self._router.schedule.schedule_tick(key)
+        for key in [*self._table.throttlers, *self._peer_asks]:
+            self._table.schedule.schedule_tick(key)
         return RoutingOutcome(
             dispatches=[
                 dispatch
-                for key, throttler in self._router.throttlers.items()
-                if (revision := self._router.directory.revision(key)) is not None
+                for key, throttler in self._table.throttlers.items()
+                if (revision := self._table.directory.revision(key)) is not None
                 for dispatch in throttler.set_pods(
                     throttler.pods,
                     now_s,
@@ -168,7 +168,7 @@ class SlotBroker(Generic[RequestId]):
 
     def _use(self, key: RevisionKey, pod: str, now_s: float) -> Sequence[Dispatch[RequestId]]:
         """Set the throttler's slots of a pod to the present rights; return the requests that begin."""
-        throttler, slot_count = self._router.throttlers.get(key), self._router.directory.slot_count(key)
+        throttler, slot_count = self._table.throttlers.get(key), self._table.directory.slot_count(key)
         if throttler is None or not slot_count:
             return ()
         return throttler.set_slots(pod, self.ledger.right(key, pod, slot_count), now_s)
@@ -179,12 +179,12 @@ class SlotBroker(Generic[RequestId]):
         """Ask peers for slots, if the need has changed."""
         if self.ledger.is_frozen or not self.ledger.peers:
             return
-        last, throttler = self._own_asks.get(key), self._router.throttlers.get(key)
+        last, throttler = self._own_asks.get(key), self._table.throttlers.get(key)
         waiting_count = 0 if throttler is None else throttler.waiting_count
         if last is not None and waiting_count and now_s < last.at_s + _ASK_PAUSE_S:
             self._ask_due_s[key] = last.at_s + _ASK_PAUSE_S
             return
-        needs_slots = throttler is not None and bool(throttler.pods) and self._router.directory.slot_count(key) > 0
+        needs_slots = throttler is not None and bool(throttler.pods) and self._table.directory.slot_count(key) > 0
         since_s = throttler.waiting_since_s if throttler is not None and needs_slots else None
         self._ask_due_s.pop(key, None)
         if since_s is None:
@@ -212,7 +212,7 @@ class SlotBroker(Generic[RequestId]):
         """Give unneeded slots to the asking peers, the longest wait first."""
         if key not in self._peer_asks or self.ledger.is_frozen:
             return
-        throttler = self._router.throttlers.get(key)
+        throttler = self._table.throttlers.get(key)
         if throttler is not None and throttler.waiting_count and not throttler.ejected.addresses:
             return
         spare = self._spare(key)
@@ -235,9 +235,9 @@ class SlotBroker(Generic[RequestId]):
 
     def _spare(self, key: RevisionKey) -> list[tuple[str, int]]:
         """Pods with unneeded slots, in order. While requests wait, only ejected pods have any."""
-        slot_count = self._router.directory.slot_count(key)
-        pods = set(self._router.directory.pods_of(key)) if slot_count else set()
-        throttler = self._router.throttlers.get(key)
+        slot_count = self._table.directory.slot_count(key)
+        pods = set(self._table.directory.pods_of(key)) if slot_count else set()
+        throttler = self._table.throttlers.get(key)
         if throttler is not None and throttler.waiting_count:
             pods &= throttler.ejected.addresses
         used = _in_flight(throttler) if pods else {}
@@ -246,7 +246,7 @@ class SlotBroker(Generic[RequestId]):
 
     def _passing(self, key: RevisionKey, request: RequestId) -> tuple[str, int] | None:
         """The pod of an ending request and the peer that gets its slot ahead of the local queue."""
-        throttler, slot_count = self._router.throttlers.get(key), self._router.directory.slot_count(key)
+        throttler, slot_count = self._table.throttlers.get(key), self._table.directory.slot_count(key)
         if throttler is None or not slot_count or not throttler.waiting_count or self.ledger.is_frozen:
             return None
         pod, since_s = throttler.address_of.get(request), throttler.waiting_since_s

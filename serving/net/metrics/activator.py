@@ -172,7 +172,10 @@ class RevisionRows:
 
 
 class ActivatorMetrics:
-    """All rows. ``configuration_of`` names a revision's Configuration; ``keys`` and ``inside`` give the present state."""
+    """All rows. ``configuration_of`` names a revision's Configuration; ``keys`` and ``inside`` give the present state.
+
+    ``lost_frames`` and ``is_connected`` are of the connection to the autoscaler.
+    """
 
     def __init__(
         self,
@@ -180,6 +183,8 @@ class ActivatorMetrics:
         configuration_of: Callable[[tuple[str, str]], str],
         keys: Callable[[], Collection[tuple[str, str]]],
         inside: Callable[[], Iterable[Inside]],
+        lost_frames: Callable[[], int] = lambda: 0,
+        is_connected: Callable[[], bool] = lambda: False,
         has_old_names: bool = False,
     ) -> None:
         self.page = page = MetricsPage(ACTIVATOR_METRICS, before=self._keep, fine=self._pull_fine)
@@ -192,8 +197,8 @@ class ActivatorMetrics:
         self.lost = page.counter("serving_pods_lost_total")
         self.silent = page.counter("serving_pods_silent_total")
         self.wrong_tokens = page.counter("serving_wrong_tokens_total")
-        self.connection = page.gauge("kn_activator_stats_conn_reachable")
-        self.lost_frames: Callable[[], int] = lambda: 0
+        page.gauge("kn_activator_stats_conn_reachable").set_function(is_connected)
+        self._lost_frames = lost_frames
         self._configuration_of = configuration_of
         self._keys = keys
         self._inside = inside
@@ -258,7 +263,7 @@ class ActivatorMetrics:
 
     def _pull(self) -> Iterator[Family]:
         lost = family_of(named(ACTIVATOR_METRICS, "serving_stat_frames_lost_total"))
-        lost.add_sample("serving_stat_frames_lost_total", {}, self.lost_frames())
+        lost.add_sample("serving_stat_frames_lost_total", {}, self._lost_frames())
         durations = self._durations()
         yield from (durations, *self._levels(), lost)
         if self._has_old_names:

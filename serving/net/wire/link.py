@@ -42,7 +42,7 @@ class Link:
     """Sends frames to one peer while ``run`` runs.
 
     ``token`` authenticates the sender and is read at each attempt; an ``OSError`` of it fails the attempt. ``draw`` returns
-    random numbers in [0, 1), for the jitter of pauses. ``on_connected`` is called after each connect, to resend all state.
+    random numbers in [0, 1), for the jitter of pauses. ``on_connected`` is called after each connect, to resend all state, ``on_frame`` with each frame of the peer.
     ``network`` is the path of the network namespace to connect from, "" for our own. With ``secured`` it speaks TLS.
     """
 
@@ -54,6 +54,7 @@ class Link:
         draw: Callable[[], float],
         settings: LinkSettings | None = None,
         on_connected: Callable[[], None] = lambda: None,
+        on_frame: Callable[[bytes], None] = lambda _: None,
         network: str = "",
         secured: PeerTls | None = None,
     ) -> None:
@@ -67,8 +68,7 @@ class Link:
         self._token = token
         self._draw = draw
         self._settings = settings or LinkSettings()
-        self.on_frame: Callable[[bytes], None] = lambda _: None
-        """Called with each frame of the peer."""
+        self._on_frame = on_frame
         self._on_connected = on_connected
         self._network = network
         self._secured = secured
@@ -130,7 +130,7 @@ class Link:
             tasks.start_background(self._send_all(socket), name=f"send to {self._url}")
             try:
                 self._on_connected()
-                reason = await socket.closed(self.on_frame)
+                reason = await socket.closed(self._on_frame)
             finally:
                 self.is_connected = False
                 if not self._settings.wait:

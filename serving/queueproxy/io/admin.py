@@ -122,6 +122,16 @@ class AdminHandler:
             self._pod.wake()
             exchange.respond(200, b"no order to stop has followed")
 
+    def body_ready(self, exchange: Exchange) -> None:
+        """Raise ``NotImplementedError``: this handler waits for no bodies."""
+        raise NotImplementedError(exchange)
+
+    def body_complete(self, exchange: Exchange) -> None:
+        """Ignore the body of a held request."""
+
+    def held(self, exchange: Exchange) -> None:
+        """Ignore a client that does not read its response."""
+
     def finish(self, exchange: Exchange) -> None:
         """Drop a held request whose client has left."""
         self._held.discard(exchange)

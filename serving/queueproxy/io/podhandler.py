@@ -79,18 +79,15 @@ class PodHandler(PodRequests[Exchange]):
         exchange.timeouts = self._timeouts
         if exchange.request_complete:
             self._admit(exchange, exchange.started_s)
-        else:
-            exchange.await_body(lambda: self._admit(exchange, self._clock()))
+        elif exchange.await_body():
+            self._admit(exchange, self._clock())
 
     def _admit(self, exchange: Exchange, now_s: float) -> None:
         if self.tokens is not None:
             self.tokens.arrive(exchange, _tokens_in(exchange), now_s)
         proxied, _, held_s = _origin(exchange)
         client = None if exchange.request_complete or self._slots is None else self._client_of(exchange)
-        decision = self._arrive(exchange, now_s, proxied=proxied, held_s=held_s, client=client)
-        if client is not None and isinstance(decision, Queued):
-            exchange.on_whole = functools.partial(self._complete, exchange)
-        self._carry_out(exchange, decision)
+        self._carry_out(exchange, self._arrive(exchange, now_s, proxied=proxied, held_s=held_s, client=client))
 
     def _carry_out(self, exchange: Exchange, decision: Admitted | Queued | Rejected) -> None:
         if isinstance(decision, Admitted):
@@ -101,10 +98,13 @@ class PodHandler(PodRequests[Exchange]):
         else:
             exchange.respond(503, QUEUE_FULL, _RETRY_LINES)
 
-    def _complete(self, exchange: Exchange) -> None:
-        """Take a request out of its client's share: its body is here."""
-        assert self._slots is not None
-        decision = self._slots.complete(exchange, self._clock()) if exchange.is_waiting else None
+    def body_ready(self, exchange: Exchange) -> None:
+        """Admit a request whose body has arrived as far as needed."""
+        self._admit(exchange, self._clock())
+
+    def body_complete(self, exchange: Exchange) -> None:
+        """Remove a request from its client's share: its body is here."""
+        decision = None if self._slots is None else self._slots.complete(exchange, self._clock())
         if decision is not None:
             self._carry_out(exchange, decision)
 
@@ -228,8 +228,8 @@ class PodHandler(PodRequests[Exchange]):
         if port is None:
             return False
         if self._relays is None:
-            self._relays = RelayPool(self._http, clock=self._clock)
-            self._relays.connector = AppConnector(None if self._check is None else self._check.require)
+            connector = AppConnector(None if self._check is None else self._check.require)
+            self._relays = RelayPool(self._http, clock=self._clock, connector=connector)
         exchange.forward((self._app[0], self._tcp_ports.get(port, self._app[1])), pool=self._relays)
         return True
 

@@ -177,6 +177,15 @@ class Forwarder:
     def overdue(self, exchange: Exchange) -> None:
         exchange.respond(503)
 
+    def body_ready(self, exchange: Exchange) -> None:
+        raise NotImplementedError(exchange)
+
+    def body_complete(self, exchange: Exchange) -> None:
+        pass
+
+    def held(self, exchange: Exchange) -> None:
+        pass
+
     def finish(self, exchange: Exchange) -> None:
         self.finished.append(exchange)
         self.one_finished.set()

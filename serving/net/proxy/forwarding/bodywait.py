@@ -5,7 +5,6 @@ A client that sends a head and no body then holds a connection, and no slot. A b
 gRPC call is ready at once: its client may wait for the server.
 """
 
-from collections.abc import Callable
 from typing import Protocol
 
 from serving.net.proxy.forwarding.attempt import RequestBuffer
@@ -25,7 +24,6 @@ class Awaiting(Protocol):
     request_complete: bool
     awaits_body: bool
     is_continued: bool
-    on_body: Callable[[], None] | None
 
 
 class BodyWait:
@@ -38,26 +36,26 @@ class BodyWait:
         self._is_on = is_on
         self._byte_count = 0
 
-    def begin(self, exchange: Awaiting, client: Client, then: Callable[[], None]) -> None:
-        """Call ``then`` once enough of the body has arrived, maybe at once; never if the exchange ends before."""
+    def begin(self, exchange: Awaiting, client: Client) -> bool:
+        """Return whether enough of the body has arrived; if not, the exchange waits until ``received`` says so, or its end."""
         if self._is_ready(exchange):
-            then()
-            return
-        exchange.awaits_body, exchange.on_body = True, then
+            return True
+        exchange.awaits_body = True
         self._byte_count += exchange.body.held_bytes
         if exchange.head.expects_continue and not exchange.body.held_bytes:
             # As nginx and Envoy do: the app could be asked only with a slot.
             exchange.is_continued = True
             client.write(_CONTINUE)
+        return False
 
-    def received(self, exchange: Awaiting, byte_count: int) -> None:
-        """Count a piece that the exchange has buffered."""
+    def received(self, exchange: Awaiting, byte_count: int) -> bool:
+        """Count a piece that the exchange has buffered; return whether its wait ends with it."""
         self._byte_count += byte_count
-        if self._is_ready(exchange):
-            self.end(exchange)
-            exchange.awaits_body = False
-            assert exchange.on_body is not None
-            exchange.on_body()
+        if not self._is_ready(exchange):
+            return False
+        self.end(exchange)
+        exchange.awaits_body = False
+        return True
 
     def end(self, exchange: Awaiting) -> None:
         """Stop counting a waiting request."""

@@ -71,6 +71,15 @@ class Handler(Protocol):
     def overdue(self, exchange: "Exchange") -> None:
         """Respond to a request that has waited until its ``wait_until_s``."""
 
+    def body_ready(self, exchange: "Exchange") -> None:
+        """Handle a request whose ``await_body`` returned False, once enough of its body has arrived."""
+
+    def body_complete(self, exchange: "Exchange") -> None:
+        """Handle the end of the body of a request that waits to be forwarded."""
+
+    def held(self, exchange: "Exchange") -> None:
+        """Handle a response that begins to wait for its client to read (``is_held``), or goes on."""
+
     def finish(self, exchange: "Exchange") -> None:
         """Handle the end of a request; see its ``outcome`` and ``status``."""
 
@@ -81,7 +90,7 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     ``pool`` has connections to upstreams, ``stream_pool`` connections over HTTP/2. ``tunnel_limits`` are the longest silence and
     life of a tunnel, in seconds. ``body_wait`` has requests that wait for their bodies; ``body_pace`` and ``read_pace`` are minimum
     rates of clients. ``buffers`` counts unread responses. ``trusts`` returns whether X-Forwarded-* of an address are trusted;
-    ``replaces_claims`` drops others' ways. With a ``name``, the proxy's own errors have a reason in Proxy-Status (RFC 9209).
+    ``replaces_claims`` drops others' ways. ``full_host`` completes a short Host of a client. With a ``name``, the proxy's own errors have a reason in Proxy-Status (RFC 9209).
     """
 
     handler: Handler
@@ -98,8 +107,8 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     trusts: Callable[[str], bool] = member_of("")
     replaces_claims: bool = False
     name: bytes = b""
+    full_host: Callable[[str], str] = str
     on_end: "Callable[[Exchange], None] | None" = None
-    on_held: "Callable[[Exchange], None] | None" = None
 
     def tunnel_due_s(self, started_s: float, used_s: float) -> float:
         """When a tunnel reaches its idle limit or its age limit.
@@ -113,7 +122,14 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
         """The remote peer of a connection. One with an ``identity`` came over inner TLS, not over https."""
         scheme = b"https" if is_tls and not identity else b"http"
         trusted = self.trusts(address)
-        return ClientPeer(address, scheme, is_trusted=trusted, replaces=self.replaces_claims, identity=identity)
+        return ClientPeer(
+            address,
+            scheme,
+            is_trusted=trusted,
+            replaces=self.replaces_claims,
+            identity=identity,
+            full_host=self.full_host,
+        )
 
 
 class Exchange:
@@ -121,7 +137,7 @@ class Exchange:
 
     __slots__ = (
         *("_attempt", "_wiring", "awaits_body", "begun", "body", "client", "closing", "context", "head"),
-        *("is_continued", "is_held", "is_timed", "is_unread", "now_s", "on_body", "on_whole", "outcome", "peer"),
+        *("is_continued", "is_held", "is_timed", "is_unread", "now_s", "outcome", "peer"),
         *("phase", "request_complete", "request_trailers", "response_bytes", "response_headers", "response_wire"),
         *("error_id", "is_cancelled", "response_marks"),
         *("sent_s", "started_s", "status", "timeouts", "tunnel", "wait_until_s", "written_s"),
@@ -177,9 +193,6 @@ class Exchange:
         self.client = client
         self._wiring = wiring
         self._attempt: Attempt | None = None
-        self.on_body: Callable[[], None] | None = None
-        # Called when the body of a waiting request is complete; the handler sets it.
-        self.on_whole: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         target = self.head.target.decode("latin-1")
@@ -222,9 +235,9 @@ class Exchange:
         if self.body is not NO_BODY and self.body.held_bytes >= self._wiring.held_bytes_max:
             self.client.pause(Pause.HELD)
 
-    def await_body(self, then: Callable[[], None]) -> None:
-        """Call ``then`` once enough of the body has arrived to take a slot (``bodywait.py``), maybe at once."""
-        self._wiring.body_wait.begin(self, self.client, then)
+    def await_body(self) -> bool:
+        """Return whether enough of the body has arrived to take a slot (``bodywait.py``); if not, ``body_ready`` follows."""
+        return self._wiring.body_wait.begin(self, self.client)
 
     def forward(
         self,
@@ -314,8 +327,8 @@ class Exchange:
                 body.drop()
         elif self.phase is not _DONE:
             body.hold(payload)
-            if self.awaits_body:
-                self._wiring.body_wait.received(self, len(payload))
+            if self.awaits_body and self._wiring.body_wait.received(self, len(payload)):
+                self._wiring.handler.body_ready(self)
             # Bytes that came with the head wait for the handler first: most requests are forwarded at once.
             if body.held_bytes >= self._wiring.held_bytes_max and self.begun:
                 self.client.pause(Pause.HELD)
@@ -326,8 +339,8 @@ class Exchange:
         attempt = self._attempt
         if attempt is None or attempt.upstream is None:
             self.take_body(payload)
-            if self.on_whole is not None:
-                self.on_whole()
+            if self.begun and self.phase is _WAITING and not self.awaits_body:
+                self._wiring.handler.body_complete(self)
             return
         attempt.upstream.finish(payload, trailers)
         self.body.drop()
@@ -349,8 +362,8 @@ class Exchange:
             self.is_held = is_held
             if self._attempt is not None:
                 self._attempt.hold(full=is_held)
-            if self._wiring.on_held is not None:
-                self._wiring.on_held(self)
+            if self.begun:
+                self._wiring.handler.held(self)
 
     def check(self, now_s: float) -> float:
         """Enforce expired time limits; return when the next one expires."""
@@ -399,7 +412,7 @@ class Exchange:
             if self._wiring.on_end is not None:
                 self._wiring.on_end(self)
         # An attempt refers to its exchange: without this, each would wait for the garbage collector.
-        self._attempt = self.on_body = self.on_whole = None
+        self._attempt = None
         self.client.exchange_done(keep=keep)
 
 

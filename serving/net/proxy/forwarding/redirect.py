@@ -43,6 +43,19 @@ class HttpsRedirect:
         """Pass on: only the other handler forwards requests."""
         self._handler.overdue(exchange)
 
+    def body_ready(self, exchange: Exchange) -> None:
+        """Pass on: only the other handler waits for bodies."""
+        self._handler.body_ready(exchange)
+
+    def body_complete(self, exchange: Exchange) -> None:
+        """Pass on: only the other handler holds requests."""
+        self._handler.body_complete(exchange)
+
+    def held(self, exchange: Exchange) -> None:
+        """Pass on: the redirects themselves have no body."""
+        if exchange.context is not _OURS:
+            self._handler.held(exchange)
+
     def finish(self, exchange: Exchange) -> None:
         """Handle the end of a request."""
         if exchange.context is not _OURS:

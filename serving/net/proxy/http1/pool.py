@@ -112,7 +112,7 @@ class AppConnector(PlainConnector):
 
 
 class Pool:
-    """Idle connections to all addresses, and connections being made."""
+    """Idle connections to all addresses, and connections being made by ``connector``, plain ones by default."""
 
     __slots__ = (
         "_attempts",
@@ -132,11 +132,18 @@ class Pool:
     make: "ClassVar[type[Upstream]]" = Upstream
     """What is made of a new connection."""
 
-    def __init__(self, settings: HttpSettings, *, clock: Callable[[], float], turns: FairTurns | None = None) -> None:
+    def __init__(
+        self,
+        settings: HttpSettings,
+        *,
+        clock: Callable[[], float],
+        connector: Connector | None = None,
+        turns: FairTurns | None = None,
+    ) -> None:
         self.clock = clock
         self.turns = turns or FairTurns()
         """Shared with the connections of clients."""
-        self.connector: Connector = PlainConnector()
+        self.connector: Connector = connector or PlainConnector()
         self.head_bytes_max = settings.head_bytes_max
         self.header_count_max = settings.header_count_max
         self._idle_max_s = settings.upstream_idle_max_s

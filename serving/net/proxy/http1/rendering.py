@@ -57,6 +57,7 @@ class ClientPeer:
         is_trusted: bool = False,
         replaces: bool = False,
         identity: str = "",
+        full_host: Callable[[str], str] = str,
     ) -> None:
         self.address = address.encode()
         self.identity = identity
@@ -70,7 +71,7 @@ class ClientPeer:
         """The handler's cache for requests of this connection."""
         self.load: object = None
         """The handler's load record of this address."""
-        self.full_host: Callable[[str], str] = str
+        self.full_host = full_host
         """Completes a short host, where the listener has clients that send them."""
         self._host: bytes | None = None
         self._lines = b""

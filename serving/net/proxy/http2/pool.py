@@ -12,7 +12,7 @@ from collections.abc import Callable
 from serving.core.settings.http import HttpSettings
 from serving.net.aio.turns import FairTurns
 from serving.net.proxy.http1.connectionqueue import Waiter
-from serving.net.proxy.http1.pool import Pool
+from serving.net.proxy.http1.pool import Connector, Pool
 from serving.net.proxy.http1.upstream import Address, RequestCarrier
 from serving.net.proxy.http2.upstream import StreamUpstream
 from serving.net.proxy.http2.upstreamsession import UpstreamSession
@@ -24,8 +24,15 @@ _SURE_IDLE_MAX_S = 1.0
 class Http2Pool(Pool):
     """A pool of upstreams that speak HTTP/2."""
 
-    def __init__(self, settings: HttpSettings, *, clock: Callable[[], float], turns: FairTurns | None = None) -> None:
-        super().__init__(settings, clock=clock, turns=turns)
+    def __init__(
+        self,
+        settings: HttpSettings,
+        *,
+        clock: Callable[[], float],
+        connector: Connector | None = None,
+        turns: FairTurns | None = None,
+    ) -> None:
+        super().__init__(settings, clock=clock, connector=connector, turns=turns)
         self.settings = settings
         self._links: dict[Address, list[UpstreamSession]] = {}
         self._making: dict[Address, asyncio.Task[UpstreamSession]] = {}

@@ -125,8 +125,6 @@ class HttpServer:
         self._name = name
         self.access_log = access_log
         self.request_log = request_log
-        self.on_held: Callable[[Exchange], None] | None = None
-        """Called when a response begins to wait for its client to read, and when it goes on; set before ``listen``."""
         self.draining = False
         self.finishing = False
         self.clock = clock
@@ -265,8 +263,9 @@ class HttpServer:
         if isinstance(self.pool, Http2Pool):
             return self.pool
         if self._streams is None:
-            self._streams = Http2Pool(self.settings, clock=self.clock, turns=self.pool.turns)
-            self._streams.connector = self.pool.connector
+            self._streams = Http2Pool(
+                self.settings, clock=self.clock, connector=self.pool.connector, turns=self.pool.turns
+            )
         return self._streams
 
     # Called by connections.
@@ -365,7 +364,6 @@ class HttpServer:
             read_pace=read_pace(settings),
             body_wait=BodyWait(settings.body_held_bytes_max, is_on=settings.slot_after_body),
             buffers=self.buffers,
-            on_held=self.on_held,
             on_end=self._note if self.access_log is not None or self.request_log is not None else None,
             trusts=member_of(settings.trusted_proxies),
             replaces_claims=settings.forwarded_for == REPLACE,

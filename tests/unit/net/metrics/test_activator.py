@@ -15,7 +15,11 @@ OPEN = "application/openmetrics-text"
 
 def metrics(*keys: tuple[str, str], has_old_names: bool = False) -> ActivatorMetrics:
     return ActivatorMetrics(
-        configuration_of=lambda _: "hello", keys=lambda: keys, inside=lambda: [(KEY, 3, 2)], has_old_names=has_old_names
+        configuration_of=lambda _: "hello",
+        keys=lambda: keys,
+        inside=lambda: [(KEY, 3, 2)],
+        lost_frames=lambda: 7,
+        has_old_names=has_old_names,
     )
 
 
@@ -74,7 +78,6 @@ def test_reasons_waits_and_levels_are_reported() -> None:
     rows.refused("waited")
     rows.woken("flip")
     rows.waited(0.1)
-    made.lost_frames = lambda: 7
     page = made.page.text("")
     for line in (
         f'serving_requests_refused_total{{{LABELS},reason="waited"}} 1.0',

@@ -130,6 +130,15 @@ class Bench:
     def overdue(self, exchange: Exchange) -> None:
         raise NotImplementedError(exchange)
 
+    def body_ready(self, exchange: Exchange) -> None:
+        raise NotImplementedError(exchange)
+
+    def body_complete(self, exchange: Exchange) -> None:
+        pass
+
+    def held(self, exchange: Exchange) -> None:
+        pass
+
     def finish(self, exchange: Exchange) -> None:
         self.finished.append(exchange)
 

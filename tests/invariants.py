@@ -4,13 +4,13 @@ from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.throttler import RevisionThrottler
 from serving.controller.routes.hosts import Claims
 from serving.core.scaling.kpa.window import MetricWindows, Window
+from serving.core.traffic.admission import Admission
 from serving.core.traffic.balance import Balancer
-from serving.core.traffic.breaker import Breaker
 from serving.core.traffic.meter import Meter
 
 
 def validate(whole: object) -> None:
-    """Assert the invariants of an object: a window, a meter, a breaker, a balancer, a throttler, a router, or claims."""
+    """Assert the invariants of an object: a window, a meter, an admission, a balancer, a throttler, a router, or claims."""
     match whole:
         case Window():
             assert len(whole._ring) == whole._bucket_count >= 1, whole
@@ -25,8 +25,8 @@ def validate(whole: object) -> None:
             assert whole._period_start_s <= whole._last_s, whole
             assert whole._proxied_integral >= 0, whole
             assert whole._direct_integral >= 0, whole
-        case Breaker():
-            _validate_breaker(whole)
+        case Admission():
+            _validate_admission(whole)
         case Balancer():
             pods = whole._pods.values()
             free = [pod for pod in pods if pod.free]
@@ -49,27 +49,28 @@ def validate(whole: object) -> None:
             raise AssertionError(f"no invariants are known of {whole!r}")
 
 
-def _validate_breaker(breaker: Breaker[str]) -> None:
-    running, waiting = breaker._running, breaker._waiting
-    ended = breaker._finished + breaker._cancelled + breaker._timed_out + breaker._refused
-    assert breaker._arrived == len(running) + len(waiting) + ended, breaker
-    assert not running & waiting.keys(), breaker
-    assert not waiting or (breaker._capacity is not None and len(running) >= breaker._capacity), breaker
-    assert len(waiting) <= breaker._depth_max, breaker
-    assert breaker._waiting_bytes == sum(place.weight_bytes for place in waiting.values()), breaker
-    assert breaker._depth_bytes_max is None or breaker._waiting_bytes <= breaker._depth_bytes_max, breaker
+def _validate_admission(admission: Admission[str]) -> None:
+    running, waiting, requeued = admission._running, admission._waiting, admission._requeued
+    terms, clients = admission._terms, admission._clients
+    assert not running & waiting.keys(), admission
+    assert requeued.keys() <= running, admission
+    used_count = len(running) - len(requeued)
+    assert not (waiting or requeued) or (admission.capacity is not None and used_count >= admission.capacity), admission
+    assert len(waiting) <= terms.depth_max, admission
+    assert admission._waiting_bytes == sum(place.weight_bytes for place in waiting.values()), admission
+    assert terms.depth_bytes_max is None or admission._waiting_bytes <= terms.depth_bytes_max, admission
+    parked = [request for parked in clients._parked.values() for request in parked]
+    assert len(parked) == clients.parked_count, admission
+    assert not set(parked) & (running | waiting.keys()), admission
 
 
 def _validate_throttler(throttler: RevisionThrottler[str]) -> None:
-    breaker, capacity, requeued = throttler._breaker, throttler.balancer.capacity, throttler._requeued
-    for part in (breaker, throttler._meter, throttler.balancer):
+    admission, capacity = throttler.admission, throttler.balancer.capacity
+    for part in (admission, throttler._meter, throttler.balancer):
         validate(part)
-    assert len(breaker._running) == len(throttler.address_of) + len(requeued), throttler
-    assert throttler.level == len(breaker._running) + len(breaker._waiting) + throttler.shared.requests.parked_count, (
-        throttler
-    )
+    assert admission._running - admission._requeued.keys() == throttler.address_of.keys(), throttler
+    assert throttler.level == len(admission._running) + len(admission._waiting) + admission.parked_count, throttler
     assert len(throttler._session_of) <= throttler.level, throttler
-    assert not throttler.address_of.keys() & requeued.keys(), throttler
     assert throttler.ejected.addresses <= throttler.pods.keys(), throttler
     assert not throttler.waiting_count or capacity == len(throttler.address_of), throttler
-    assert breaker.capacity == (None if capacity is None else capacity + len(requeued)), throttler
+    assert admission.capacity == capacity, throttler

@@ -113,7 +113,7 @@ class RevisionLoad:
         self.world.after(self.random.random() * self.pause_s, self.come)
 
     def next_tick_s(self) -> float:
-        dues_s = (life.router.next_due_s() for life in self.world.living)
+        dues_s = (life.router.schedule.next_due_s() for life in self.world.living)
         return min((due_s for due_s in dues_s if due_s is not None), default=math.inf)
 
     def run(self, until_s: float) -> None:
@@ -121,7 +121,7 @@ class RevisionLoad:
         world = self.world
         while world.now_s < until_s and world.step(until_s=self.next_tick_s()):
             for life in world.living:
-                due_s = life.router.next_due_s()
+                due_s = life.router.schedule.next_due_s()
                 if life.router.schedule.has_pending_work or (due_s is not None and due_s <= world.now_s):
                     life.tick()
             world.validate(world.pods)

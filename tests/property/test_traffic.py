@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.core.traffic.admission import Admission, AdmissionTerms
 from serving.core.traffic.balance import Balancer
-from serving.core.traffic.breaker import Admitted, Breaker, Granted, Queued, Rejected
+from serving.core.traffic.places import Admitted, Granted, Queued, Rejected
 from serving.core.traffic.policy import BalancingPolicy, policy_for
 from tests.invariants import validate
 
@@ -40,7 +41,10 @@ POD_STEPS = st.lists(
 PodStep = tuple[str, dict[str, int | None], int]
 
 
-class NaiveBreaker:
+TERMS = AdmissionTerms(depth_max=DEPTH_MAX, wait_max_s=WAIT_MAX_S, depth_bytes_max=BYTES_MAX)
+
+
+class NaiveAdmission:
     """The same rules on plain lists, and the story of each request."""
 
     def __init__(self, capacity: int | None) -> None:
@@ -89,77 +93,69 @@ class NaiveBreaker:
         return [place[0] for place in late]
 
 
-def step(breaker: Breaker[int], naive: NaiveBreaker, call: str, number: int) -> None:
+def step(admission: Admission[int], naive: NaiveAdmission, call: str, number: int) -> None:
     """Make one call on both; the results are equal."""
     match call:
         case "admit":
             request_id = naive.arrived
-            response = breaker.admit(request_id, naive.now_s, weight_bytes=number)
+            response = admission.arrive(request_id, naive.now_s, weight_bytes=number)
             assert type(response) is naive.admit(number)
             if isinstance(response, Queued):
                 assert response == Queued(position=len(naive.waiting), deadline_s=naive.now_s + WAIT_MAX_S)
         case "release" | "cancel":
             picked = naive.pick(call, number)
             if picked is not None:
-                granted = breaker.release if call == "release" else breaker.cancel
-                assert list(granted(picked, naive.now_s)) == naive.leave(picked)
+                granted = admission.end(picked, naive.now_s, has_response=call == "release")
+                assert list(granted) == naive.leave(picked)
         case "capacity":
             naive.capacity = None if number < 0 else number
-            assert list(breaker.set_capacity(naive.capacity, naive.now_s)) == naive.grant()
+            assert list(admission.set_capacity(naive.capacity, naive.now_s)) == naive.grant()
         case _:
             naive.now_s += number
-            assert [one.request_id for one in breaker.expire(naive.now_s)] == naive.expire()
+            assert admission.expire(naive.now_s) == naive.expire()
 
 
 @given(capacity=CAPACITIES, steps=STEPS)
-def test_the_breaker_does_what_plain_lists_do(capacity: int | None, steps: list[Step]) -> None:
-    breaker: Breaker[int] = Breaker(
-        capacity=capacity, depth_max=DEPTH_MAX, wait_max_s=WAIT_MAX_S, depth_bytes_max=BYTES_MAX
-    )
-    naive = NaiveBreaker(capacity)
+def test_admission_does_what_plain_lists_do(capacity: int | None, steps: list[Step]) -> None:
+    admission = Admission[int](TERMS, capacity=capacity)
+    naive = NaiveAdmission(capacity)
     for call, number in steps:
-        step(breaker, naive, call, number)
-        validate(breaker)
-        assert (len(breaker._running), breaker.waiting_count) == (len(naive.running), len(naive.waiting))
+        step(admission, naive, call, number)
+        validate(admission)
+        assert (len(admission._running), admission.waiting_count) == (len(naive.running), len(naive.waiting))
 
 
 @given(capacity=CAPACITIES, steps=STEPS)
 def test_requests_start_in_the_order_of_arrival_and_once(capacity: int | None, steps: list[Step]) -> None:
-    breaker: Breaker[int] = Breaker(
-        capacity=capacity, depth_max=DEPTH_MAX, wait_max_s=WAIT_MAX_S, depth_bytes_max=BYTES_MAX
-    )
-    naive = NaiveBreaker(capacity)
+    admission = Admission[int](TERMS, capacity=capacity)
+    naive = NaiveAdmission(capacity)
     for call, number in steps:
-        step(breaker, naive, call, number)
+        step(admission, naive, call, number)
     assert naive.started == sorted(set(naive.started))
 
 
 @given(capacity=CAPACITIES, steps=STEPS)
 def test_no_more_start_than_there_are_slots(capacity: int | None, steps: list[Step]) -> None:
-    breaker: Breaker[int] = Breaker(
-        capacity=capacity, depth_max=DEPTH_MAX, wait_max_s=WAIT_MAX_S, depth_bytes_max=BYTES_MAX
-    )
-    naive = NaiveBreaker(capacity)
+    admission = Admission[int](TERMS, capacity=capacity)
+    naive = NaiveAdmission(capacity)
     for call, number in steps:
         started_before = len(naive.started)
-        step(breaker, naive, call, number)
-        if len(naive.started) > started_before and breaker.capacity is not None:
-            assert len(breaker._running) <= breaker.capacity
+        step(admission, naive, call, number)
+        if len(naive.started) > started_before and admission.capacity is not None:
+            assert len(admission._running) <= admission.capacity
 
 
 @given(capacity=CAPACITIES, steps=STEPS)
 def test_the_wake_time_is_exact(capacity: int | None, steps: list[Step]) -> None:
-    breaker: Breaker[int] = Breaker(
-        capacity=capacity, depth_max=DEPTH_MAX, wait_max_s=WAIT_MAX_S, depth_bytes_max=BYTES_MAX
-    )
-    naive = NaiveBreaker(capacity)
+    admission = Admission[int](TERMS, capacity=capacity)
+    naive = NaiveAdmission(capacity)
     for call, number in steps:
-        step(breaker, naive, call, number)
-    while (wake_s := breaker.next_wake_s()) is not None:
-        waiting_count = breaker.waiting_count
-        assert breaker.expire(wake_s - 0.5) == []
-        assert breaker.expire(wake_s)
-        assert breaker.waiting_count < waiting_count
+        step(admission, naive, call, number)
+    while (wake_s := admission.expires_s()) is not None:
+        waiting_count = admission.waiting_count
+        assert admission.expire(wake_s - 0.5) == []
+        assert admission.expire(wake_s)
+        assert admission.waiting_count < waiting_count
 
 
 @given(policy=st.sampled_from(BalancingPolicy), source=st.randoms(), steps=POD_STEPS)
@@ -189,11 +185,11 @@ def test_only_listed_pods_with_room_are_chosen(
 
 
 class Activator:
-    """A breaker and a balancer, wired as the shell does it."""
+    """A admission and a balancer, wired as the shell does it."""
 
     def __init__(self, policy: BalancingPolicy, source: random.Random) -> None:
         self.balancer = Balancer(policy, random=source.random)
-        self.breaker: Breaker[int] = Breaker(capacity=0, depth_max=1000, wait_max_s=WAIT_MAX_S)
+        self.admission: Admission[int] = Admission(AdmissionTerms(depth_max=1000, wait_max_s=WAIT_MAX_S), capacity=0)
         self.pod_of: dict[int, str] = {}
         self.arrived = 0
 
@@ -208,13 +204,13 @@ class Activator:
 
     def arrive(self) -> None:
         request_id, self.arrived = self.arrived, self.arrived + 1
-        if isinstance(self.breaker.admit(request_id, 0.0), Admitted):
+        if isinstance(self.admission.arrive(request_id, 0.0), Admitted):
             self.start(request_id)
 
     def finish(self, request_id: int) -> None:
         self.balancer.give_back(self.pod_of.pop(request_id))
-        self.start_all(self.breaker.set_capacity(self.balancer.capacity, 0.0))
-        self.start_all(self.breaker.release(request_id, 0.0))
+        self.start_all(self.admission.set_capacity(self.balancer.capacity, 0.0))
+        self.start_all(self.admission.release(request_id, 0.0))
 
 
 @given(policy=st.sampled_from(BalancingPolicy), source=st.randoms(), steps=POD_STEPS)
@@ -229,10 +225,10 @@ def test_an_admitted_request_finds_a_pod_and_none_waits_beside_a_free_slot(
             activator.finish(sorted(activator.pod_of)[number % len(activator.pod_of)])
         elif call == "set_pods":
             activator.balancer.set_pods(pods)
-            activator.start_all(activator.breaker.set_capacity(activator.balancer.capacity, 0.0))
-        validate(activator.breaker)
-        assert len(activator.breaker._running) == len(activator.pod_of)
-        if activator.breaker.waiting_count:
+            activator.start_all(activator.admission.set_capacity(activator.balancer.capacity, 0.0))
+        validate(activator.admission)
+        assert len(activator.admission._running) == len(activator.pod_of)
+        if activator.admission.waiting_count:
             assert activator.balancer.pick() is None
 
 

@@ -177,10 +177,10 @@ def test_the_ways_are_short_and_lead_through_functions_that_exist() -> None:
     assert faults_of_ways((ROOT / "docs" / "architecture.md").read_text(), WAYS) == []
 
 
-def test_a_request_has_five_owners_in_the_activator() -> None:
+def test_a_request_has_four_owners_in_the_activator() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     owners = re.findall(r"^\| `(\w+)` \(`([\w/]+\.py)`\) \| (.+) \|$", text, re.MULTILINE)
-    names = ["RequestRouter", "RevisionThrottler", "Breaker", "EjectedPods", "SlotBroker"]
+    names = ["RequestRouter", "RevisionThrottler", "Admission", "EjectedPods"]
     assert [name for name, _, _ in owners] == names
     assert all(re.search(rf"class {name}\b", (ROOT / "serving" / file).read_text()) for name, file, _ in owners)
 

@@ -19,7 +19,7 @@ BANNED_METHODS = {"take", "note", "follow", "leave", "hear", "tell", "say"}
 NAMES_MAX = {
     "core/scaling": 1,
 }
-METHODS_MAX = 64
+METHODS_MAX = 56
 
 
 def banned_names(source: str) -> Iterator[str]:

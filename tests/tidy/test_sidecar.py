@@ -67,7 +67,7 @@ def test_the_sidecar_starts_with_what_it_needs_at_once() -> None:
 
 
 def test_the_sidecar_is_what_we_think() -> None:
-    assert {"serving.core.traffic.meter", "serving.core.traffic.breaker"} <= set(sidecar_modules())
+    assert {"serving.core.traffic.meter", "serving.core.traffic.admission"} <= set(sidecar_modules())
 
 
 def test_the_rule_sees_a_heavy_package() -> None:

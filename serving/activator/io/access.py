@@ -71,7 +71,7 @@ class TokenGate:
         self._checker: JwtChecker | None = None
 
     def admits(self, exchange: Exchange, rule: AccessRule, *, again: Callable[[Exchange], None]) -> bool:
-        """Whether a request may go on; see ``JwtChecker``."""
+        """Whether a request is admitted; see ``JwtChecker``."""
         if self._checker is None:
             from serving.activator.io.jwtcheck import JwtChecker  # noqa: PLC0415 - as said
 

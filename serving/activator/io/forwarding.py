@@ -107,7 +107,7 @@ class Ticker(Generic[RequestId]):
     def _tick(self) -> None:
         self._soon = None
         self._apply(self._router.tick(self._clock()))
-        due_s = self._router.next_due_s()
+        due_s = self._router.schedule.next_due_s()
         if due_s is not None and due_s != self._later_s:
             if self._later is not None:
                 self._later.cancel()

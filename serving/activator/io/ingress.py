@@ -177,14 +177,16 @@ class Ingress:
         """Remove a waiting request from the share of its client: its body is here."""
         visit = exchange.context
         if isinstance(visit, Visit) and self.router.is_parked(visit.key, exchange):
-            self.router.finish(visit.key, exchange, self._clock(), has_response=False)
+            dispatches = self.router.finish(visit.key, exchange, self._clock(), has_response=False)
             self._arrive(exchange, visit)
+            for dispatch in dispatches:
+                self._dispatch(dispatch)
 
     def held(self, exchange: Exchange) -> None:
         """Bound the client of a response that waits to be read, or does no longer."""
         visit = exchange.context
         if isinstance(visit, Visit):
-            self.router.note_held(visit.key, exchange, self._clock(), is_held=exchange.is_held)
+            self.router.record_held(visit.key, exchange, self._clock(), is_held=exchange.is_held)
             self.ticker.schedule()
 
     def finish(self, exchange: Exchange) -> None:

@@ -11,7 +11,7 @@ from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.slices import ServedPod
 from serving.activator.queueing.wake import Poke
 from serving.core.model.knative import RevisionKey, ServingState
-from serving.core.traffic.breaker import QueueLimit, Rejected
+from serving.core.traffic.places import QueueLimit, Rejected
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 

@@ -120,7 +120,7 @@ class UnreadyPods:
         candidate.due_s = now_s + (_PAUSE_SLOW_S if is_ready else _pause_s(candidate, now_s))
         return has_changed
 
-    def next_due_s(self, key: RevisionKey, *, is_waiting: bool) -> float | None:
+    def probe_due_s(self, key: RevisionKey, *, is_waiting: bool) -> float | None:
         """When the next probe is due; None without one."""
         return min((candidate.due_s for candidate in self._wanted(key, is_waiting=is_waiting)), default=None)
 

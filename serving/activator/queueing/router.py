@@ -2,16 +2,14 @@
 
 Input: what the cluster says (revisions and slices), what requests do, and the time. Output: dispatches, rejections, wakes and
 probes (``outcome.py``), and load to report. A call returns what is urgent. The rest (pokes, flips, probes, requests that have
-waited too long) is done by ``tick``: call it soon while ``schedule.has_pending_work``, and at ``next_due_s``. The router knows
-no host, header, connection or clock.
+waited too long) is done by ``tick``: call it soon while ``schedule.has_pending_work``, and at ``schedule.next_due_s()``. The
+router knows no host, header, connection or clock.
 
-A request has at most four owners here: the router finds the throttler of its revision, the throttler runs or queues it, the
-ejected pods keep it from pods that fail, and the slot book passes its slot on to another process.
+A request has four owners here: the router finds the throttler of its revision, the throttler runs it on a pod, admission lets it
+wait, and the ejected pods keep it from pods that fail. The slot book passes slots on to another process.
 """
 
-import heapq
-import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from serving.activator.queueing.outcome import (
@@ -25,13 +23,14 @@ from serving.activator.queueing.outcome import (
 )
 from serving.activator.queueing.readiness import PodProbe, RevisionDirectory
 from serving.activator.queueing.revisions import ServedRevision
+from serving.activator.queueing.schedule import TickSchedule, next_deadline_s
 from serving.activator.queueing.slices import ServedPod, ServedSlice
 from serving.activator.queueing.throttler import RevisionThrottler
 from serving.activator.queueing.wake import RevisionLoad, forgotten
 from serving.core.model.knative import RevisionKey
 from serving.core.settings.activator import ActivatorSettings
-from serving.core.traffic.breaker import Queued
 from serving.core.traffic.openrequests import RequestView
+from serving.core.traffic.places import Queued
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 RequestId_contra = TypeVar("RequestId_contra", bound=Hashable, contravariant=True)
@@ -50,62 +49,10 @@ class SlotBook(Protocol[RequestId_contra]):
         """Pass on the slot of a request that is about to end, if another process needs it."""
 
     def settle(self, key: RevisionKey, now_s: float) -> None:
-        """Give slots away or ask for some, after requests of a revision arrived, began or ended."""
-
-    def due(self, now_s: float) -> Collection[RevisionKey]:
-        """Revisions to settle now, without an event."""
-
-    def next_due_s(self) -> float | None:
-        """The time at which the next revision is due; None without one."""
+        """Give slots away or ask for some, after requests of a revision arrived, began or ended, and at its ticks."""
 
     def return_unused(self) -> None:
         """Return slots of deleted pods to their owners."""
-
-
-class TickSchedule:
-    """Schedules ticks of revisions, now and later."""
-
-    __slots__ = ("_due_s", "_heap", "_pending")
-
-    def __init__(self) -> None:
-        self._pending: set[RevisionKey] = set()
-        self._due_s: dict[RevisionKey, float] = {}
-        # Entries that differ from the revision's due time are out of date.
-        self._heap: list[tuple[float, RevisionKey]] = []
-
-    @property
-    def has_pending_work(self) -> bool:
-        """Whether a revision has news, so that a tick is due soon."""
-        return bool(self._pending)
-
-    def schedule_tick(self, key: RevisionKey) -> None:
-        """Schedule a tick of a revision soon."""
-        self._pending.add(key)
-
-    def schedule_at(self, key: RevisionKey, due_s: float) -> None:
-        """Schedule a tick of a revision at ``due_s`` at the latest."""
-        known_s = self._due_s.get(key)
-        if known_s is None or due_s < known_s:
-            self._due_s[key] = due_s
-            heapq.heappush(self._heap, (due_s, key))
-
-    def forget(self, key: RevisionKey) -> None:
-        """Drop a revision."""
-        self._due_s.pop(key, None)
-
-    def take_due(self, now_s: float) -> set[RevisionKey]:
-        """The revisions with news, and those that are due."""
-        keys, self._pending = self._pending, set()
-        while self._heap and self._heap[0][0] <= now_s:
-            due_s, key = heapq.heappop(self._heap)
-            if self._due_s.get(key) == due_s:
-                del self._due_s[key]
-                keys.add(key)
-        return keys
-
-    def next_due_s(self) -> float | None:
-        """The next time at which a revision is due without a change; its tick may have no effect."""
-        return self._heap[0][0] if self._heap else None
 
 
 class RevisionTable(Generic[RequestId]):
@@ -223,13 +170,13 @@ class RequestRouter(Generic[RequestId]):
 
     def is_parked(self, key: RevisionKey, request: RequestId) -> bool:
         """Whether a request waits for others of its client that are still being sent."""
-        return key in self.throttlers and self.throttlers[key].shared.requests.is_parked(request)
+        return key in self.throttlers and self.throttlers[key].admission.is_parked(request)
 
-    def note_held(self, key: RevisionKey, request: RequestId, now_s: float, *, is_held: bool) -> None:
+    def record_held(self, key: RevisionKey, request: RequestId, now_s: float, *, is_held: bool) -> None:
         """Record that the response to a request waits for its client to read, or no longer."""
         throttler = self.throttlers.get(key)
         if throttler is not None:
-            throttler.shared.note(request, now_s, is_unread=is_held)
+            throttler.admission.record_reading(request, now_s, is_unread=is_held)
             self.schedule.schedule_tick(key)
 
     def finish(
@@ -263,8 +210,6 @@ class RequestRouter(Generic[RequestId]):
     def tick(self, now_s: float) -> RoutingOutcome[RequestId]:
         """Carry out what is due: timeouts, readmitted pods, probes, and wakes."""
         keys = self.schedule.take_due(now_s)
-        if self._slots is not None:
-            keys.update(self._slots.due(now_s))
         throttlers = [self.throttlers[key] for key in keys if key in self.throttlers]
         announced = self.directory.announced
         dispatches = self._set_pods(
@@ -281,11 +226,6 @@ class RequestRouter(Generic[RequestId]):
             probes=[probe for outcome in outcomes for probe in outcome.probes],
             cuts=tuple(cut for outcome in outcomes for cut in outcome.cuts),
         )
-
-    def next_due_s(self) -> float | None:
-        """The time of the next ``tick`` if no request arrives; None without a deadline."""
-        dues_s = (self.schedule.next_due_s(), self._slots.next_due_s() if self._slots is not None else None)
-        return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
     def report(self, now_s: float) -> list[tuple[RevisionKey, RevisionLoad]]:
         """Close the reporting period and return the load of each revision. Drops idle revisions."""
@@ -353,16 +293,14 @@ class RequestRouter(Generic[RequestId]):
     ) -> RoutingOutcome[RequestId]:
         """Add all due work of one revision to an outcome, and schedule the next tick."""
         key, settings = throttler.key, self.settings
-        revision, unknown_until_s = self.directory.revision(key), None
+        revision = self.directory.revision(key)
         late_text = f"no pod was free within {settings.queue_wait_max_s:g} s"
         delay = (revision.delay if revision is not None else None) or ""
         rejections = throttler.reject_waiting(
             now_s, reason=RejectionReason.WAITED, text=late_text, detail=delay, is_late=True
         )
         if revision is None:
-            unknown_until_s = throttler.since_s + settings.revision_wait_max_s
-            if now_s >= unknown_until_s:
-                unknown_until_s = None
+            if now_s >= throttler.since_s + settings.revision_wait_max_s:
                 self.directory.mark_gone(key)
                 rejections += throttler.reject_waiting(now_s, reason=RejectionReason.UNKNOWN, text=unknown_text(key))
         elif revision.failure is not None and not throttler.pods and throttler.waiting_count:
@@ -371,16 +309,9 @@ class RequestRouter(Generic[RequestId]):
                 now_s, reason=RejectionReason.FAILED, text=failure_text(key), detail=revision.failure
             )
         wakes, wake_due_s = ((), None) if revision is None else throttler.wake(revision, now_s, settings)
-        is_waiting = throttler.waiting_count > 0
-        unready = self.directory.unready
-        probes = unready.due(key, now_s, is_waiting=is_waiting)
-        probe_due_s = unready.next_due_s(key, is_waiting=is_waiting)
-        shared = throttler.shared
-        cuts = shared.late(now_s)
-        readers_due_s = now_s + shared.requests.check_period_s if shared.is_watched else None
-        announced_due_s = self.directory.announced.next_end_s(key)
-        dues_s = (unknown_until_s, wake_due_s, throttler.next_due_s(), probe_due_s, readers_due_s, announced_due_s)
-        due_s = min((due_s for due_s in dues_s if due_s is not None), default=math.inf)
+        probes = self.directory.unready.due(key, now_s, is_waiting=throttler.waiting_count > 0)
+        cuts = throttler.admission.late_readers(now_s)
+        due_s = next_deadline_s(throttler, self.directory, settings, wake_due_s=wake_due_s, now_s=now_s)
         # Each report checks all revisions anyway; later due times would only pile up.
         if due_s <= now_s + 2 * settings.report_period_s:
             self.schedule.schedule_at(key, due_s)

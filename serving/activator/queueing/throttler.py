@@ -1,15 +1,13 @@
 """Runs, queues or rejects the requests of one revision, and decides when to wake it.
 
 Input: requests that arrive, end, leave or are requeued because their pod was gone, the pods and the revision's settings, each
-with the time. Output: dispatches, rejections, wakes, and load to report. It wires the breaker (how many), the balancer (where),
-the ejected pods (where not) and the meter (how much load) and adds one rule: a requeued request keeps its slot and goes ahead of
-all waiting requests, because it arrived before them.
+with the time. Output: dispatches, rejections, wakes, and load to report. It wires admission (how many, and who waits), the balancer
+(where), the ejected pods (where not) and the meter (how much load).
 
 Between any two calls no request waits while a slot is free, none is sent to a draining pod, and each is in exactly one place. A
 request is any hashable object of the caller. One throttler exists for each revision with requests; none for an idle one.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
@@ -27,11 +25,12 @@ from serving.activator.queueing.slices import ServedPod
 from serving.activator.queueing.wake import RevisionLoad, WakeInput, WakeState, calm, reported, wake
 from serving.core.model.knative import RevisionKey
 from serving.core.settings.activator import ActivatorSettings
+from serving.core.traffic.admission import Admission, AdmissionTerms
 from serving.core.traffic.balance import Balancer
-from serving.core.traffic.breaker import Granted, Queued, Rejected
 from serving.core.traffic.ejection import EjectedPods
 from serving.core.traffic.meter import Meter
-from serving.core.traffic.openrequests import RequestView, SharedSlots, ShareTerms
+from serving.core.traffic.openrequests import RequestView
+from serving.core.traffic.places import Granted, Queued, Rejected
 from serving.core.traffic.policy import BalancingPolicy, SessionRing, policy_for
 
 RequestId = TypeVar("RequestId", bound=Hashable)
@@ -45,22 +44,20 @@ class RevisionThrottler(Generic[RequestId]):
 
     __slots__ = (
         "_away_from",
-        "_breaker",
         "_meter",
         "_random",
-        "_requeued",
         "_ring",
         "_session_of",
         "_settings",
         "_slots",
         "address_of",
+        "admission",
         "balancer",
         "ejected",
         "has_rejected",
         "key",
         "pods",
         "quiet_level",
-        "shared",
         "since_s",
         "slots_per_pod",
         "wake_state",
@@ -92,16 +89,15 @@ class RevisionThrottler(Generic[RequestId]):
         """Whether a request was rejected because the pods fail, since the last ``wake``."""
         self._settings = settings
         self._random = random
-        terms = ShareTerms(
+        terms = AdmissionTerms(
             share_max=settings.open_share_max,
             unread_wait_max_s=settings.unread_wait_max_s,
             depth_max=settings.queue_depth_max,
             depth_bytes_max=settings.queue_bytes_limit,
             wait_max_s=settings.queue_wait_max_s,
         )
-        self.shared = SharedSlots[RequestId](terms, capacity=0, view=view or RequestView())
-        """All slots, the queue, and requests parked behind others of their client."""
-        self._breaker = self.shared.breaker
+        self.admission = Admission[RequestId](terms, capacity=0, view=view)
+        """All slots of the pods, and all requests that wait."""
         self._meter = Meter(now_s=now_s)
         # This process's slots of each pod, where processes share them.
         self._slots: dict[str, int] | None = None
@@ -109,9 +105,7 @@ class RevisionThrottler(Generic[RequestId]):
         self._ring = SessionRing(())
         # The session of each request that has one, by its place on the ring of pods.
         self._session_of: dict[RequestId, int] = {}
-        # Requeued requests, oldest first, with their times. They keep their slots in the breaker.
-        self._requeued: OrderedDict[RequestId, float] = OrderedDict()
-        # The nodes of their pods, which may be lost with all their pods.
+        # The nodes of the pods of requeued requests, which may be lost with all their pods.
         self._away_from: dict[RequestId, str] = {}
 
     def __repr__(self) -> str:
@@ -126,16 +120,12 @@ class RevisionThrottler(Generic[RequestId]):
     @property
     def waiting_count(self) -> int:
         """Requests that wait for a pod, requeued ones included."""
-        return self._breaker.waiting_count + len(self._requeued)
+        return self.admission.waiting_count
 
     @property
     def waiting_since_s(self) -> float | None:
         """The time at which the oldest waiting request began to wait; None without one."""
-        due_s = self._breaker.next_wake_s()
-        since_s = list(self._requeued.values())[:1]
-        if due_s is not None:
-            since_s.append(due_s - self._settings.queue_wait_max_s)
-        return min(since_s, default=None)
+        return self.admission.waiting_since_s
 
     def arrive(
         self,
@@ -158,7 +148,7 @@ class RevisionThrottler(Generic[RequestId]):
         if revision is not None and not self.pods and (rejection := rejected_at_once(request, revision)) is not None:
             self.has_rejected = rejection.reason is RejectionReason.FAILED
             return rejection
-        admission = self.shared.arrive(request, now_s, client=client, weight_bytes=weight_bytes)
+        admission = self.admission.arrive(request, now_s, client=client, weight_bytes=weight_bytes)
         if isinstance(admission, Rejected):
             return queue_full(request, admission)
         self._meter.arrive(now_s, proxied=False)
@@ -171,21 +161,20 @@ class RevisionThrottler(Generic[RequestId]):
         self._session_of.pop(request, None)
         self._away_from.pop(request, None)
         address = self.address_of.pop(request, None)
-        started: Sequence[Dispatch[RequestId]] = ()
-        if self.shared.end(request, now_s, has_response=has_response):
-            self._meter.leave(now_s, proxied=False)
-            return ()
         if address is None:
-            self._leave_queue(request, now_s)
+            granted = self.admission.withdraw(request, now_s)
+            if granted is None:
+                return ()
+            started = self._begin_all(granted)
         else:
             self.balancer.give_back(address)
             has_changed = has_response and self.ejected.note_response(address, now_s)
-            self._meter.leave(now_s, proxied=False)
             # Before the release: the slot of a draining pod ends with its request.
             started = self._settle(now_s, has_changed=has_changed)
-            started = [*started, *self._begin_all(self._breaker.release(request, now_s))]
-        if self.shared.requests.parked_count:
-            started = [*started, *self._begin_all(self.shared.unpark(now_s))]
+            granted = self.admission.release(request, now_s, has_response=has_response)
+            if granted:
+                started = [*started, *self._begin_all(granted)]
+        self._meter.leave(now_s, proxied=False)
         if self.wake_state.known_waiting_count and not self.waiting_count:
             self.wake_state = calm(self.wake_state)
         return started
@@ -200,7 +189,7 @@ class RevisionThrottler(Generic[RequestId]):
             return ()
         if (pod := self.pods.get(address)) is not None and pod.node:
             self._away_from[request] = pod.node
-        self._requeued[request] = now_s
+        self.admission.requeue(request, now_s)
         self.balancer.give_back(address)
         return self._settle(now_s, has_changed=self.ejected.failed(address, now_s))
 
@@ -236,10 +225,8 @@ class RevisionThrottler(Generic[RequestId]):
 
     def readmit(self, now_s: float) -> Sequence[Dispatch[RequestId]]:
         """Use ejected pods again after their pause; return the requests that begin."""
-        self.shared.requests.forgive(now_s)
-        if self.ejected.readmit(now_s):
-            return self._settle(now_s, has_changed=True)
-        return self._begin_all(self.shared.unpark(now_s))
+        started = self._begin_all(self.admission.refresh(now_s))
+        return [*started, *self._settle(now_s, has_changed=True)] if self.ejected.readmit(now_s) else started
 
     def eject_silent(
         self, now_s: float, *, after_s: float, has_begun: Callable[[RequestId], bool]
@@ -263,15 +250,9 @@ class RevisionThrottler(Generic[RequestId]):
         self, now_s: float, *, reason: RejectionReason, text: str, detail: str = "", is_late: bool = False
     ) -> list[Rejection[RequestId]]:
         """Reject all queued requests, oldest first, or those whose queue timeout has expired."""
-        wait_max_s = self._settings.queue_wait_max_s
-        due_s = now_s if is_late else now_s + wait_max_s
-        late = [request for request, since_s in self._requeued.items() if since_s + wait_max_s <= due_s]
+        late = self.admission.expire(now_s if is_late else now_s + self._settings.queue_wait_max_s)
         for request in late:
-            self._leave_queue(request, now_s)
-        for request in self.shared.expire(due_s):
             self._meter.leave(now_s, proxied=False)
-            late.append(request)
-        for request in late:
             self._session_of.pop(request, None)
             self._away_from.pop(request, None)
         if not self.waiting_count:
@@ -302,12 +283,6 @@ class RevisionThrottler(Generic[RequestId]):
         )
         return (woken,), decision.next_wake_s
 
-    def next_due_s(self) -> float | None:
-        """When queued requests or ejected pods are next due; None without either."""
-        oldest_s = next((since_s + self._settings.queue_wait_max_s for since_s in self._requeued.values()), None)
-        dues_s = (oldest_s, self.shared.requests.next_due_s(), self._breaker.next_wake_s(), self.ejected.next_due_s())
-        return min((due_s for due_s in dues_s if due_s is not None), default=None)
-
     def report(self, now_s: float, *, period_s: float) -> RevisionLoad | None:
         """Close the reporting period and return its load; None without load and requests."""
         level, report = self.level, self._meter.report(now_s)
@@ -317,24 +292,13 @@ class RevisionThrottler(Generic[RequestId]):
         return load if level or report.concurrency or report.request_count else None
 
     def _settle(self, now_s: float, *, has_changed: bool = False) -> Sequence[Dispatch[RequestId]]:
-        """Give free slots to requeued requests first, then set the breaker's capacity to the rest.
-
-        ``has_changed``: the listed or ejected pods have changed.
-        """
+        """Give the slots that the pods have to waiting requests. ``has_changed``: the listed or ejected pods have changed."""
         balancer = self.balancer
         if has_changed:
             usable = self.pods.keys() - self.ejected.addresses
             own = dict.fromkeys(usable, self.slots_per_pod or None) if self._slots is None else self._slots
             balancer.set_pods({address: own[address] for address in usable if address in own})
-        started: list[Dispatch[RequestId]] = []
-        while self._requeued and balancer.capacity != len(self.address_of):
-            request, since_s = self._requeued.popitem(last=False)
-            started.append(self._begin(request, now_s - since_s))
-        capacity = _plus(balancer.capacity, len(self._requeued))
-        if capacity == self._breaker.capacity:
-            return started
-        started += self._begin_all(self._breaker.set_capacity(capacity, now_s))
-        return [*started, *self._begin_all(self.shared.unpark(now_s))]
+        return self._begin_all(self.admission.set_capacity(balancer.capacity, now_s))
 
     def _begin_all(self, granted: Sequence[Granted[RequestId]]) -> Sequence[Dispatch[RequestId]]:
         return [self._begin(request.request_id, request.waited_s) for request in granted] if granted else ()
@@ -354,24 +318,9 @@ class RevisionThrottler(Generic[RequestId]):
                 self._ring = SessionRing(self.pods)
             preferred = map(self.balancer.pick_at, self._ring.preferred(session))
             pod = next((picked for picked in preferred if picked is not None), None)
-        assert pod is not None, "the breaker's capacity is what the pods have"
+        assert pod is not None, "the capacity is what the pods have"
         self.address_of[request] = pod.address
         return Dispatch(request=request, pod=self.pods[pod.address], waited_s=waited_s)
-
-    def _leave_queue(self, request: RequestId, now_s: float) -> None:
-        """Remove a queued request. This starts no other: none waits while a slot is free."""
-        waiting_count = self.waiting_count
-        if self._requeued.pop(request, None) is not None:
-            # Before the cancel: the slot that it kept ends with it.
-            self._settle(now_s)
-        self._breaker.cancel(request, now_s)
-        if self.waiting_count != waiting_count:
-            self._meter.leave(now_s, proxied=False)
-
-
-def _plus(capacity: int | None, count: int) -> int | None:
-    """Add slots for requests of deleted pods to a capacity; None means no limit."""
-    return None if capacity is None else capacity + count
 
 
 def _on_other_nodes(pods: Mapping[str, ServedPod], node: str, *, first_ratio: float) -> list[str]:

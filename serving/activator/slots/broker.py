@@ -57,8 +57,6 @@ class SlotBroker(Generic[RequestId]):
         self.ledger = Ledger(index=index, first_round=first_round, in_use=self._in_use, send=send)
         self._peer_asks: dict[RevisionKey, dict[int, _PeerAsk]] = {}
         self._own_asks: dict[RevisionKey, _OwnAsk] = {}
-        # When to ask again, for revisions whose ask was too early or got nothing.
-        self._ask_due_s: dict[RevisionKey, float] = {}
 
     # Events of peers.
 
@@ -119,14 +117,6 @@ class SlotBroker(Generic[RequestId]):
         """Whether this process or a peer has requested slots of a revision."""
         return key in self._peer_asks or key in self._own_asks
 
-    def due(self, now_s: float) -> list[RevisionKey]:
-        """Revisions for which to ask again."""
-        return [key for key, due_s in self._ask_due_s.items() if due_s <= now_s]
-
-    def next_due_s(self) -> float | None:
-        """The time of the next request for slots; None if none is needed."""
-        return min(self._ask_due_s.values(), default=None)
-
     def return_unused(self) -> None:
         """Return borrowed slots of deleted pods, so that no process keeps counting them."""
         for key, pod, peer, count in self.ledger.borrowed():
@@ -149,7 +139,6 @@ class SlotBroker(Generic[RequestId]):
         if view == self.ledger.view_number:
             return RoutingOutcome()
         self._own_asks.clear()
-        self._ask_due_s.clear()
         for key in [*self._table.throttlers, *self._peer_asks]:
             self._table.schedule.schedule_tick(key)
         return RoutingOutcome(
@@ -182,11 +171,10 @@ class SlotBroker(Generic[RequestId]):
         last, throttler = self._own_asks.get(key), self._table.throttlers.get(key)
         waiting_count = 0 if throttler is None else throttler.waiting_count
         if last is not None and waiting_count and now_s < last.at_s + _ASK_PAUSE_S:
-            self._ask_due_s[key] = last.at_s + _ASK_PAUSE_S
+            self._table.schedule.schedule_at(key, last.at_s + _ASK_PAUSE_S)
             return
         needs_slots = throttler is not None and bool(throttler.pods) and self._table.directory.slot_count(key) > 0
         since_s = throttler.waiting_since_s if throttler is not None and needs_slots else None
-        self._ask_due_s.pop(key, None)
         if since_s is None:
             if last is not None:
                 del self._own_asks[key]
@@ -194,10 +182,10 @@ class SlotBroker(Generic[RequestId]):
             return
         is_change = last is None or (last.waiting_count, last.since_s) != (waiting_count, since_s)
         if last is not None and not is_change and now_s < last.at_s + _ASK_AGAIN_S:
-            self._ask_due_s[key] = last.at_s + _ASK_AGAIN_S
+            self._table.schedule.schedule_at(key, last.at_s + _ASK_AGAIN_S)
             return
         self._own_asks[key] = _OwnAsk(waiting_count=waiting_count, since_s=since_s, at_s=now_s)
-        self._ask_due_s[key] = now_s + _ASK_AGAIN_S
+        self._table.schedule.schedule_at(key, now_s + _ASK_AGAIN_S)
         self.ledger.send_all(Ask(key=key, waiting_count=waiting_count, waited_s=now_s - since_s))
 
     # Giving.

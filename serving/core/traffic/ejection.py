@@ -203,8 +203,8 @@ class EjectedPods(Generic[RequestId]):
             self.ejections[address] = msgspec.structs.replace(self.ejections[address], until_s=None)
         return bool(due)
 
-    def next_due_s(self) -> float | None:
-        """Time at which ``readmit`` is next due; None while no pod is ejected."""
+    def pause_ends_s(self) -> float | None:
+        """When ``readmit`` is next due; None while no pod is ejected."""
         return min(
             (ejection.until_s for ejection in self.ejections.values() if ejection.until_s is not None), default=None
         )

@@ -1,8 +1,8 @@
 """Bounds the slots of one address for requests that are still being sent, or whose responses it does not read.
 
 The activator shares the slots of a revision so, and the queue-proxy those of its pod. A request is open until its body has ended.
-Open requests of one address take at most a share of the slots; more of them are parked: they count as load, and take neither a slot nor a place in the queue. A slow sender therefore leaves slots to others,
-while an address that sends complete requests is not bounded. With 14 slots and a share of 3/4, one address holds 10. As a revision
+Open requests of one address take at most a share of the slots; more of them are parked: they count as load, and take neither a slot
+nor a place in the queue. A slow sender therefore leaves slots to others, while an address that sends complete requests is not bounded. With 14 slots and a share of 3/4, one address holds 10. As a revision
 scales for parked requests too, a single client with many streams is served by more pods.
 
 A client is slow while a response waits for it beyond what the proxy buffers, and for some time after it was cut off there. All
@@ -12,12 +12,12 @@ Of a single slot the share is none: there every slow client is above it.
 
 import operator
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 import msgspec
 
-from serving.core.traffic.breaker import ADMITTED, Admitted, Breaker, Granted, Queued, QueueLimit, QueuePlace, Rejected
+from serving.core.traffic.places import QueuePlace
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 
@@ -32,16 +32,6 @@ _REPEATED_PART = 20
 _READ_RATE_MIN = 4096
 # Readers are checked so often within the time that they have.
 _CHECKS = 4
-
-
-class ShareTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The share of one address, the time for a client that reads nothing, and the bounds of the queue."""
-
-    share_max: float
-    unread_wait_max_s: float
-    depth_max: int
-    wait_max_s: float
-    depth_bytes_max: int | None = None
 
 
 class RequestView(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
@@ -61,8 +51,8 @@ class _ReadProgress(msgspec.Struct, kw_only=True):
     read_bytes: int | None
     since_s: float
 
-    def note(self, read_bytes: int | None, now_s: float) -> None:
-        """Take the present number of bytes."""
+    def update(self, read_bytes: int | None, now_s: float) -> None:
+        """Record the present number of bytes."""
         if (
             read_bytes is None
             or self.read_bytes is None
@@ -89,12 +79,27 @@ class _SlowClient(msgspec.Struct, Generic[RequestId], kw_only=True):
 
 
 class OpenRequests(Generic[RequestId]):
-    """The open requests of one revision, by client, and those of clients that read nothing."""
+    """The open requests of one revision, by client, and those of clients that read nothing.
 
-    __slots__ = ("_parked", "_taken", "_terms", "_view", "client_of", "parked_bytes", "parked_count", "slow")
+    One address gets at most ``share_max`` of the slots (0: not bounded), and may read nothing for ``unread_wait_max_s`` seconds while
+    others wait (0: not bounded). ``view`` shows requests.
+    """
 
-    def __init__(self, terms: ShareTerms, *, view: RequestView[RequestId]) -> None:
-        self._terms = terms
+    __slots__ = (
+        "_parked",
+        "_share_max",
+        "_taken",
+        "_unread_wait_max_s",
+        "_view",
+        "client_of",
+        "parked_bytes",
+        "parked_count",
+        "slow",
+    )
+
+    def __init__(self, *, share_max: float, unread_wait_max_s: float, view: RequestView[RequestId]) -> None:
+        self._share_max = share_max
+        self._unread_wait_max_s = unread_wait_max_s
         self._view = view
         self.slow: dict[Hashable, _SlowClient[RequestId]] = {}
         """Clients that read their responses slowly. All that they run is counted."""
@@ -119,7 +124,7 @@ class OpenRequests(Generic[RequestId]):
         taken = self._taken.get(client, set())
         if client not in self.slow:
             for request in [taken_request for taken_request in taken if not self._view.is_open(taken_request)]:
-                self.leave(request)
+                self.remove(request)
         return len(taken) < limit
 
     def slow_client_of(self, request: RequestId) -> Hashable:
@@ -132,12 +137,12 @@ class OpenRequests(Generic[RequestId]):
         if not self.slow or request in self.client_of or (client := self.slow_client_of(request)) is None:
             return False
         if self.allows(client, capacity):
-            self.take(request, client)
+            self.add(request, client)
             return False
-        self._set_aside(request, client, place)
+        self.park(request, client, place)
         return True
 
-    def note_unread(
+    def record_unread(
         self, request: RequestId, now_s: float, *, running: Iterable[RequestId], capacity: int | None
     ) -> None:
         """Bound the client of an unread response. ``running`` are all running requests."""
@@ -149,10 +154,10 @@ class OpenRequests(Generic[RequestId]):
             slow = self.slow[client] = _SlowClient(unread={}, until_s=now_s)
             for other in running:
                 if self._view.client_of(other) == client:
-                    self.take(other, client)
+                    self.add(other, client)
         slow.unread[request] = _ReadProgress(read_bytes=self._view.read_bytes_of(request), since_s=now_s)
 
-    def note_read(self, request: RequestId, now_s: float) -> None:
+    def record_read(self, request: RequestId, now_s: float) -> None:
         """Record that the client of a request reads on."""
         slow = self.slow.get(self.client_of.get(request))
         if slow is not None and slow.unread.pop(request, None) is not None:
@@ -167,13 +172,13 @@ class OpenRequests(Generic[RequestId]):
 
     def late_readers(self, capacity: int | None, now_s: float) -> list[RequestId]:
         """Requests above the shares of their clients, which have read nothing for too long; the oldest first."""
-        share, wait_max_s, late = self._terms.share_max, self._terms.unread_wait_max_s, list[RequestId]()
+        share, wait_max_s, late = self._share_max, self._unread_wait_max_s, list[RequestId]()
         if not (capacity and share and wait_max_s):
             return late
         for client, slow in self.slow.items():
             excess = max(0, len(self._taken.get(client, ())) - int(capacity * share))
             for request, progress in slow.unread.items():
-                progress.note(self._view.read_bytes_of(request), now_s)
+                progress.update(self._view.read_bytes_of(request), now_s)
             since_s = now_s - wait_max_s / (_REPEATED_PART if slow.is_repeated else 1)
             late += slow.stalled_since(since_s)[:excess]
         return late
@@ -182,45 +187,31 @@ class OpenRequests(Generic[RequestId]):
     def check_period_s(self) -> float:
         """The period of checks for slow readers while requests wait, in seconds."""
         is_short = any(slow.is_repeated for slow in self.slow.values())
-        return (self._terms.unread_wait_max_s or 1.0) / (_CHECKS * (_REPEATED_PART if is_short else 1))
+        return (self._unread_wait_max_s or 1.0) / (_CHECKS * (_REPEATED_PART if is_short else 1))
 
-    def take(self, request: RequestId, client: Hashable) -> None:
+    def add(self, request: RequestId, client: Hashable) -> None:
         """Count an open request that takes a slot or a place in the queue."""
         self.client_of[request] = client
         self._taken.setdefault(client, set()).add(request)
 
-    def park(
-        self, request: RequestId, client: Hashable, place: QueuePlace, *, queued: tuple[int, int]
-    ) -> Queued | Rejected:
-        """Park a request until others of its client end, within the bounds of the queue.
-
-        ``queued`` are the queue's requests and bytes.
-        """
-        depth, depth_bytes = queued[0] + self.parked_count, queued[1] + self.parked_bytes
-        bytes_max = self._terms.depth_bytes_max
-        is_heavy = bytes_max is not None and depth_bytes + place.weight_bytes > bytes_max
-        if is_heavy or depth >= self._terms.depth_max:
-            return Rejected(
-                limited_by=QueueLimit.BYTES if is_heavy else QueueLimit.COUNT,
-                depth=depth,
-                depth_max=self._terms.depth_max,
-                depth_bytes=depth_bytes,
-                depth_bytes_max=bytes_max,
-            )
-        self._set_aside(request, client, place)
-        return Queued(position=depth + 1, deadline_s=place.since_s + self._terms.wait_max_s)
+    def park(self, request: RequestId, client: Hashable, place: QueuePlace) -> None:
+        """Park a request until others of its client end."""
+        self.client_of[request] = client
+        self._parked.setdefault(client, OrderedDict())[request] = place
+        self.parked_count += 1
+        self.parked_bytes += place.weight_bytes
 
     def end(
         self, request: RequestId, now_s: float, *, has_response: bool, do_others_wait: bool = False
     ) -> QueuePlace | None:
-        """Remove a request that ended, as ``leave``; an unread response without its end makes its client slow for a time."""
+        """Remove a request that ended, as ``remove``; an unread response without its end makes its client slow for a time."""
         slow = self.slow.get(self.client_of.get(request))
         if slow is not None and slow.unread.pop(request, None) is not None and not has_response:
             slow.until_s = now_s + _REMEMBERED_S
             slow.is_repeated = slow.is_repeated or do_others_wait
-        return self.leave(request)
+        return self.remove(request)
 
-    def leave(self, request: RequestId) -> QueuePlace | None:
+    def remove(self, request: RequestId) -> QueuePlace | None:
         """Remove a request that ended or is not open any more; returns its place if it was parked."""
         client = self.client_of.pop(request, None)
         taken, parked = self._taken.get(client, set()), self._parked.get(client, OrderedDict())
@@ -240,9 +231,9 @@ class OpenRequests(Generic[RequestId]):
         for client in self._parked:
             if self.allows(client, capacity):
                 request = next(iter(self._parked[client]))
-                place = self.leave(request)
+                place = self.remove(request)
                 assert place is not None
-                self.take(request, client)
+                self.add(request, client)
                 return request, place
         return None
 
@@ -250,9 +241,8 @@ class OpenRequests(Generic[RequestId]):
         """Whether a request is parked."""
         return request in self._parked.get(self.client_of.get(request), ())
 
-    def late(self, due_s: float) -> list[RequestId]:
-        """The parked requests whose wait ends by ``due_s``."""
-        wait_max_s = self._terms.wait_max_s
+    def parked_until(self, due_s: float, *, wait_max_s: float) -> list[RequestId]:
+        """The parked requests that have waited for ``wait_max_s`` by ``due_s``."""
         return [
             request
             for parked in self._parked.values()
@@ -260,111 +250,12 @@ class OpenRequests(Generic[RequestId]):
             if place.since_s + wait_max_s <= due_s
         ]
 
+    @property
+    def parked_since_s(self) -> float | None:
+        """When the oldest parked request began to wait; None without one."""
+        return min((next(iter(parked.values())).since_s for parked in self._parked.values()), default=None)
+
     def _limit(self, capacity: int | None) -> int | None:
         """The slots of one address; None without a bound."""
-        share = self._terms.share_max
+        share = self._share_max
         return None if not share or capacity is None else max(1, int(capacity * share))
-
-    def _set_aside(self, request: RequestId, client: Hashable, place: QueuePlace) -> None:
-        self.client_of[request] = client
-        self._parked.setdefault(client, OrderedDict())[request] = place
-        self.parked_count += 1
-        self.parked_bytes += place.weight_bytes
-
-    def next_due_s(self) -> float | None:
-        """When the oldest parked request has waited too long; None if none is parked."""
-        since_s = [next(iter(parked.values())).since_s for parked in self._parked.values()]
-        return min(since_s) + self._terms.wait_max_s if since_s else None
-
-
-class SharedSlots(Generic[RequestId]):
-    """Slots with a queue; a slow client gets a share of them."""
-
-    __slots__ = ("breaker", "requests")
-
-    def __init__(self, terms: ShareTerms, *, capacity: int | None, view: RequestView[RequestId]) -> None:
-        self.requests = OpenRequests(terms, view=view)
-        self.breaker = Breaker[RequestId](
-            capacity=capacity,
-            depth_max=terms.depth_max,
-            depth_bytes_max=terms.depth_bytes_max,
-            wait_max_s=terms.wait_max_s,
-            diverts=lambda request, place: self.requests.diverts(request, place, self.breaker.capacity),
-        )
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether readers are to be checked soon: some are slow, and others wait."""
-        return bool(self.requests.slow and self.breaker.waiting_count)
-
-    def arrive(
-        self, request: RequestId, now_s: float, *, client: Hashable = None, weight_bytes: int = 0
-    ) -> Admitted | Queued | Rejected:
-        """Admit, queue, park or reject a request; ``client`` is the sender of one that is open."""
-        breaker, requests = self.breaker, self.requests
-        if client is None and requests.slow:
-            client = requests.slow_client_of(request)
-        if client is not None and not requests.allows(client, breaker.capacity):
-            place = QueuePlace(since_s=now_s, weight_bytes=weight_bytes)
-            return requests.park(request, client, place, queued=breaker.queued)
-        admission = breaker.admit(request, now_s, weight_bytes=weight_bytes)
-        if client is not None and not isinstance(admission, Rejected):
-            requests.take(request, client)
-        return admission
-
-    def end(self, request: RequestId, now_s: float, *, has_response: bool) -> bool:
-        """End the part of a request in its client's share; return whether it was parked, and so had no slot."""
-        if not self.requests.client_of:
-            return False
-        others = bool(self.breaker.waiting_count)
-        return self.requests.end(request, now_s, has_response=has_response, do_others_wait=others) is not None
-
-    def leave(self, request: RequestId, now_s: float, *, has_response: bool) -> Sequence[Granted[RequestId]]:
-        """Remove an ended request; return the requests that get a slot."""
-        if self.end(request, now_s, has_response=has_response):
-            return ()
-        breaker = self.breaker
-        granted = breaker.release(request, now_s) if has_response else breaker.cancel(request, now_s)
-        return [*granted, *self.unpark(now_s)] if self.requests.parked_count else granted
-
-    def complete(self, request: RequestId, now_s: float) -> Admitted | Queued | Rejected | None:
-        """Admit a parked request whose body is whole now, past the share of its client; None if it is not parked."""
-        if not self.requests.is_parked(request):
-            return None
-        place = self.requests.leave(request)
-        assert place is not None
-        return self.arrive(request, now_s, weight_bytes=place.weight_bytes)
-
-    def unpark(self, now_s: float) -> Sequence[Granted[RequestId]]:
-        """Admit parked requests as far as their clients' shares allow; return those that run. The queue goes first."""
-        granted: list[Granted[RequestId]] = []
-        while self.requests.parked_count and not self.breaker.waiting_count:
-            parked = self.requests.next_allowed(self.breaker.capacity)
-            if parked is None:
-                break
-            request, place = parked
-            if self.breaker.admit(request, now_s, weight_bytes=place.weight_bytes) is ADMITTED:
-                granted.append(Granted(request_id=request, waited_s=now_s - place.since_s))
-        return granted
-
-    def expire(self, due_s: float) -> list[RequestId]:
-        """Remove and return requests whose wait ends by ``due_s``, parked ones first."""
-        parked = self.requests.late(due_s)
-        late = [*parked, *(waiter.request_id for waiter in self.breaker.expire(due_s))]
-        for request in late:
-            self.requests.leave(request)
-        return late
-
-    def note(self, request: RequestId, now_s: float, *, is_unread: bool) -> None:
-        """Record that a response waits for its client beyond the proxy's buffer, or no longer."""
-        running = self.breaker.running
-        if not is_unread:
-            self.requests.note_read(request, now_s)
-        elif request in running:
-            self.requests.note_unread(request, now_s, running=running, capacity=self.breaker.capacity)
-
-    def late(self, now_s: float) -> list[RequestId]:
-        """Requests to cut off while others wait: their clients exceed their share and have stopped reading."""
-        if self.requests.slow:
-            self.breaker.divert()
-        return self.requests.late_readers(self.breaker.capacity, now_s) if self.is_watched else []

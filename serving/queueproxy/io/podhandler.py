@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from serving.core.model.identities import ACTIVATOR
-from serving.core.traffic.breaker import Admitted, Granted, Queued, Rejected
+from serving.core.traffic.places import Admitted, Granted, Queued, Rejected
 from serving.net.proxy.forwarding.attempt import UNDELIVERED
 from serving.net.proxy.forwarding.exchange import Exchange
 from serving.net.proxy.forwarding.phase import ExchangeOutcome
@@ -111,7 +111,7 @@ class PodHandler(PodRequests[Exchange]):
     def held(self, exchange: Exchange) -> None:
         """Bound the client of a response that waits to be read, or does no longer."""
         if self._slots is not None and exchange.context is not None:
-            self._slots.note(exchange, self._clock(), is_unread=exchange.is_held)
+            self._slots.record_reading(exchange, self._clock(), is_unread=exchange.is_held)
             self._check_readers_in(0.0)
 
     def _view(self) -> "RequestView[Exchange]":
@@ -129,7 +129,7 @@ class PodHandler(PodRequests[Exchange]):
 
     def _check_readers_in(self, delay_s: float) -> None:
         """Check slow readers after ``delay_s`` seconds, if there are any."""
-        if self._slots is not None and self._slots.requests.slow:
+        if self._slots is not None and self._slots.has_slow_clients:
             if self._reader_check is not None:
                 self._reader_check.cancel()
             self._reader_check = asyncio.get_running_loop().call_later(delay_s, self._check_readers)
@@ -137,11 +137,10 @@ class PodHandler(PodRequests[Exchange]):
     def _check_readers(self) -> None:
         assert self._slots is not None
         now_s = self._clock()
-        self._slots.requests.forgive(now_s)
-        for exchange in self._slots.late(now_s):
+        for exchange in self._slots.late_readers(now_s):
             exchange.cut()
-        self._grant(self._slots.unpark(now_s))
-        self._check_readers_in(self._slots.requests.check_period_s)
+        self._grant(self._slots.refresh(now_s))
+        self._check_readers_in(self._slots.readers_check_s)
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
         """Handle an app that accepts no connection: let an activator send the request to another pod."""

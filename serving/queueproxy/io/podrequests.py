@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from serving.core.model.loadmetric import TOKENS_GAUGE
 from serving.core.model.stat import GAUGES_MAX
-from serving.core.traffic.breaker import ADMITTED, Admitted, Granted, Queued, Rejected
 from serving.core.traffic.meter import Meter, Report
+from serving.core.traffic.places import ADMITTED, Admitted, Granted, Queued, Rejected
 from serving.net.proxy.forwarding.policy import Timeouts
 from serving.net.proxy.http1.requesthead import RequestHead
 from serving.net.wire.tokens import matches, probe_proof
@@ -24,7 +24,8 @@ from serving.queueproxy.podspec import PodSpec
 
 if TYPE_CHECKING:
     from serving.core.model.slo import SloMeter
-    from serving.core.traffic.openrequests import RequestView, SharedSlots
+    from serving.core.traffic.admission import Admission
+    from serving.core.traffic.openrequests import RequestView
     from serving.queueproxy.io.dormant import Dormancy
     from serving.queueproxy.tokens import TokenMeter
 
@@ -70,17 +71,17 @@ class PodRequests(Generic[_Request]):
         self.is_guarded = spec.is_guarded
         self._clock = clock
         self._meter = Meter(now_s=clock(), quirks=settings.quirks)
-        self._slots: SharedSlots[_Request] | None = None
+        self._slots: Admission[_Request] | None = None
         if settings.slots is not None:
-            from serving.core.traffic import openrequests as shares  # noqa: PLC0415 - where pods have slots only
+            from serving.core.traffic import admission  # noqa: PLC0415 - where pods have slots only
 
-            terms = shares.ShareTerms(
+            terms = admission.AdmissionTerms(
                 share_max=settings.open_share_max,
                 unread_wait_max_s=settings.unread_wait_max_s,
                 depth_max=settings.queue_depth_max,
                 wait_max_s=settings.queue_wait_max_s,
             )
-            self._slots = shares.SharedSlots(terms, capacity=settings.slots, view=self._view())
+            self._slots = admission.Admission(terms, capacity=settings.slots, view=self._view())
         self._timeouts = Timeouts(
             total_s=settings.request_timeout_s,
             response_start_s=settings.response_start_timeout_s or math.inf,
@@ -96,7 +97,7 @@ class PodRequests(Generic[_Request]):
     def waiting_count(self) -> int:
         """Requests that wait for a slot."""
         slots = self._slots
-        return 0 if slots is None else slots.breaker.waiting_count + slots.requests.parked_count
+        return 0 if slots is None else slots.waiting_count + slots.parked_count
 
     def report(self) -> Report:
         """Close the period since the last report, and open the next."""
@@ -184,7 +185,7 @@ class PodRequests(Generic[_Request]):
     ) -> Sequence[Granted[_Request]]:
         """Stop counting a request; return the requests that get its slot, longest wait first."""
         self._meter.leave(now_s, proxied=proxied)
-        return () if self._slots is None else self._slots.leave(request, now_s, has_response=has_response)
+        return () if self._slots is None else self._slots.end(request, now_s, has_response=has_response)
 
     def _is_believed(self, head: RequestHead) -> bool:
         secret = head.get(b"k-pod-secret")

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any, Protocol
 
-from serving.core.traffic.breaker import Admitted, Queued, Rejected
+from serving.core.traffic.places import Admitted, Queued, Rejected
 from serving.net.aio.supervise import TaskOwner
 from serving.queueproxy.io.podrequests import QUEUE_FULL, RETRY, TEXT, WAITED_TOO_LONG, Headers
 

@@ -10,7 +10,7 @@ from typing import Any
 from serving.core.model.identities import ACTIVATOR
 from serving.core.model.knative import APP_PROBE
 from serving.core.settings.http import REPLACE, HttpSettings
-from serving.core.traffic.breaker import Admitted, Queued, Rejected
+from serving.core.traffic.places import Admitted, Queued, Rejected
 from serving.net.aio.supervise import TaskOwner
 from serving.net.proxy.http1.lines import RESERVED, BadHeaderLine, HeaderLine, read_line, read_lines
 from serving.net.proxy.http1.rendering import ClientPeer

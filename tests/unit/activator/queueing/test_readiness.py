@@ -32,9 +32,9 @@ def note_reply(made: UnreadyPods, address: str, now_s: float, *, is_ready: bool)
 
 def test_a_pod_is_probed_at_once_while_requests_wait() -> None:
     made = unready("p", "q")
-    assert made.next_due_s(KEY, is_waiting=True) == 0.0
+    assert made.probe_due_s(KEY, is_waiting=True) == 0.0
     assert addresses(made.due(KEY, 0.0, is_waiting=True)) == ["p", "q"]
-    assert made.next_due_s(KEY, is_waiting=True) is None
+    assert made.probe_due_s(KEY, is_waiting=True) is None
 
 
 def test_an_announced_pod_is_probed_at_once_and_often() -> None:
@@ -50,13 +50,13 @@ def test_an_announced_pod_is_probed_at_once_and_often() -> None:
     assert addresses(made.due(KEY, 3.05, is_waiting=True)) == ["p"]
     # A probe that was under way when it became ready is followed by another soon.
     note_reply(made, "p", 3.06, is_ready=False)
-    assert made.next_due_s(KEY, is_waiting=True) == pytest.approx(3.07)
+    assert made.probe_due_s(KEY, is_waiting=True) == pytest.approx(3.07)
 
 
 def test_no_pod_is_probed_for_nothing() -> None:
     made = unready("p")
     assert made.due(KEY, 0.0, is_waiting=False) == []
-    assert made.next_due_s(KEY, is_waiting=False) is None
+    assert made.probe_due_s(KEY, is_waiting=False) is None
     assert made.due(OTHER, 0.0, is_waiting=True) == []
 
 
@@ -65,7 +65,7 @@ def test_pauses_grow_and_after_ten_seconds_are_a_second() -> None:
     while now_s < 11.0:
         assert addresses(made.due(KEY, now_s, is_waiting=True)) == ["p"]
         note_reply(made, "p", now_s, is_ready=False)
-        due_s = made.next_due_s(KEY, is_waiting=True)
+        due_s = made.probe_due_s(KEY, is_waiting=True)
         assert due_s is not None
         pauses.append(due_s - now_s)
         assert made.due(KEY, now_s + 0.001, is_waiting=True) == []
@@ -84,7 +84,7 @@ def test_a_ready_pod_is_confirmed_and_probed_each_second_until_a_probe_fails() -
     made.due(KEY, 0.0, is_waiting=True)
     assert note_reply(made, "p", 0.1, is_ready=True)
     assert made.confirmed(KEY) == {"p": pod("p")}
-    assert made.next_due_s(KEY, is_waiting=False) == 1.1
+    assert made.probe_due_s(KEY, is_waiting=False) == 1.1
     assert addresses(made.due(KEY, 1.1, is_waiting=False)) == ["p"]
     assert not note_reply(made, "p", 1.2, is_ready=True)
     made.due(KEY, 2.2, is_waiting=False)
@@ -139,7 +139,7 @@ def test_probes_of_a_revision_are_bounded_and_the_rest_comes_a_little_later() ->
     made = unready(*(f"p{place:02}" for place in range(20)))
     assert len(made.due(KEY, 0.0, is_waiting=True)) == 16
     assert made.due(KEY, 0.05, is_waiting=True) == []
-    assert made.next_due_s(KEY, is_waiting=True) == pytest.approx(0.1)
+    assert made.probe_due_s(KEY, is_waiting=True) == pytest.approx(0.1)
     note_reply(made, "p00", 0.1, is_ready=False)
     assert addresses(made.due(KEY, 0.1, is_waiting=True)) == ["p16"]
 

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from serving.activator.queueing.outcome import Dispatch, Rejection, RejectionReason, RevisionWake, RoutingOutcome
 from serving.activator.queueing.readiness import PodProbe
 from serving.activator.queueing.revisions import ServedRevision
-from serving.activator.queueing.router import RequestRouter, TickSchedule
+from serving.activator.queueing.router import RequestRouter
+from serving.activator.queueing.schedule import TickSchedule
 from serving.activator.queueing.slices import ServedPod, ServedSlice
 from serving.activator.queueing.wake import Poke, PokeReason, RevisionLoad
 from serving.core.model.knative import ServingState
 from serving.core.settings.activator import ActivatorSettings
-from serving.core.traffic.breaker import Queued
+from serving.core.traffic.places import Queued
 from tests.invariants import validate
 
 KEY = ("default", "hello-00001")
@@ -129,7 +130,7 @@ def test_a_flip_is_tried_again_when_it_is_due() -> None:
     made = router(facts=revision(ServingState.RESERVE))
     come(made, "a")
     made.tick(0.0)
-    assert made.next_due_s() == 0.1
+    assert made.schedule.next_due_s() == 0.1
     assert made.tick(0.05).wakes == []
     assert [woken.flip for woken in made.tick(0.1).wakes] == [True]
 
@@ -218,7 +219,7 @@ def test_who_has_waited_too_long_is_sent_away() -> None:
     made = router()
     come(made, "a")
     made.tick(0.0)
-    assert made.next_due_s() == 1.5
+    assert made.schedule.next_due_s() == 1.5
     assert sent_away(made.tick(1.5)) == [("a", RejectionReason.WAITED)]
 
 
@@ -231,9 +232,9 @@ def test_a_request_whose_pod_was_gone_goes_to_another() -> None:
 def test_a_pod_that_was_gone_is_tried_again_when_it_is_due() -> None:
     made = router("p")
     come(made, "a")
-    assert made.requeue(KEY, "a", 0.0) == []
+    assert list(made.requeue(KEY, "a", 0.0)) == []
     made.tick(0.0)
-    assert made.next_due_s() == 0.05
+    assert made.schedule.next_due_s() == 0.05
     assert shown(made, made.tick(0.05).dispatches) == ["a@p"]
 
 
@@ -314,7 +315,7 @@ def test_a_revision_that_stays_unknown_sends_away() -> None:
     made = RequestRouter[str](settings, random=lambda: 0.0)
     made.arrive(KEY, "a", 0.0)
     made.tick(0.0)
-    assert made.next_due_s() == 1.0
+    assert made.schedule.next_due_s() == 1.0
     assert sent_away(made.tick(1.0)) == [("a", RejectionReason.UNKNOWN)]
 
 
@@ -323,7 +324,7 @@ def test_the_wait_for_an_unknown_revision_can_change_while_requests_wait() -> No
     made.settings = msgspec.structs.replace(SETTINGS, revision_wait_max_s=0.5)
     made.arrive(KEY, "a", 0.0)
     made.tick(0.0)
-    assert made.next_due_s() == 0.5
+    assert made.schedule.next_due_s() == 0.5
     assert sent_away(made.tick(0.5)) == [("a", RejectionReason.UNKNOWN)]
 
 
@@ -412,7 +413,7 @@ def test_an_unready_pod_is_probed_while_a_request_waits_and_gets_it_when_it_answ
     assert made.tick(0.0).probes == [probe("p")]
     assert shown(made, made.probed(probe("p"), 0.1, is_ready=False).dispatches) == []
     assert made.tick(0.1).probes == []
-    assert made.next_due_s() == pytest.approx(0.11)
+    assert made.schedule.next_due_s() == pytest.approx(0.11)
     assert made.tick(0.13).probes == [probe("p")]
     assert shown(made, made.probed(probe("p"), 0.2, is_ready=True).dispatches) == ["a@p"]
     assert made.directory.pods_of(KEY) == {"p": pod("p")}

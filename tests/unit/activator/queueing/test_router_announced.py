@@ -49,7 +49,7 @@ def test_an_announced_pod_that_no_slice_lists_is_dropped() -> None:
         router.report(at_s)
         router.tick(at_s)
     assert router.directory.pods_of(KEY)
-    assert router.next_due_s() == 6.0, "its end is a due time"
+    assert router.schedule.next_due_s() == 6.0, "its end is a due time"
     router.tick(6.0)
     assert router.directory.pods_of(KEY) == {}
 

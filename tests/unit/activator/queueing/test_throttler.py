@@ -12,7 +12,7 @@ from serving.activator.queueing.slices import ServedPod
 from serving.activator.queueing.throttler import RevisionThrottler
 from serving.core.model.errors import IllegalTransition
 from serving.core.settings.activator import ActivatorSettings
-from serving.core.traffic.breaker import Queued
+from serving.core.traffic.places import Queued
 from tests.invariants import validate
 
 KEY = ("default", "hello-00001")
@@ -206,10 +206,10 @@ def test_a_pod_that_was_not_there_is_tried_again_after_a_pause() -> None:
     made = held(pods=["p"])
     made.come("a")
     made.back("a")
-    assert made.next_due_s() == 0.05
+    assert made.ejected.pause_ends_s() == 0.05
     assert shown(made, made.readmit(0.04)) == []
     assert shown(made, made.readmit(0.05)) == ["a@p"]
-    assert made.next_due_s() is None
+    assert made.ejected.pause_ends_s() is None
 
 
 def test_pauses_grow_up_to_a_second() -> None:
@@ -217,7 +217,7 @@ def test_pauses_grow_up_to_a_second() -> None:
     made.come("a")
     for _ in range(7):
         made.back("a", now_s)
-        due_s = made.next_due_s()
+        due_s = made.ejected.pause_ends_s()
         assert due_s is not None
         pauses_s.append(round(due_s - now_s, 3))
         now_s = due_s
@@ -233,7 +233,7 @@ def test_a_pod_that_answers_again_is_forgiven() -> None:
     made.go("a", 0.1)
     made.come("b", now_s=0.2)
     made.back("b", 0.25)
-    assert made.next_due_s() == 0.3
+    assert made.ejected.pause_ends_s() == 0.3
 
 
 def test_many_requests_on_a_pod_that_was_gone_make_one_failure() -> None:
@@ -241,7 +241,7 @@ def test_many_requests_on_a_pod_that_was_gone_make_one_failure() -> None:
     made.come("a", "b")
     made.back("a", 0.0)
     made.back("b", 0.03)
-    assert made.next_due_s() == 0.05
+    assert made.ejected.pause_ends_s() == 0.05
 
 
 def test_a_pod_that_is_off_the_list_is_not_tried_again() -> None:
@@ -249,7 +249,7 @@ def test_a_pod_that_is_off_the_list_is_not_tried_again() -> None:
     made.come("a")
     made.back("a")
     made.listed("q")
-    assert made.next_due_s() is None
+    assert made.ejected.pause_ends_s() is None
 
 
 def test_a_request_that_comes_back_from_a_pod_off_the_list_leaves_no_pause() -> None:
@@ -257,14 +257,14 @@ def test_a_request_that_comes_back_from_a_pod_off_the_list_leaves_no_pause() -> 
     made.come("a")
     made.listed()
     made.back("a")
-    assert (made.next_due_s(), made.listed("q")) == (10.0, ["a@q"])
+    assert (made.admission.expires_s(), made.listed("q")) == (10.0, ["a@q"])
 
 
 def test_who_has_waited_too_long_is_out() -> None:
     made = held()
     made.come("a")
     made.come("b", now_s=1.0)
-    assert made.next_due_s() == 10.0
+    assert made.admission.expires_s() == 10.0
     assert (made.sent_away(10.0), made.level) == (["a"], 1)
 
 

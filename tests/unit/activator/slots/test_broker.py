@@ -136,7 +136,7 @@ def test_a_retry_waits_at_least_10_ms() -> None:
     come(second, 2)
     second.tick()
     assert asked_counts(world) == [(1, 1)]
-    assert second.router.next_due_s() == pytest.approx(0.01)
+    assert second.router.schedule.next_due_s() == pytest.approx(0.01)
     world.now_s = 0.01
     second.tick()
     assert asked_counts(world) == [(1, 1), (1, 2)]
@@ -150,7 +150,7 @@ def test_who_was_given_nothing_asks_again_after_100_ms() -> None:
     world.now_s = 0.05
     second.tick()
     assert asked_counts(world) == [(1, 1)]
-    assert second.router.next_due_s() == pytest.approx(0.1)
+    assert second.router.schedule.next_due_s() == pytest.approx(0.1)
     world.now_s = 0.1
     second.tick()
     assert asked_counts(world) == [(1, 1), (1, 1)]
@@ -163,7 +163,7 @@ def test_an_ask_that_says_nothing_new_waits_for_100_ms() -> None:
     second.tick()
     second.broker.settle(KEY, 0.05)
     assert asked_counts(world) == [(1, 1)]
-    assert second.router.next_due_s() == pytest.approx(0.1)
+    assert second.router.schedule.next_due_s() == pytest.approx(0.1)
 
 
 def test_who_waits_no_more_says_so() -> None:

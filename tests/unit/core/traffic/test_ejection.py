@@ -16,24 +16,24 @@ def listed(*addresses: str) -> EjectedPods[str]:
 def test_a_pod_that_fails_is_ejected_until_its_pause_is_over() -> None:
     made = listed("p", "q")
     assert made.failed("p", 1.0)
-    assert (made.addresses, made.next_due_s()) == ({"p"}, 1.05)
+    assert (made.addresses, made.pause_ends_s()) == ({"p"}, 1.05)
     assert not made.readmit(1.04)
     assert made.readmit(1.05)
-    assert (made.addresses, made.next_due_s()) == (set(), None)
+    assert (made.addresses, made.pause_ends_s()) == (set(), None)
 
 
 def test_another_failure_during_the_pause_changes_nothing() -> None:
     made = listed("p", "q")
     made.failed("p", 1.0)
     assert not made.failed("p", 1.04)
-    assert made.next_due_s() == 1.05
+    assert made.pause_ends_s() == 1.05
 
 
 def test_pauses_double_up_to_a_second_until_the_pod_answers() -> None:
     made, now_s, pauses_s = listed("p", "q"), 0.0, []
     for _ in range(7):
         made.failed("p", now_s)
-        due_s = made.next_due_s()
+        due_s = made.pause_ends_s()
         assert due_s is not None
         pauses_s.append(round(due_s - now_s, 3))
         now_s = due_s
@@ -41,7 +41,7 @@ def test_pauses_double_up_to_a_second_until_the_pod_answers() -> None:
     assert pauses_s == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
     made.note_response("p", now_s)
     made.failed("p", 10.0)
-    assert made.next_due_s() == 10.05
+    assert made.pause_ends_s() == 10.05
 
 
 def test_a_response_during_the_pause_does_not_end_it() -> None:
@@ -98,7 +98,7 @@ def test_a_silent_pod_is_ejected_for_longer_and_until_it_answers() -> None:
     made = listed("p", "q")
     assert made.silent("p", 0.0)
     assert not made.silent("p", 1.0)
-    assert made.next_due_s() == 5.0
+    assert made.pause_ends_s() == 5.0
     assert made.note_response("p", 2.0)
     assert made.addresses == set()
 
@@ -107,7 +107,7 @@ def test_pauses_of_a_silent_pod_double_up_to_a_minute() -> None:
     made, now_s, pauses_s = listed("p", "q"), 0.0, []
     for _ in range(6):
         made.silent("p", now_s)
-        due_s = made.next_due_s()
+        due_s = made.pause_ends_s()
         assert due_s is not None
         pauses_s.append(due_s - now_s)
         now_s = due_s
@@ -119,7 +119,7 @@ def test_a_pod_that_was_unreachable_can_turn_out_to_be_silent() -> None:
     made = listed("p", "q")
     made.failed("p", 0.0)
     assert made.silent("p", 0.01)
-    assert made.next_due_s() == 5.01
+    assert made.pause_ends_s() == 5.01
 
 
 def test_failures_in_a_row_count_from_the_first_and_one_of_another_kind_begins_again() -> None:
@@ -144,7 +144,7 @@ def test_a_pod_that_stays_listed_and_unreachable_for_hours_is_ejected_each_time(
     for _ in range(2_500):
         assert made.silent("p", now_s) if is_silent else made.failed("p", now_s)
         assert made.addresses == {"p"}
-        due_s = made.next_due_s()
+        due_s = made.pause_ends_s()
         assert due_s is not None
         assert due_s - now_s <= longest_s + 1e-6
         now_s = due_s

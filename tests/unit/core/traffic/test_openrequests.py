@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from serving.activator.queueing.outcome import Dispatch, Rejection, RejectionReason
 from serving.activator.queueing.throttler import RevisionThrottler
 from serving.core.settings.activator import ActivatorSettings
-from serving.core.traffic.breaker import ADMITTED, Granted, Queued
-from serving.core.traffic.openrequests import OpenRequests, RequestView, SharedSlots, ShareTerms
+from serving.core.traffic.admission import Admission, AdmissionTerms
+from serving.core.traffic.openrequests import OpenRequests, RequestView
+from serving.core.traffic.places import ADMITTED, Granted, Queued
 from tests.invariants import validate
 from tests.unit.activator.queueing.test_throttler import Held, pods_at, shown
 
@@ -41,7 +42,7 @@ class Stage(Held):
 
     @property
     def parked(self) -> list[str]:
-        return [request for request in "abcdefgh" if self.shared.requests.is_parked(request)]
+        return [request for request in "abcdefgh" if self.admission.is_parked(request)]
 
 
 def test_open_requests_of_one_address_leave_slots_to_others() -> None:
@@ -111,11 +112,18 @@ def test_a_parked_request_whose_client_leaves_is_forgotten() -> None:
     assert (made.go("d"), made.level, made.parked) == ([], 3, [])
 
 
+def test_a_parked_request_that_leaves_lets_another_begin_where_one_became_whole() -> None:
+    made = Stage()
+    made.open(*"abcde")
+    made.whole |= {"a"}
+    assert (made.go("d"), made.parked) == (["e@p"], [])
+
+
 def test_a_parked_request_waits_no_longer_than_the_queue() -> None:
     made = Stage()
     made.open(*"abc")
     made.open("d", now_s=1.0)
-    assert made.next_due_s() == 11.0
+    assert made.admission.expires_s() == 11.0
     assert (made.sent_away(10.9), made.sent_away(11.0), made.level) == ([], ["d"], 3)
 
 
@@ -156,11 +164,11 @@ class Slow(Stage):
 
     def unread(self, *requests: str, now_s: float = 0.0) -> None:
         for request in requests:
-            self.shared.note(request, now_s, is_unread=True)
+            self.admission.record_reading(request, now_s, is_unread=True)
             validate(self)
 
     def read_on(self, request: str, now_s: float) -> None:
-        self.shared.note(request, now_s, is_unread=False)
+        self.admission.record_reading(request, now_s, is_unread=False)
 
 
 def test_an_address_that_reads_nothing_leaves_slots_to_others() -> None:
@@ -200,11 +208,11 @@ def test_beyond_its_share_those_that_read_nothing_are_cut_off_while_others_wait(
     made = Slow()
     made.come(*"abcdefgh")
     made.unread(*"abcd", now_s=1.0)
-    assert made.shared.late(9.0) == []
+    assert made.admission.late_readers(9.0) == []
     made.come("A", now_s=9.0)
-    assert made.shared.late(9.0) == ["a"]
+    assert made.admission.late_readers(9.0) == ["a"]
     assert made.go("a", 9.0) == ["A@p"]
-    assert made.shared.late(9.0) == []
+    assert made.admission.late_readers(9.0) == []
 
 
 def test_a_client_that_reads_is_not_cut_off() -> None:
@@ -213,10 +221,10 @@ def test_a_client_that_reads_is_not_cut_off() -> None:
     made.come("A")
     made.unread(*"abcd", now_s=1.0)
     made.read |= dict.fromkeys("abcd", 50_000)
-    assert made.shared.late(1.5) == []
-    assert made.shared.late(2.4) == []
+    assert made.admission.late_readers(1.5) == []
+    assert made.admission.late_readers(2.4) == []
     made.read |= dict.fromkeys("bcd", 60_000)
-    assert made.shared.late(2.5) == ["a"]
+    assert made.admission.late_readers(2.5) == ["a"]
 
 
 def test_a_client_that_reads_less_than_4_kib_a_second_reads_nothing() -> None:
@@ -224,17 +232,17 @@ def test_a_client_that_reads_less_than_4_kib_a_second_reads_nothing() -> None:
     made.come(*"abcdA")
     made.unread(*"abcd", now_s=1.0)
     made.read |= {"a": 4000, "b": 4200, "c": 4200, "d": 4200}
-    assert made.shared.late(2.0) == ["a"]
+    assert made.admission.late_readers(2.0) == ["a"]
 
 
 def test_the_only_slot_is_given_up_while_another_waits() -> None:
     made = Slow(slots=1)
     made.come("a")
     made.unread("a", now_s=1.0)
-    assert made.shared.late(5.0) == []
+    assert made.admission.late_readers(5.0) == []
     made.come("A", now_s=5.0)
-    assert made.shared.requests.check_period_s == 0.25
-    assert made.shared.late(5.0) == ["a"]
+    assert made.admission.readers_check_s == 0.25
+    assert made.admission.late_readers(5.0) == ["a"]
     assert shown(made, made.finish("a", 5.0, has_response=False)) == ["A@p"]
 
 
@@ -247,10 +255,10 @@ def test_who_was_cut_off_while_others_waited_has_a_twentieth_of_the_time_from_th
     assert made.come("b", now_s=1.0) == ["b@p"]
     made.unread("b", now_s=1.0)
     made.come("B", now_s=1.0)
-    assert made.shared.requests.check_period_s == 0.0125
-    assert (made.shared.late(1.04), made.shared.late(1.05)) == ([], ["b"])
+    assert made.admission.readers_check_s == 0.0125
+    assert (made.admission.late_readers(1.04), made.admission.late_readers(1.05)) == ([], ["b"])
     made.read["b"] = 300
-    assert made.shared.late(1.06) == []
+    assert made.admission.late_readers(1.06) == []
 
 
 def test_who_left_while_none_waited_has_all_of_the_time() -> None:
@@ -260,7 +268,7 @@ def test_who_left_while_none_waited_has_all_of_the_time() -> None:
     made.finish("a", 0.5, has_response=False)
     made.come("b", "B", now_s=1.0)
     made.unread("b", now_s=1.0)
-    assert made.shared.late(1.9) == []
+    assert made.admission.late_readers(1.9) == []
 
 
 def test_a_client_that_need_not_read_is_counted_and_not_cut_off() -> None:
@@ -268,7 +276,7 @@ def test_a_client_that_need_not_read_is_counted_and_not_cut_off() -> None:
     made.come(*"abcdA")
     made.read |= dict.fromkeys("abcd")
     made.unread(*"abcd", now_s=1.0)
-    assert made.shared.late(99.0) == []
+    assert made.admission.late_readers(99.0) == []
     assert made.go("a") == ["A@p"]
 
 
@@ -276,7 +284,7 @@ def test_without_a_wait_none_is_cut_off() -> None:
     made = Slow(settings=msgspec.structs.replace(SETTINGS, unread_wait_max_s=0.0))
     made.come(*"abcdA")
     made.unread(*"abcd")
-    assert made.shared.late(99.0) == []
+    assert made.admission.late_readers(99.0) == []
 
 
 def test_an_address_that_was_cut_off_is_bounded_for_a_time() -> None:
@@ -285,7 +293,7 @@ def test_an_address_that_was_cut_off_is_bounded_for_a_time() -> None:
     made.unread("a")
     assert shown(made, made.finish("a", 10.0, has_response=False)) == []
     assert made.parked == ["e"]
-    made.shared.requests.forgive(39.9)
+    made.admission.refresh(39.9)
     assert shown(made, made.readmit(39.9)) == []
     assert shown(made, made.readmit(40.0)) == ["e@p"]
 
@@ -317,35 +325,35 @@ def test_what_does_not_run_and_who_is_unknown_is_not_counted() -> None:
     made.sender.pop("a")
     made.unread("a")
     made.read_on("a", 1.0)
-    assert not made.shared.requests.slow
+    assert not made.admission.has_slow_clients
 
 
 def test_without_a_bound_unread_responses_are_not_counted() -> None:
     made = Slow(slots=0)
     made.come("a")
     made.unread("a")
-    assert (made.shared.requests.slow, made.shared.late(9.0)) == ({}, [])
+    assert (made.admission.has_slow_clients, made.admission.late_readers(9.0)) == (False, [])
 
 
-def slots(capacity: int | None = 2) -> SharedSlots[str]:
+def slots(capacity: int | None = 2) -> Admission[str]:
     view = RequestView[str](client_of=lambda one: one[0])
-    terms = ShareTerms(share_max=0.5, unread_wait_max_s=1.0, depth_max=9, wait_max_s=9.0)
-    return SharedSlots(terms, capacity=capacity, view=view)
+    terms = AdmissionTerms(share_max=0.5, unread_wait_max_s=1.0, depth_max=9, wait_max_s=9.0)
+    return Admission(terms, capacity=capacity, view=view)
 
 
 def test_the_end_of_a_request_gives_its_slot_to_a_parked_one() -> None:
     made = slots()
     assert made.arrive("a1", 0.0, client="a") is ADMITTED
     assert isinstance(made.arrive("a2", 1.0, client="a"), Queued)
-    assert made.leave("a1", 3.0, has_response=True) == [Granted(request_id="a2", waited_s=2.0)]
-    assert made.leave("a2", 3.0, has_response=False) == ()
+    assert made.end("a1", 3.0, has_response=True) == [Granted(request_id="a2", waited_s=2.0)]
+    assert made.end("a2", 3.0, has_response=False) == ()
 
 
 def test_a_parked_request_that_ends_gives_no_slot() -> None:
     made = slots()
     made.arrive("a1", 0.0, client="a")
     made.arrive("a2", 0.0, client="a")
-    assert made.leave("a2", 1.0, has_response=False) == ()
+    assert made.end("a2", 1.0, has_response=False) == ()
 
 
 def test_a_parked_request_that_becomes_whole_passes_the_share() -> None:
@@ -366,12 +374,10 @@ def test_parked_and_queued_requests_expire() -> None:
 
 
 def test_it_shows_its_requests() -> None:
-    made: OpenRequests[str] = OpenRequests(
-        ShareTerms(share_max=0.75, unread_wait_max_s=1.0, depth_max=9, wait_max_s=9.0), view=RequestView()
-    )
-    made.take("r", "a")
+    made = OpenRequests[str](share_max=0.75, unread_wait_max_s=1.0, view=RequestView())
+    made.add("r", "a")
     assert (repr(made), made.next_allowed(4)) == ("OpenRequests(1 of 1 clients)", None)
-    assert made.leave("unknown") is None
+    assert made.remove("unknown") is None
 
 
 @given(st.lists(st.tuples(st.sampled_from("owfur"), st.integers(0, 15)), max_size=80), st.integers(1, 5))
@@ -395,7 +401,7 @@ def test_one_address_never_takes_all_slots_and_none_is_lost(steps: list[tuple[st
         elif step == "w":
             whole.add(number)
         elif step in "ur":
-            made.shared.note(number, float(now_s) / 100, is_unread=step == "u")
+            made.admission.record_reading(number, float(now_s) / 100, is_unread=step == "u")
         validate(made)
         assert made.level == len(inside)
         for client in (0, 1):

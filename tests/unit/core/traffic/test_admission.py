@@ -3,32 +3,25 @@
 import pytest
 
 from serving.core.model.errors import IllegalTransition
-from serving.core.traffic.breaker import (
-    ADMITTED,
-    Admitted,
-    Breaker,
-    Granted,
-    Queued,
-    QueueLimit,
-    Rejected,
-    TimedOut,
-)
+from serving.core.traffic.admission import Admission, AdmissionTerms
+from serving.core.traffic.places import ADMITTED, Admitted, Granted, Queued, QueueLimit, Rejected
 from tests.invariants import validate
 
 
-def breaker(
+def admission(
     capacity: int | None = 2, *, depth_max: int = 3, wait_max_s: float = 30.0, depth_bytes_max: int | None = None
-) -> Breaker[str]:
-    return Breaker(capacity=capacity, depth_max=depth_max, wait_max_s=wait_max_s, depth_bytes_max=depth_bytes_max)
+) -> Admission[str]:
+    terms = AdmissionTerms(depth_max=depth_max, wait_max_s=wait_max_s, depth_bytes_max=depth_bytes_max)
+    return Admission(terms, capacity=capacity)
 
 
 def filled(
     names: str, capacity: int | None = 2, *, depth_max: int = 3, wait_max_s: float = 30.0, now_s: float = 0.0
-) -> Breaker[str]:
-    """A breaker with one request for each letter."""
-    made = breaker(capacity, depth_max=depth_max, wait_max_s=wait_max_s)
+) -> Admission[str]:
+    """An admission with one request for each letter."""
+    made = admission(capacity, depth_max=depth_max, wait_max_s=wait_max_s)
     for name in names:
-        made.admit(name, now_s)
+        made.arrive(name, now_s)
     validate(made)
     return made
 
@@ -38,27 +31,27 @@ def granted(*names: str, waited_s: float = 1.0) -> list[Granted[str]]:
 
 
 def test_a_request_with_a_free_slot_runs() -> None:
-    assert breaker().admit("a", 0.0) == Admitted()
+    assert admission().arrive("a", 0.0) == Admitted()
 
 
 def test_a_request_without_a_free_slot_waits_at_the_end_of_the_queue() -> None:
-    assert filled("abc").admit("d", 5.0) == Queued(position=2, deadline_s=35.0)
+    assert filled("abc").arrive("d", 5.0) == Queued(position=2, deadline_s=35.0)
 
 
 def test_a_request_without_a_place_is_refused_with_the_depth() -> None:
-    assert filled("abcde").admit("f", 0.0) == Rejected(
+    assert filled("abcde").arrive("f", 0.0) == Rejected(
         limited_by=QueueLimit.COUNT, depth=3, depth_max=3, depth_bytes=0, depth_bytes_max=None
     )
 
 
 def test_with_10_slots_and_100_places_the_111th_at_once_is_refused() -> None:
-    made: Breaker[int] = Breaker(capacity=10, depth_max=100, wait_max_s=30.0)
-    responses = [type(made.admit(number, 0.0)) for number in range(111)]
+    made = Admission[int](AdmissionTerms(depth_max=100, wait_max_s=30.0), capacity=10)
+    responses = [type(made.arrive(number, 0.0)) for number in range(111)]
     assert responses == [Admitted] * 10 + [Queued] * 100 + [Rejected]
 
 
 def test_a_queue_of_depth_0_refuses_who_cannot_run() -> None:
-    assert isinstance(filled("ab", depth_max=0).admit("c", 0.0), Rejected)
+    assert isinstance(filled("ab", depth_max=0).arrive("c", 0.0), Rejected)
 
 
 def test_without_a_limit_all_run() -> None:
@@ -70,31 +63,31 @@ def test_with_capacity_0_all_wait() -> None:
 
 
 def test_the_queue_is_bounded_in_bytes() -> None:
-    made = breaker(0, depth_bytes_max=100)
-    made.admit("a", 0.0, weight_bytes=60)
-    assert made.admit("b", 0.0, weight_bytes=41) == Rejected(
+    made = admission(0, depth_bytes_max=100)
+    made.arrive("a", 0.0, weight_bytes=60)
+    assert made.arrive("b", 0.0, weight_bytes=41) == Rejected(
         limited_by=QueueLimit.BYTES, depth=1, depth_max=3, depth_bytes=60, depth_bytes_max=100
     )
 
 
 def test_a_request_that_just_fits_the_bytes_waits() -> None:
-    made = breaker(0, depth_bytes_max=100)
-    made.admit("a", 0.0, weight_bytes=60)
-    assert isinstance(made.admit("b", 0.0, weight_bytes=40), Queued)
+    made = admission(0, depth_bytes_max=100)
+    made.arrive("a", 0.0, weight_bytes=60)
+    assert isinstance(made.arrive("b", 0.0, weight_bytes=40), Queued)
 
 
 def test_the_bytes_of_a_request_that_runs_at_once_are_not_counted() -> None:
-    made = breaker(1, depth_bytes_max=100)
-    assert made.admit("a", 0.0, weight_bytes=1000) is ADMITTED
+    made = admission(1, depth_bytes_max=100)
+    assert made.arrive("a", 0.0, weight_bytes=1000) is ADMITTED
 
 
-@pytest.mark.parametrize("leaving", ["cancel", "grant", "expire"])
+@pytest.mark.parametrize("leaving", ["withdraw", "grant", "expire"])
 def test_who_leaves_the_queue_gives_its_bytes_back(leaving: str) -> None:
-    made = breaker(0, depth_bytes_max=100)
-    made.admit("a", 0.0, weight_bytes=100)
+    made = admission(0, depth_bytes_max=100)
+    made.arrive("a", 0.0, weight_bytes=100)
     match leaving:
-        case "cancel":
-            made.cancel("a", 0.0)
+        case "withdraw":
+            made.withdraw("a", 0.0)
         case "grant":
             made.set_capacity(1, 0.0)
         case "expire":
@@ -109,29 +102,29 @@ def test_a_freed_slot_goes_to_who_waits_longest() -> None:
 def test_a_newcomer_does_not_pass_who_waits() -> None:
     made = filled("abc")
     made.release("a", 1.0)
-    assert isinstance(made.admit("d", 1.0), Queued)
+    assert isinstance(made.arrive("d", 1.0), Queued)
 
 
 def test_a_released_slot_is_free_for_a_newcomer_when_the_queue_is_empty() -> None:
     made = filled("ab")
     made.release("a", 1.0)
-    assert made.admit("c", 1.0) is ADMITTED
+    assert made.arrive("c", 1.0) is ADMITTED
 
 
 def test_a_client_that_leaves_the_queue_frees_its_place() -> None:
     made = filled("abcde")
-    made.cancel("d", 1.0)
-    assert made.admit("f", 1.0) == Queued(position=3, deadline_s=31.0)
+    made.withdraw("d", 1.0)
+    assert made.arrive("f", 1.0) == Queued(position=3, deadline_s=31.0)
 
 
 def test_a_client_that_leaves_the_queue_is_never_granted() -> None:
     made = filled("abcd")
-    made.cancel("c", 1.0)
+    made.withdraw("c", 1.0)
     assert made.release("a", 1.0) == granted("d")
 
 
 def test_a_client_that_leaves_while_it_runs_frees_its_slot() -> None:
-    assert filled("abc").cancel("a", 1.0) == granted("c")
+    assert filled("abc").end("a", 1.0, has_response=False) == granted("c")
 
 
 def test_more_capacity_grants_in_order() -> None:
@@ -162,11 +155,8 @@ def test_from_10_to_4_slots_the_7th_release_grants() -> None:
 
 def test_who_waited_for_as_long_as_allowed_times_out_in_order() -> None:
     made = filled("abcd")
-    made.admit("e", 10.0)
-    assert made.expire(30.5) == [
-        TimedOut(request_id="c", waited_s=30.5),
-        TimedOut(request_id="d", waited_s=30.5),
-    ]
+    made.arrive("e", 10.0)
+    assert made.expire(30.5) == ["c", "d"]
 
 
 def test_no_request_times_out_before_the_wake_time() -> None:
@@ -175,24 +165,23 @@ def test_no_request_times_out_before_the_wake_time() -> None:
 
 def test_the_wake_time_is_when_the_oldest_times_out() -> None:
     made = filled("abc", now_s=0.1, wait_max_s=0.2)
-    wake_s = made.next_wake_s()
+    wake_s = made.expires_s()
     assert wake_s is not None
-    assert [one.request_id for one in made.expire(wake_s)] == ["c"]
+    assert made.expire(wake_s) == ["c"]
 
 
 def test_there_is_no_wake_time_while_the_queue_is_empty() -> None:
-    assert filled("ab").next_wake_s() is None
+    assert filled("ab").expires_s() is None
 
 
 def test_a_slot_freed_before_expire_goes_to_the_oldest_though_late() -> None:
     assert filled("abc").release("a", 31.0) == granted("c", waited_s=31.0)
 
 
-@pytest.mark.parametrize("call", ["release", "cancel"])
-def test_what_is_not_inside_can_be_released_and_cancelled_without_effect(call: str) -> None:
+def test_a_request_that_is_not_inside_can_be_released_and_withdrawn_without_effect() -> None:
     made = filled("abc")
     before = repr(made)
-    assert list(getattr(made, call)("z", 1.0)) == []
+    assert (made.release("z", 1.0), made.withdraw("z", 1.0), made.end("z", 1.0, has_response=False)) == ((), None, ())
     assert repr(made) == before
 
 
@@ -209,27 +198,42 @@ def test_what_waits_cannot_be_released() -> None:
 
 @pytest.mark.parametrize(("name", "phase"), [("a", "running"), ("c", "waiting")])
 def test_what_is_inside_cannot_come_again(name: str, phase: str) -> None:
-    with pytest.raises(IllegalTransition, match=f"request '{name}': admit in phase {phase}"):
-        filled("abc").admit(name, 1.0)
+    with pytest.raises(IllegalTransition, match=f"request '{name}': arrive in phase {phase}"):
+        filled("abc").arrive(name, 1.0)
 
 
-def test_the_counts_tell_what_became_of_everyone() -> None:
+def test_it_shows_its_requests() -> None:
     made = filled("abcdefg", capacity=2, depth_max=4)
-    made.release("a", 1.0)
-    made.cancel("d", 1.0)
-    made.admit("h", 1.0)
-    made.expire(30.0)
-    assert repr(made) == (
-        "Breaker(running 2 of 2, waiting 1 of 4, bytes 0, finished 1, cancelled 1, timed out 2, refused 1)"
-    )
+    made.requeue("a", 1.0)
+    assert repr(made) == "Admission(running 2 of 2, requeued 1, waiting 4 of 4, bytes 0, parked 0)"
+
+
+def test_a_requeued_request_goes_before_the_queue_and_keeps_its_slot() -> None:
+    made = filled("abc")
+    made.requeue("a", 1.0)
+    # Its pod is gone: the other slot is in use.
+    assert (made.set_capacity(1, 1.0), made.waiting_count, made.waiting_since_s) == ([], 2, 0.0)
+    assert made.release("b", 2.0) == granted("a")
+    assert made.release("a", 3.0) == granted("c", waited_s=3.0)
+    validate(made)
+
+
+def test_a_requeued_request_expires_and_can_be_withdrawn() -> None:
+    made = filled("abc")
+    made.requeue("a", 1.0)
+    made.requeue("b", 2.0)
+    made.set_capacity(0, 2.0)
+    assert made.withdraw("b", 3.0) == []
+    assert (made.expires_s(), made.expire(30.9), made.expires_s(), made.expire(31.0)) == (30.0, ["c"], 31.0, ["a"])
+    validate(made)
 
 
 @pytest.mark.parametrize("capacity", [-1, -10])
 def test_a_negative_capacity_is_our_bug(capacity: int) -> None:
     with pytest.raises(AssertionError, match=str(capacity)):
-        breaker(capacity)
+        admission(capacity)
     with pytest.raises(AssertionError, match=str(capacity)):
-        breaker().set_capacity(capacity, 0.0)
+        admission().set_capacity(capacity, 0.0)
 
 
 def test_validate_tells_a_request_that_was_lost() -> None:

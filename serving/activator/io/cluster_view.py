@@ -56,7 +56,8 @@ class ClusterView:
         slices = Reflector(cluster, ENDPOINT_SLICE, label_selector=REVISION_LABEL, on_change=self._slice_changed)
         revisions = Reflector(cluster, REVISION, on_change=self._revision_changed)
         routes = Reflector(cluster, ROUTE, on_change=self._route_changed)
-        self._revisions, self._routes = revisions, routes
+        self._revisions = revisions
+        self._routes = routes
         mappings = Reflector(cluster, DOMAIN_MAPPING, on_change=self._mapping_changed)
         claims = Reflector(cluster, CLUSTER_DOMAIN_CLAIM, on_change=self._claim_changed)
         self._reflectors = (revisions, slices, routes, mappings, claims)

@@ -115,5 +115,6 @@ class Ticker(Generic[RequestId]):
             self._later = asyncio.get_running_loop().call_later(max(0.0, due_s - self._clock()), self._tick_later)
 
     def _tick_later(self) -> None:
-        self._later, self._later_s = None, math.inf
+        self._later = None
+        self._later_s = math.inf
         self._tick()

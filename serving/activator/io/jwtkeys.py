@@ -185,7 +185,10 @@ class KeySet:
     def __init__(self, url: str, issuer: str, *, clock: Callable[[], float], held_max: int = 1_000) -> None:
         self.keys: dict[str, SigningKey] = {}
         self.failure = ""
-        self._url, self._issuer, self._clock, self._held_max = url, issuer, clock, held_max
+        self._url = url
+        self._issuer = issuer
+        self._clock = clock
+        self._held_max = held_max
         self._fetched_s = self._asked_s = -math.inf
         self._held: list[Callable[[], None]] = []
         self._tasks = TaskOwner()

@@ -45,7 +45,9 @@ class NamedPorts:
     def __init__(
         self, server: HttpServer, handler: Handler, *, make: Callable[[HttpServer, Wiring], asyncio.Protocol]
     ) -> None:
-        self._server, self._handler, self._make = server, handler, make
+        self._server = server
+        self._handler = handler
+        self._make = make
         self.claims: dict[str, NamedPort] = {}
         self._open: set[tuple[str, int]] = set()
         self._refused: set[tuple[str, int]] = set()

@@ -32,7 +32,8 @@ class RequestFacts(msgspec.Struct, kw_only=True):
 
     def fail(self, failed_by: str, why: str) -> None:
         """Note who failed the request last, and why."""
-        self.failed_by, self.why = failed_by, why
+        self.failed_by = failed_by
+        self.why = why
 
 
 class RequestEnd(msgspec.Struct, frozen=True, kw_only=True):

@@ -209,7 +209,8 @@ class RevisionThrottler(Generic[RequestId]):
             first_free_max = self._settings.first_free_concurrency_max
             policy = policy_for(container_concurrency, first_free_concurrency_max=first_free_max)
             self.balancer = Balancer(policy, random=self._random)
-        self.pods, self.slots_per_pod = pods, container_concurrency
+        self.pods = pods
+        self.slots_per_pod = container_concurrency
         self._slots = None if slots is None else dict(slots)
         self.ejected.set_listed(pods)
         return self._settle(now_s, has_changed=True)

@@ -103,7 +103,8 @@ class PolicyBook:
     def __init__(
         self, *, keys: Callable[[], Iterable[RevisionKey]], scaler: Callable[[RevisionKey], Scaler | None]
     ) -> None:
-        self._keys, self._scaler = keys, scaler
+        self._keys = keys
+        self._scaler = scaler
 
     def costs(self, key: RevisionKey, now_s: float) -> PolicyCosts | None:
         """Costs of both policies for a revision; None for a class without a policy."""

@@ -199,8 +199,10 @@ class AutoscalerDaemon:
         self.address: tuple[str, int] = ("", 0)
         self.is_serving = asyncio.Event()
         self._settings = settings
-        self._cluster, self._key = cluster, key
-        self._election, self._me = election or ElectionSettings(), me
+        self._cluster = cluster
+        self._key = key
+        self._election = election or ElectionSettings()
+        self._me = me
 
     async def run(self, stop: asyncio.Event, *, listener: socket.socket | None = None) -> None:
         """Receive stats and decide until ``stop`` is set. ``listener`` is a bound socket that replaces the address."""

@@ -29,7 +29,9 @@ class MemoryWatch:
         on_change: Callable[[RevisionKey], None],
     ) -> None:
         self.shortage = MemoryShortage()
-        self._entries, self._settings, self._on_change = entries, settings, on_change
+        self._entries = entries
+        self._settings = settings
+        self._on_change = on_change
         self._failure = ""
 
     async def run(self) -> None:

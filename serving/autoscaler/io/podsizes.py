@@ -60,7 +60,9 @@ class PodSizes:
         pod: Callable[[str, str], Object | None],
         used: Callable[[PodKey, float], Mapping[str, Resources]],
     ) -> None:
-        self._cluster, self._pod, self._used = cluster, pod, used
+        self._cluster = cluster
+        self._pod = pod
+        self._used = used
         self._wanted: dict[PodKey, _Sleep] = {}
         self._busy: dict[PodKey, _Pod] = {}
         self._tasks = TaskOwner()

@@ -78,7 +78,8 @@ class PolicyClient:
         self._cluster = cluster
         self._settings = settings
         self._statuses: WorkQueue[PolicyKey] = WorkQueue("policies", on_error=self._failed)
-        self._sharing, self._group = sharing, group
+        self._sharing = sharing
+        self._group = group
         self._written: dict[PolicyKey, tuple[float, Object]] = {}
         self._is_failure_logged = False
         self._learning = learning

@@ -103,7 +103,8 @@ class Sender:
         self._counts.frames += 1
         second = int(at_s)
         if second != self._second:
-            self._second, self._second_count = second, 0
+            self._second = second
+            self._second_count = 0
         self._second_count += 1
         if self._second_count > self._frames_max:
             self._counts.flooding_frames += 1

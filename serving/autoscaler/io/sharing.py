@@ -77,7 +77,8 @@ class Relay:
         self.relayed_count = 0
         self.ownerless_count = 0
         self.peers: Peers | None = None
-        self._sharing, self._group = sharing, group
+        self._sharing = sharing
+        self._group = group
         self._waiting: dict[str, list[RelayedStat]] = {}
 
     @property

@@ -98,7 +98,8 @@ class StatsServer:
         self.host_names = sharing.host_names
         self.reviewer = sharing.reviewer
         self.issuer = sharing.issuer
-        self._pod, self._announce = sharing.pod, sharing.announce
+        self._pod = sharing.pod
+        self._announce = sharing.announce
         self._pace = AnnouncementPace()
         self._key = key
         self._decisions = decisions

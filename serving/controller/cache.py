@@ -70,7 +70,8 @@ class ControllerCache:
 
         ``proxy`` are those of queue-proxies; None leaves them as they are.
         """
-        self.settings, self.scaling = settings, scaling
+        self.settings = settings
+        self.scaling = scaling
         if self.sidecar is not None:
             proxy = proxy or self.sidecar.proxy
             self.sidecar = msgspec.structs.replace(self.sidecar, settings=settings.sidecar, proxy=proxy)

@@ -64,7 +64,8 @@ class Controller:
         metrics: ControllerMetrics | None = None,
     ) -> None:
         self._metrics = metrics
-        self._settings, self._scaling = settings or ControllerSettings(), scaling or AutoscalerSettings()
+        self._settings = settings or ControllerSettings()
+        self._scaling = scaling or AutoscalerSettings()
         objects = functools.partial(objects_map, cluster)
         self._cache = ControllerCache(self._settings, self._scaling, sidecar=sidecar, objects_map=objects)
         retries = WorkQueueSettings(retry_max_s=self._settings.retry_delay_max_s)
@@ -111,7 +112,8 @@ class Controller:
         sidecar = self._cache.sidecar
         has_other_proxy = sidecar is not None and proxy not in (None, sidecar.proxy)
         if has_other_proxy or (settings, scaling) != (self._settings, self._scaling):
-            self._settings, self._scaling = settings, scaling
+            self._settings = settings
+            self._scaling = scaling
             self._wake(self._cache.reconfigure(settings, scaling, proxy))
 
     def report(self, note: Note) -> None:

@@ -26,7 +26,8 @@ class ConcurrencyLimit:
 
     def __init__(self, *, low: int, high: int) -> None:
         assert 1 <= low <= high
-        self._low, self._high = low, high
+        self._low = low
+        self._high = high
         self._limit = float(low)
         self._is_doubling = True
         self._baseline_s: float | None = None

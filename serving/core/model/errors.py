@@ -52,7 +52,10 @@ class NewerFormat(InvalidValue):
     """A frame, message or file in a newer format than this program reads. ``action`` is what the operator does."""
 
     def __init__(self, *, what: str, version: int, known: int, action: str) -> None:
-        self.what, self.version, self.known, self.action = what, version, known, action
+        self.what = what
+        self.version = version
+        self.known = known
+        self.action = action
         super().__init__(
             text=f"{what} of format {version}", expected=f"readable here: this program knows up to {known}; {action}"
         )

@@ -195,7 +195,8 @@ class BudgetBook:
         """Divide by these budgets from now on."""
         if budgets != self.budgets:
             claims, self._claims = self._claims, {}
-            self.budgets, self._division = budgets, None
+            self.budgets = budgets
+            self._division = None
             self._used.clear()
             self._asked.clear()
             for key, claim in claims.items():

@@ -258,7 +258,8 @@ class RevisionSlo:
             self._own = self.outcome = None
             return spec
         if spec != self._own:
-            self._own, self._state = spec, SloState(since_s=now_s)
+            self._own = spec
+            self._state = SloState(since_s=now_s)
         if ready_count and not self._ready_count:
             # Requests that waited for the first pod say nothing of its target.
             self._state = msgspec.structs.replace(self._state, since_s=now_s + _RECENT_S / 2)

@@ -93,7 +93,8 @@ class SilenceWatch(Generic[RequestId]):
             for request, pod in in_flight.items()
             if request not in begun
         }
-        self._begun, self._checked_s = begun, now_s
+        self._begun = begun
+        self._checked_s = now_s
         needed = min(_REQUESTS_MIN, slots_per_pod or _REQUESTS_MIN)
         patience_s = max(after_s, self._slowest_s * _SLOW_FACTOR) * (1 if needed == _REQUESTS_MIN else _FEW_FACTOR)
         since_s = now_s - patience_s

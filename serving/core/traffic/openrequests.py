@@ -58,7 +58,8 @@ class _ReadProgress(msgspec.Struct, kw_only=True):
             or self.read_bytes is None
             or read_bytes - self.read_bytes > _READ_RATE_MIN * (now_s - self.since_s)
         ):
-            self.read_bytes, self.since_s = read_bytes, now_s
+            self.read_bytes = read_bytes
+            self.since_s = now_s
 
 
 class _SlowClient(msgspec.Struct, Generic[RequestId], kw_only=True):

@@ -216,7 +216,8 @@ class _RevisionRecords:
 
     def _fail(self, record: RequestRecord, now_s: float) -> None:
         if now_s - self._second >= 1:
-            self._second, self._failed_count = now_s, 0
+            self._second = now_s
+            self._failed_count = 0
         self._failed_count += 1
         if self._failed_count <= _FAILED_PER_S_MAX:
             self._failed.append(record)

@@ -164,7 +164,8 @@ class GapHistory:
             if not name.isdecimal() or int(name) >= len(counts) or not 0 <= count <= _DUMPED_MAX:
                 raise InvalidValue(text=f"{name}: {count}", expected="a bin of gaps and how many it has")
             counts[int(name)] = count
-        self._counts, self._weight = counts, 1.0
+        self._counts = counts
+        self._weight = 1.0
         self.gap_count = max(round(float(counts.sum())), int(bool(dumped)))
 
 

@@ -66,8 +66,10 @@ class AdaptivePolicy(RevisionPolicy):
         """``explains`` adds the figures for people to the advice, which cost more than the advice itself."""
         super().__init__()
         self._explains = explains
-        self._spec, self._settings = spec, settings.adaptive
-        self._prior, self._budget = prior, budget
+        self._spec = spec
+        self._settings = settings.adaptive
+        self._prior = prior
+        self._budget = budget
         self._gaps = GapHistory()
         self._idle: GapPlan | None = None
         self._regret = KeepRegret()
@@ -91,7 +93,9 @@ class AdaptivePolicy(RevisionPolicy):
 
     def update(self, spec: ScalingSpec) -> None:
         """Apply changed numbers of the revision."""
-        self._spec, self._idle, self._explained = spec, None, None
+        self._spec = spec
+        self._idle = None
+        self._explained = None
 
     def observe(self, second: SecondOfLoad) -> None:
         """Record a completed second; seconds without load may be skipped."""
@@ -123,7 +127,8 @@ class AdaptivePolicy(RevisionPolicy):
             # Long enough for the pod to be removed: count the requests that would have waited for a new one.
             if self._woken_second is not None:
                 self._arrivals_per_start += _WOKEN_WEIGHT * (max(1.0, self._woken_count) - self._arrivals_per_start)
-            self._woken_second, self._woken_count = number, 0.0
+            self._woken_second = number
+            self._woken_count = 0.0
         self._gaps.record(gap_s)
         self._prior.record(gap_s, weight=min(1.0, _PRIOR_GAPS / self._gaps.gap_count))
 
@@ -190,7 +195,8 @@ class AdaptivePolicy(RevisionPolicy):
         is_new = self._gaps.gap_count != self._saved_count
         if not is_new or (self._saved_at_s is not None and 0 <= now_s - self._saved_at_s < _SAVE_PERIOD_S):
             return None
-        self._saved_at_s, self._saved_count = now_s, self._gaps.gap_count
+        self._saved_at_s = now_s
+        self._saved_count = self._gaps.gap_count
         return msgspec.json.encode(self._gaps.dump() | self._regret.dump()).decode()
 
     def load(self, learnt: str) -> None:

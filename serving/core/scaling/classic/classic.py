@@ -114,7 +114,8 @@ class ClassicScaler:
                 idle_s=idle_ns / NANOSECONDS_PER_SECOND,
             )
         if self._panic_ns is not None and now_ns - self._panic_ns > _nanoseconds(settings.stable_window_s):
-            self._panic_ns, self._panic_count_max = None, 0.0
+            self._panic_ns = None
+            self._panic_count_max = 0.0
         if not sums.stable_pod_count:
             return NoData(missing="no point in the stable window")
         return self._from_windows(sums, settings, target_concurrency=target_concurrency, now_ns=now_ns)
@@ -132,7 +133,8 @@ class ClassicScaler:
             self._panic_ns = now_ns
         is_panicking = self._panic_ns is not None
         if is_panicking and panic and panic.pod_count > self._panic_count_max:
-            self._panic_count_max, self._panic_ns = panic.pod_count, now_ns
+            self._panic_count_max = panic.pod_count
+            self._panic_ns = now_ns
         wanted_count = self._panic_count_max if is_panicking else stable.pod_count
         return ClassicDecision(
             desired_count=max(1, math.ceil(wanted_count)),

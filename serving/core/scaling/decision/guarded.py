@@ -133,7 +133,8 @@ class GuardedPolicy(RevisionPolicy):
 
     def _count_overruns(self, now_s: float) -> None:
         if self._overrun_count >= _OVERRUNS_MAX:
-            self._overrun_count, self._left_out_until_s = 0, now_s + _LEFT_OUT_S
+            self._overrun_count = 0
+            self._left_out_until_s = now_s + _LEFT_OUT_S
 
     def _checked(self, answer: object, view: PolicyView) -> Advice:
         """The answer as advice, with at least one pod for requests in flight. Raises ``ValueError`` or ``TypeError``."""

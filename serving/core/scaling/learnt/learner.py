@@ -133,7 +133,9 @@ class TargetLearner:
         safe = max(_TARGET_MIN, _KILLED_RATIO * self._peak)
         self.state.killed = safe if self.state.killed is None else min(safe, self.state.killed)
         # Earlier measurements describe the pod's usage too poorly.
-        self._peak, self._is_new, self._checked_s = 0.0, True, None
+        self._peak = 0.0
+        self._is_new = True
+        self._checked_s = None
 
     def update(
         self, spec: ScalingSpec, limits: Resources, *, period_s: float, total_max: float, now_s: float
@@ -145,7 +147,8 @@ class TargetLearner:
         own, spec = spec, in_flight(spec)
         checked_s = self._checked_s
         if self._is_new and (checked_s is None or not 0 <= now_s - checked_s < period_s):
-            self._checked_s, self._is_new = now_s, False
+            self._checked_s = now_s
+            self._is_new = False
             if checked_s is not None or self.state.killed is not None:
                 self._learn(spec, limits, total_max)
         return learnt_target(self.state, own, total_max=total_max)
@@ -162,7 +165,8 @@ class TargetLearner:
             self._saved_s = now_s
         if not self._is_settled and 0 <= now_s - self._saved_s < _SAVE_PERIOD_S:
             return None
-        self._saved_total, self._saved_s = total, now_s
+        self._saved_total = total
+        self._saved_s = now_s
         return msgspec.json.encode(self.state).decode()
 
     def load(self, learnt: str) -> None:
@@ -311,7 +315,8 @@ class RevisionTarget:
             now_s=now_s,
         )
         if learnt != self.learnt:
-            self.learnt, self.spec = learnt, with_target(self._own, learnt, self._learner.state)
+            self.learnt = learnt
+            self.spec = with_target(self._own, learnt, self._learner.state)
 
     def due_save(self, now_s: float) -> str | None:
         """The learnt state as text for ``load``; None without changes, or after a recent save."""

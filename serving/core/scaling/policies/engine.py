@@ -45,7 +45,9 @@ class PolicyCalendar:
 
     def __init__(self, name: str, schedules: Sequence[Schedule], state_at: StateAt) -> None:
         """``name`` is the policy's."""
-        self._name, self._schedules, self._state_at = name, schedules, state_at
+        self._name = name
+        self._schedules = schedules
+        self._state_at = state_at
         self._seen: list[tuple[float, ScheduleState]] = []
 
     @property

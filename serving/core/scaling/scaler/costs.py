@@ -85,7 +85,8 @@ class DayCosts:
             raise InvalidValue(text=text, expected=expected) from error
         if not saved.hours or not all(0 <= cost <= _COST_MAX for row in saved.hours.values() for cost in row):
             raise InvalidValue(text=text, expected=expected)
-        self._hour, self._since_s = max(saved.hours), saved.since_s
+        self._hour = max(saved.hours)
+        self._since_s = saved.since_s
         self._columns = array("f", bytes(4 * _HOURS * _WIDTH))
         for hour, row in saved.hours.items():
             if hour > self._hour - _HOURS:

@@ -56,7 +56,8 @@ class PolicyRegistry:
     ) -> None:
         """``run`` bounds the time of each call of a user's policy."""
         self._classes = dict(classes or {})
-        self._find, self._run = find, run
+        self._find = find
+        self._run = run
 
     @property
     def names(self) -> tuple[str, ...]:

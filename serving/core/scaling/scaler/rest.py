@@ -29,7 +29,8 @@ class Periods:
     __slots__ = ("made_s", "period_s")
 
     def __init__(self, period_s: float) -> None:
-        self.made_s, self.period_s = 0.0, period_s
+        self.made_s = 0.0
+        self.period_s = period_s
 
     def at(self, at_s: float) -> float:
         """The first period at or after a time, but after the last decision."""

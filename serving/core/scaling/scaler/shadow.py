@@ -73,7 +73,9 @@ class PolicyShadow:
     ) -> None:
         """The shadow starts with the existing pods."""
         self.policy = policy
-        self._spec, self._quirks, self._period_s = spec, settings.quirks, settings.decision_period_s
+        self._spec = spec
+        self._quirks = settings.quirks
+        self._period_s = settings.decision_period_s
         self.wall_offset_s = wall_offset_s
         self._step_max_s = max(_STEP_MAX_S, _STEP_MAX_PERIODS * settings.decision_period_s)
         self._windows = RevisionWindows(_first_metric(spec), quirks=settings.quirks)
@@ -92,7 +94,8 @@ class PolicyShadow:
         self._at_s = now_s
         self._decided_s = -math.inf
         self._costs = DayCosts(now_s + wall_offset_s)
-        self._saved_hour, self._has_new_costs = self._costs.hour, False
+        self._saved_hour = self._costs.hour
+        self._has_new_costs = False
 
     @property
     def scale(self) -> int:
@@ -108,7 +111,8 @@ class PolicyShadow:
 
     def update(self, spec: ScalingSpec, now_s: float) -> None:
         """Apply changed numbers of the revision."""
-        self._spec, self._recheck_s = spec, now_s
+        self._spec = spec
+        self._recheck_s = now_s
         self.policy.update(spec)
         self._windows.resize(_first_metric(spec), now_s)
 
@@ -146,7 +150,9 @@ class PolicyShadow:
 
         ``in_flight`` is the load in flight now; None if it is not known.
         """
-        self._present_scale, self._ready_count, self._start_s = present_scale, ready_count, start_s
+        self._present_scale = present_scale
+        self._ready_count = ready_count
+        self._start_s = start_s
         self._count(now_s)
         self._in_flight = in_flight
         observes = self.policy.observes
@@ -170,7 +176,8 @@ class PolicyShadow:
         """The costs as text for ``load``, once an hour and when ``is_now``; otherwise None."""
         if not self._has_new_costs or (self._costs.hour == self._saved_hour and not is_now):
             return None
-        self._saved_hour, self._has_new_costs = self._costs.hour, False
+        self._saved_hour = self._costs.hour
+        self._has_new_costs = False
         return self._costs.dump()
 
     def load(self, text: str) -> None:

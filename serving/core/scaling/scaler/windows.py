@@ -50,14 +50,16 @@ class RevisionWindows:
     def resize(self, spec: ScalingSpec, now_s: float) -> None:
         """Apply changed numbers of the revision. Another metric starts with an empty window."""
         if spec.metric != self._metric.name:
-            self._metric, self._windows = spec.load_metric, _windows_of(spec, self._quirks)
+            self._metric = spec.load_metric
+            self._windows = _windows_of(spec, self._quirks)
         else:
             _resize(self._windows, spec, now_s)
         self._resize_further(spec, now_s)
 
     def reset(self, spec: ScalingSpec) -> None:
         """Drop the recorded load."""
-        self._windows, self._further = _windows_of(spec, self._quirks), {}
+        self._windows = _windows_of(spec, self._quirks)
+        self._further = {}
         self._resize_further(spec, 0.0)
 
     def contents(self) -> WindowContents:

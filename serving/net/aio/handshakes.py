@@ -35,7 +35,8 @@ class Handshakes:
 
     def __init__(self, context: ssl.SSLContext, *, per_address_max: int = 64, total_max: int = 256) -> None:
         self._context = context
-        self._per_address_max, self._total_max = per_address_max, total_max
+        self._per_address_max = per_address_max
+        self._total_max = total_max
         self._tasks = TaskOwner()
         # In the order of their arrival.
         self._addresses: dict[asyncio.Task[None], str] = {}

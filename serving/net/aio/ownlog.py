@@ -35,7 +35,9 @@ class OwnLog:
     """The log file of this process. ``check`` rotates it, or reopens it, when that is due."""
 
     def __init__(self, path: Path, *, bytes_max: int, files_max: int) -> None:
-        self._path, self._bytes_max, self._files_max = path, bytes_max, files_max
+        self._path = path
+        self._bytes_max = bytes_max
+        self._files_max = files_max
         self.is_ours = bytes_max > 0 and self._identity() == self._present()
         """Whether the standard output is this file, and has a maximum: otherwise ``check`` does nothing."""
 

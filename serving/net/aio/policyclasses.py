@@ -111,7 +111,8 @@ class BoundedCalls:
     """Runs each call for at most ``bound_s`` seconds. In the main thread a longer call is interrupted; in other threads it is only measured."""
 
     def __init__(self, *, bound_s: float = POLICY_TIME_MAX_S, clock: Callable[[], float] = steady_s) -> None:
-        self._bound_s, self._clock = bound_s, clock
+        self._bound_s = bound_s
+        self._clock = clock
         self._is_running = False
         self._is_interrupting = threading.current_thread() is threading.main_thread()
         if self._is_interrupting:

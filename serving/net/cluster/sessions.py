@@ -100,7 +100,8 @@ class LocalSession:
     """The server of ``serving up``."""
 
     def __init__(self, kubeconfig: str, server: LocalServer) -> None:
-        self._kubeconfig, self._server = kubeconfig, server
+        self._kubeconfig = kubeconfig
+        self._server = server
         tls = ssl.create_default_context(cadata=server.authority) if server.authority else True
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=_CONNECTIONS_MAX, ssl=tls, keepalive_timeout=_KEPT_S),
@@ -141,7 +142,8 @@ class LibrarySession:
     """Any other server, by the ``kubernetes`` package."""
 
     def __init__(self, kubeconfig: str | None, client: "ApiClient") -> None:
-        self._kubeconfig, self._client = kubeconfig, client
+        self._kubeconfig = kubeconfig
+        self._client = client
 
     async def send(
         self,

@@ -106,8 +106,15 @@ class RevisionRows:
     """The rows of one revision, each created on first use."""
 
     __slots__ = (
-        *("_by_class", "_cold", "_labels", "_metrics", "_queue"),
-        *("cold_starts", "cold_turn", "cold_until_s", "is_gone"),
+        "_by_class",
+        "_cold",
+        "_labels",
+        "_metrics",
+        "_queue",
+        "cold_starts",
+        "cold_turn",
+        "cold_until_s",
+        "is_gone",
     )
 
     def __init__(self, metrics: "ActivatorMetrics", labels: tuple[str, str, str]) -> None:

@@ -54,7 +54,8 @@ class AutoscalerMetrics:
         self.page = MetricsPage(AUTOSCALER_METRICS)
         self._keys = keys
         self._counts = counts
-        self._pods, self._costs = pods, costs
+        self._pods = pods
+        self._costs = costs
         self._has_old_names = has_old_names
         self._reporter = StatsReporter()
         self._latest: dict[tuple[str, str], RevisionNumbers] = {}

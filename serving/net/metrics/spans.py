@@ -41,8 +41,15 @@ class RequestTrace:
     """The ids of a traced request, and the times of its steps."""
 
     __slots__ = (
-        *("cold_until_s", "granted_s", "is_cold", "is_queued", "parent_id"),
-        *("refused", "server_id", "trace_id", "upstream_id"),
+        "cold_until_s",
+        "granted_s",
+        "is_cold",
+        "is_queued",
+        "parent_id",
+        "refused",
+        "server_id",
+        "trace_id",
+        "upstream_id",
     )
 
     def __init__(self, *, trace_id: int, parent_id: int, server_id: int, upstream_id: int) -> None:

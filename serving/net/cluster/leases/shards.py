@@ -112,7 +112,9 @@ class Shards:
     ) -> None:
         self.options = options
         self._cluster = cluster
-        self._on_won, self._on_lost, self._others = on_won, on_lost, others
+        self._on_won = on_won
+        self._on_lost = on_lost
+        self._others = others
         self._clock = clock
         self._names = [shard_name(options.daemon, shard, options.count) for shard in range(options.count)]
         self._electors = {name: _elector(cluster, options, name, clock=clock) for name in self._names}
@@ -121,7 +123,8 @@ class Shards:
         self._free_since_s: dict[int, float] = {}
         # Earliest time to give up another shard: one at a time, and not soon after taking over an abandoned one.
         self._let_go_at_s = -math.inf
-        self._is_due, self._stirred = asyncio.Event(), asyncio.Event()
+        self._is_due = asyncio.Event()
+        self._stirred = asyncio.Event()
         self._leases = Reflector(
             cluster,
             LEASE,

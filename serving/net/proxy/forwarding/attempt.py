@@ -55,25 +55,33 @@ class RequestBuffer:
         """Return all buffered pieces for an upstream, and keep them for a replay."""
         if not self._held:
             return b""
-        self._sent, self.can_replay = b"".join(self._held), True
-        self._held, self.held_bytes = [], 0
+        self._sent = b"".join(self._held)
+        self.can_replay = True
+        self._held = []
+        self.held_bytes = 0
         return self._sent
 
     def rewind(self) -> None:
         """Buffer the sent pieces again, for the next upstream."""
         assert self.can_replay
         if self._sent:
-            self._held, self.held_bytes = [self._sent], len(self._sent)
+            self._held = [self._sent]
+            self.held_bytes = len(self._sent)
             self._sent = b""
 
     def restore(self, body: bytes) -> None:
         """Buffer an unprocessed body again, for the next upstream."""
-        self._held, self._sent, self.can_replay = [body], b"", True
+        self._held = [body]
+        self._sent = b""
+        self.can_replay = True
         self.held_bytes = len(body)
 
     def drop(self) -> None:
         """Discard all pieces: the body is streamed from now on, or no longer needed."""
-        self._held, self._sent, self.held_bytes, self.can_replay = [], b"", 0, False
+        self._held = []
+        self._sent = b""
+        self.held_bytes = 0
+        self.can_replay = False
 
 
 class _NoBody(RequestBuffer):
@@ -137,8 +145,19 @@ class Attempt:
     """One attempt to send a request to one address. ``wire`` is the encoded head; with ``hears_marks`` our own hop is there."""
 
     __slots__ = (
-        *("_client", "_exchange", "_hears_marks", "_is_chunked", "_is_second", "_keep", "_pool", "_sink", "_wire"),
-        *("address", "head", "is_end_visible", "upstream"),
+        "_client",
+        "_exchange",
+        "_hears_marks",
+        "_is_chunked",
+        "_is_second",
+        "_keep",
+        "_pool",
+        "_sink",
+        "_wire",
+        "address",
+        "head",
+        "is_end_visible",
+        "upstream",
     )
 
     def __init__(

@@ -111,7 +111,8 @@ class EarlyEvents:
         """Turn a response of the proxy into an event. A 1xx comes too late."""
         status, (_, _, body) = int(data[9:12]), data.partition(b"\r\n\r\n")
         if status >= _OK:
-            self._has_begun, self._refusal = True, _Refusal(status)
+            self._has_begun = True
+            self._refusal = _Refusal(status)
             self.send_last(body, b"")
 
     def write_eof(self) -> None:

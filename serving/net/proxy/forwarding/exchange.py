@@ -136,11 +136,38 @@ class Exchange:
     """One request and its response."""
 
     __slots__ = (
-        *("_attempt", "_wiring", "awaits_body", "begun", "body", "client", "closing", "context", "head"),
-        *("is_continued", "is_held", "is_timed", "is_unread", "now_s", "outcome", "peer"),
-        *("phase", "request_complete", "request_trailers", "response_bytes", "response_headers", "response_wire"),
-        *("error_id", "is_cancelled", "response_marks"),
-        *("sent_s", "started_s", "status", "timeouts", "tunnel", "wait_until_s", "written_s"),
+        "_attempt",
+        "_wiring",
+        "awaits_body",
+        "begun",
+        "body",
+        "client",
+        "closing",
+        "context",
+        "error_id",
+        "head",
+        "is_cancelled",
+        "is_continued",
+        "is_held",
+        "is_timed",
+        "is_unread",
+        "now_s",
+        "outcome",
+        "peer",
+        "phase",
+        "request_complete",
+        "request_trailers",
+        "response_bytes",
+        "response_headers",
+        "response_marks",
+        "response_wire",
+        "sent_s",
+        "started_s",
+        "status",
+        "timeouts",
+        "tunnel",
+        "wait_until_s",
+        "written_s",
     )
 
     def __init__(self, client: Client, head: RequestHead, wiring: Wiring, *, peer: ClientPeer, now_s: float) -> None:
@@ -335,7 +362,8 @@ class Exchange:
 
     def take_body_end(self, payload: bytes, trailers: bytes) -> None:
         """Handle the last piece of the request's body, which may be empty, and the trailers."""
-        self.request_complete, self.request_trailers = True, trailers
+        self.request_complete = True
+        self.request_trailers = trailers
         attempt = self._attempt
         if attempt is None or attempt.upstream is None:
             self.take_body(payload)

@@ -147,7 +147,8 @@ class ReaderPace:
     def _move(self, now_s: float, written_bytes: int) -> None:
         unread_bytes = self.count_unread()
         read_bytes = self._unread_bytes - unread_bytes + written_bytes - self._written_bytes
-        self._unread_bytes, self._written_bytes = unread_bytes, written_bytes
+        self._unread_bytes = unread_bytes
+        self._written_bytes = written_bytes
         self._due_s = self._pace.extend(self._due_s, read_bytes, now_s)
 
     def count_unread(self) -> int:

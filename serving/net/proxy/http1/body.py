@@ -102,7 +102,15 @@ class ChunkedBody:
     """
 
     __slots__ = (
-        *("_extension_bytes", "_left", "_pending", "_step", "_steps_max", "done", "has_more", "is_costly", "rest"),
+        "_extension_bytes",
+        "_left",
+        "_pending",
+        "_step",
+        "_steps_max",
+        "done",
+        "has_more",
+        "is_costly",
+        "rest",
         "trailers",
     )
 

@@ -159,7 +159,10 @@ class HeadMemory:
                 keeps_underscores=self._keeps_underscores,
             )
         if len(raw) <= _REMEMBERED_BYTES_MAX:
-            self._raw, self._lines, self._texts, self._head = raw, lines, texts, head
+            self._raw = raw
+            self._lines = lines
+            self._texts = texts
+            self._head = head
         return head
 
 

@@ -126,7 +126,9 @@ class ResponseMemory:
             return known
         head = read_response_head(raw, method=method, header_count_max=header_count_max)
         if len(raw) <= _REMEMBERED_BYTES_MAX:
-            self._raw, self._is_of_head, self._head = raw, is_of_head, head
+            self._raw = raw
+            self._is_of_head = is_of_head
+            self._head = head
         return head
 
 

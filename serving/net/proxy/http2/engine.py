@@ -113,11 +113,36 @@ class Http2Engine:
     """The state machine of one connection. ``budget`` limits the peer."""
 
     __slots__ = (
-        *("_begun", "_block", "_block_count", "_block_ended", "_block_id", "_kept", "_preface_left"),
-        *("_blocked", "_closed", "_decoder", "_growth_left", "_highest_id", "_owner", "_peer_window", "_window_left"),
-        *("budget", "encoder", "has_more", "is_costly", "is_ended", "is_full", "is_server", "now_s"),
-        *("on_fault", "out", "peer_streams_max"),
-        *("send_left", "settings", "streams", "windows_left"),
+        "_begun",
+        "_block",
+        "_block_count",
+        "_block_ended",
+        "_block_id",
+        "_blocked",
+        "_closed",
+        "_decoder",
+        "_growth_left",
+        "_highest_id",
+        "_kept",
+        "_owner",
+        "_peer_window",
+        "_preface_left",
+        "_window_left",
+        "budget",
+        "encoder",
+        "has_more",
+        "is_costly",
+        "is_ended",
+        "is_full",
+        "is_server",
+        "now_s",
+        "on_fault",
+        "out",
+        "peer_streams_max",
+        "send_left",
+        "settings",
+        "streams",
+        "windows_left",
     )
 
     def __init__(
@@ -575,7 +600,9 @@ class Http2Engine:
         if flags & END_HEADERS:
             self._take_block(stream_id, payload, ended=bool(flags & END_STREAM))
             return
-        self._block_id, self._block_count, self._block = stream_id, 0, payload
+        self._block_id = stream_id
+        self._block_count = 0
+        self._block = payload
         self._block_ended = bool(flags & END_STREAM)
 
     def _continue(self, flags: int, stream_id: int, payload: bytes) -> None:

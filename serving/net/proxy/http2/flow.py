@@ -73,8 +73,17 @@ class EngineStream:
     """Flow-control state of one stream. Subclasses handle received frames."""
 
     __slots__ = (
-        *("ending", "has_ended", "is_done", "is_queued", "pending", "peer_ended", "send_left", "stream_id"),
-        *("trailers", "window_bytes", "window_left"),
+        "ending",
+        "has_ended",
+        "is_done",
+        "is_queued",
+        "peer_ended",
+        "pending",
+        "send_left",
+        "stream_id",
+        "trailers",
+        "window_bytes",
+        "window_left",
     )
 
     def __init__(self, stream_id: int, *, send_left: int, peer_ended: bool) -> None:

@@ -48,8 +48,21 @@ class StreamUpstream(EngineStream):
     """One request to the app and its response."""
 
     __slots__ = (
-        *("_begun", "_has_received", "_held", "_home", "_is_moving", "_kept", "_kept_bytes", "_left_bytes", "_link"),
-        *("_receiver", "_is_paused", "_was_moved", "_wire", "address", "is_reused"),
+        "_begun",
+        "_has_received",
+        "_held",
+        "_home",
+        "_is_moving",
+        "_is_paused",
+        "_kept",
+        "_kept_bytes",
+        "_left_bytes",
+        "_link",
+        "_receiver",
+        "_was_moved",
+        "_wire",
+        "address",
+        "is_reused",
         "sent_before_bytes",
     )
 
@@ -135,7 +148,8 @@ class StreamUpstream(EngineStream):
         receiver = self._receiver
         if receiver is None:
             return
-        self._has_received, self._kept = True, None
+        self._has_received = True
+        self._kept = None
         try:
             if self._begun:
                 if not ended:
@@ -217,9 +231,11 @@ class StreamUpstream(EngineStream):
         receiver, frames = self._receiver, self._kept
         if receiver is None or frames is None:
             return
-        self._link, self._is_moving = link, False
+        self._link = link
+        self._is_moving = False
         self.ending = self.has_ended = self.is_done = self.is_queued = self.peer_ended = False
-        self.pending, self.trailers = None, b""
+        self.pending = None
+        self.trailers = b""
         self._begin(receiver, b"".join(frames))
 
     def lost(self, reason: str, *, is_cancelled: bool = False, unseen: bool = False) -> None:
@@ -250,7 +266,8 @@ class StreamUpstream(EngineStream):
 
     def _is_counted(self, receiver: ResponseReceiver, payload: bytes) -> bool:
         """Count a piece of the response's body; False if it exceeds the declared length."""
-        self._has_received, self._kept = True, None
+        self._has_received = True
+        self._kept = None
         if not self._begun:
             self._break(receiver, BadResponse("a body without a head"))
             return False

@@ -40,8 +40,22 @@ class Connection(ResponseProtocol):
     sink: ClassVar[ResponseSink | None] = None
 
     __slots__ = (
-        *("_address", "_blank_skipped", "_body_bytes", "_body_pace", "_buffer", "_consuming", "_due_s", "_eof_due_s"),
-        *("_has_yielded", "_head_begun", "_heads", "_linger_end_s", "_lingering", "_paused", "_peer", "_reader"),
+        "_address",
+        "_blank_skipped",
+        "_body_bytes",
+        "_body_pace",
+        "_buffer",
+        "_consuming",
+        "_due_s",
+        "_eof_due_s",
+        "_has_yielded",
+        "_head_begun",
+        "_heads",
+        "_linger_end_s",
+        "_lingering",
+        "_paused",
+        "_peer",
+        "_reader",
     )
 
     def __init__(self, registry: Registry, wiring: Wiring) -> None:

@@ -134,7 +134,8 @@ class HttpServer:
         # A dict as a set with an order: the oldest idle connection is closed first.
         self._connections: dict[Member, None] = {}
         self._affordable_count = _affordable_count()
-        self._shed_count, self._shed_logged_s = 0, -math.inf
+        self._shed_count = 0
+        self._shed_logged_s = -math.inf
         self._per_address: dict[str, int] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self.sweep_s = math.inf

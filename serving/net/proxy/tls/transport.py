@@ -16,8 +16,16 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     """One end of a TLS connection. A subclass sets ``_outer`` and ``_records``, shakes hands, and then sets ``_app``."""
 
     __slots__ = (
-        *("_app", "_closing", "_eof_passed", "_identity", "_is_truncated", "_outer", "_outer_ended", "_paused"),
-        *("_records", "_write_ended"),
+        "_app",
+        "_closing",
+        "_eof_passed",
+        "_identity",
+        "_is_truncated",
+        "_outer",
+        "_outer_ended",
+        "_paused",
+        "_records",
+        "_write_ended",
     )
 
     def __init__(self) -> None:

@@ -100,11 +100,13 @@ class AppGauges:
         if _MARK in wire:
             match = _HEADER.search(wire)
             if match is not None:
-                self._gauges, self._at_s = read_gauges(match[1]), now_s
+                self._gauges = read_gauges(match[1])
+                self._at_s = now_s
 
     def take_page(self, page: bytes, now_s: float) -> None:
         """Read a page of metrics."""
-        self._page, self._page_at_s = read_page(page, self.names), now_s
+        self._page = read_page(page, self.names)
+        self._page_at_s = now_s
 
     def current(self, now_s: float) -> dict[str, float]:
         """The gauges that still count; those of a page take precedence over a header's."""

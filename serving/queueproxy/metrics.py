@@ -38,7 +38,8 @@ class RequestMetrics:
         self._buckets = [[0] * (len(BOUNDS_S) + 1) for _ in range(10)]
         self._sums_s = [0.0] * len(self._buckets)
         # As of the last call of ``take_responses``.
-        self._response_count, self._response_sum_s = 0, 0.0
+        self._response_count = 0
+        self._response_sum_s = 0.0
 
     def note(self, status: int, took_s: float) -> None:
         """Count a request that ended with a status, 0 for none, after ``took_s`` seconds."""

@@ -128,7 +128,8 @@ class TokenMeter:
         self._pass(now_s)
         period_s = self._at_s - self._since_s
         mean = self._integral / period_s if period_s else float(self._level)
-        self._integral, self._since_s = 0.0, self._at_s
+        self._integral = 0.0
+        self._since_s = self._at_s
         return mean
 
     def _pass(self, now_s: float) -> None:

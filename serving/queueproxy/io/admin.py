@@ -56,7 +56,8 @@ class AdminHandler:
         caller_key: str = "",
     ) -> None:
         self._pod = pod
-        self._caller_token, self._caller_key = caller_token, caller_key
+        self._caller_token = caller_token
+        self._caller_key = caller_key
         self._opens_queries = opens_queries
         self._tasks = TaskOwner()
         self._on_drain = on_drain

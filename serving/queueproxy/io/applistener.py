@@ -20,7 +20,8 @@ class ListenerCheck:
     """Checks listeners of one app: its own are sockets of ``user``, whom only this pod has (0: none), and of ``processes``."""
 
     def __init__(self, user: int, processes: Callable[[], Iterable[int]]) -> None:
-        self._user, self._processes = user, processes
+        self._user = user
+        self._processes = processes
         # Of sockets found in ``processes``.
         self._own: set[int] = set()
 

@@ -24,7 +24,10 @@ class CallFreezer:
     unfrozen = ""
 
     def __init__(self, calls: CallPair, app: Address, *, limit_s: float, marker: str) -> None:
-        self._calls, self._app, self._limit_s, self._marker = calls, app, limit_s, marker
+        self._calls = calls
+        self._app = app
+        self._limit_s = limit_s
+        self._marker = marker
 
     async def freeze(self) -> None:
         """Call the app's sleep."""

@@ -58,7 +58,9 @@ class Dormancy:
         on_change: Callable[[bool], None],
     ) -> None:
         assert spec.dormant_after_s is not None
-        self._after_s, self._clock, self._pod = spec.dormant_after_s, clock, pod
+        self._after_s = spec.dormant_after_s
+        self._clock = clock
+        self._pod = pod
         self._on_sleep = on_sleep
         self._on_change = on_change
         self._on_wake = on_wake

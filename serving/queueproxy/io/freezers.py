@@ -112,7 +112,8 @@ class SignalFreezer:
     unfrozen = ""
 
     def __init__(self, processes: ProcessFinder, *, marker: str, on_exit: Callable[[], None]) -> None:
-        self._processes, self._marker = processes, marker
+        self._processes = processes
+        self._marker = marker
         self._stopped: dict[int, int] = {}
         self._exits = ExitWatch(on_exit)
 
@@ -181,7 +182,8 @@ class CgroupFreezer:
     unfrozen = ""
 
     def __init__(self, place: FreezerPlace, processes: AppProcesses, *, on_exit: Callable[[], None]) -> None:
-        self._place, self._processes = place, processes
+        self._place = place
+        self._processes = processes
         self._exits = ExitWatch(on_exit)
         self._frozen: list[str] = []
 
@@ -289,7 +291,8 @@ class FirstFreezer:
     is_instant = True
 
     def __init__(self, first: Freezer, second: Freezer) -> None:
-        self._present, self._next = first, second
+        self._present = first
+        self._next = second
         self._error = ""
 
     @property
@@ -312,7 +315,8 @@ class FirstFreezer:
             _LOG.info("dormant.other_means", extra={"means": self._next.name, "error": str(error)})
             with contextlib.suppress(OSError):
                 self._present.thaw()
-            self._present, self._error = self._next, str(error)
+            self._present = self._next
+            self._error = str(error)
             await self._present.freeze()
 
     def thaw(self) -> None:

@@ -43,7 +43,8 @@ class PageOuts:
     """Moves the memory of one pod's app out when it has been frozen for a while."""
 
     def __init__(self, spec: PodSpec, *, swaps: str = "/proc/swaps") -> None:
-        self._spec, self._swaps = spec, swaps
+        self._spec = spec
+        self._swaps = swaps
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = TaskOwner()
         self._last: PageOut | None = None

@@ -49,7 +49,9 @@ class PodHandler(PodRequests[Exchange]):
         super().__init__(spec, clock=clock)
         self._reader_check: asyncio.TimerHandle | None = None
         self.tokens = _tokens_from(clock()) if spec.counts_tokens else None
-        self._app, self._tcp_ports, self._check = spec.app, spec.tcp_ports, listener_check(spec)
+        self._app = spec.app
+        self._tcp_ports = spec.tcp_ports
+        self._check = listener_check(spec)
         self._http = spec.settings.http
         self._relays: Pool | None = None
         self._extra = header_lines(REQUEST_REPORT) if spec.gauges else b""

@@ -93,7 +93,11 @@ class PodService:
         pipe: ReadinessPipe,
         numbers: Callable[[], list[str]] = list,
     ) -> None:
-        self._spec, self._pod, self._front, self._pipe, self._numbers = spec, pod, front, pipe, numbers
+        self._spec = spec
+        self._pod = pod
+        self._front = front
+        self._pipe = pipe
+        self._numbers = numbers
         self._credentials = credentials
         self._link: Link | None = None
         self._is_announced = False

@@ -116,7 +116,8 @@ class AppProcesses:
 
     def __init__(self, prefix: str, *, runner: int | None = None) -> None:
         """``runner`` is the process that adopts detached daemons, by default our own parent."""
-        self._prefix, self._runner = prefix, os.getppid() if runner is None else runner
+        self._prefix = prefix
+        self._runner = os.getppid() if runner is None else runner
 
     def find(self) -> tuple[list[ProcessEntry], frozenset[int]]:
         """All processes, parents first, and the ids of their roots."""

@@ -122,20 +122,26 @@ class AppCall:
     """A request, or a websocket, from its arrival to its end."""
 
     __slots__ = (
-        *("received_s", "has_response", "is_late", "is_tunnel", "owner", "proxied", "scope", "started_s", "status"),
-        *(
-            "gauges",
-            "has_spoken",
-            "held_s",
-            "written_s",
-            "_inbox",
-            "_is_left",
-            "_over",
-            "_send",
-            "_task",
-            "_timer",
-            "_wait",
-        ),
+        "_inbox",
+        "_is_left",
+        "_over",
+        "_send",
+        "_task",
+        "_timer",
+        "_wait",
+        "gauges",
+        "has_response",
+        "has_spoken",
+        "held_s",
+        "is_late",
+        "is_tunnel",
+        "owner",
+        "proxied",
+        "received_s",
+        "scope",
+        "started_s",
+        "status",
+        "written_s",
     )
 
     def __init__(  # noqa: PLR0913 - what a call is
@@ -151,7 +157,8 @@ class AppCall:
     ) -> None:
         self.owner = owner
         self.scope = scope
-        self.proxied, self.held_s = proxied, held_s
+        self.proxied = proxied
+        self.held_s = held_s
         self.started_s = self.written_s = self.received_s = owner.clock()
         self.status = 0
         """The status of the response; 0 before."""
@@ -298,7 +305,8 @@ class AppCall:
         if kind in {"http.response.start", "websocket.http.response.start"}:
             message = self._begun(message)
         elif kind == "websocket.accept":
-            self.status, self.is_tunnel = 101, True
+            self.status = 101
+            self.is_tunnel = True
             assert self._task is not None
             self.owner.became_tunnel(self._task)
         elif kind == "websocket.send":

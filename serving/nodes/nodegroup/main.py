@@ -61,7 +61,8 @@ class _WrittenGroups:
     def __call__(self) -> GroupReading:
         text = self._settings().node_groups
         if text != self._text:
-            self._text, self._reading = text, groups_of_text(text, where=_WHERE)
+            self._text = text
+            self._reading = groups_of_text(text, where=_WHERE)
             for problem in self._reading.problems:
                 _log.error("group.refused", extra={"problem": str(problem)})
             for problem in self._reading.ignored:

@@ -171,7 +171,8 @@ class LowRiskOverCommitment:
             load_risk = load_risk.with_columns(table.changed, self._load_risk(table, table.changed))
         else:
             load_risk = self._load_risk(table, slice(None))
-        self._kept, self._kept_version = load_risk, table.version
+        self._kept = load_risk
+        self._kept_version = table.version
         return load_risk
 
     def _load_risk(self, table: NodeTable, columns: IntArray | slice) -> LoadRisk:

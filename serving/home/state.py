@@ -45,7 +45,8 @@ class ApiCertificate:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.authority = folder / "authority.crt"
-        self._certificate, self._key = folder / "api.crt", folder / "api.key"
+        self._certificate = folder / "api.crt"
+        self._key = folder / "api.key"
 
     def make(self) -> str:
         """Create missing files; return the authority's certificate in PEM. Raises ``OSError``."""

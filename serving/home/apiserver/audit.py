@@ -131,7 +131,8 @@ class AuditLog:
 
     def _is_within_budget(self, now_s: float) -> bool:
         if now_s - self._second >= 1 or now_s < self._second:
-            self._second, self._strangers = now_s, 0
+            self._second = now_s
+            self._strangers = 0
         self._strangers += 1
         if self._strangers <= _STRANGERS_MAX:
             return True

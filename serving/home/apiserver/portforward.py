@@ -180,7 +180,9 @@ def _port(text: str) -> int:
 
 class _Forwarder:
     def __init__(self, socket: web.WebSocketResponse, connect: Connect, group: SupervisedTasks) -> None:
-        self._socket, self._connect, self._group = socket, connect, group
+        self._socket = socket
+        self._connect = connect
+        self._group = group
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._early: dict[int, list[bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()

@@ -163,9 +163,11 @@ class _ApiHandlers:
     ) -> None:
         self._cluster = cluster
         self._options = options
-        self._logs, self._pods = logs, pods
+        self._logs = logs
+        self._pods = pods
         self._guard = guard
-        self._large_bodies, self._large_lists = LargeBodies(), LargeBodies()
+        self._large_bodies = LargeBodies()
+        self._large_lists = LargeBodies()
 
     async def health(self, _: web.Request) -> web.Response:
         """``/healthz`` and similar: the loop runs."""

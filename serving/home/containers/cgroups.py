@@ -171,7 +171,8 @@ class PodCgroups:
     """The cgroups of the containers of a pod, also of those that are processes. Without a ``tree`` there are none."""
 
     def __init__(self, tree: CgroupTree | None, pod_id: str) -> None:
-        self._tree, self._pod_id = tree, pod_id
+        self._tree = tree
+        self._pod_id = pod_id
         self._oom_kills: dict[str, int] = {}
         self.refused: dict[str, list[str]] = {}
         """The limits that no cgroup enforces, by container."""

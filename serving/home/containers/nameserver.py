@@ -131,7 +131,8 @@ class QueryCounts:
         """Count a query of the pod at an address; return whether it is within the bound."""
         second = int(now_s)
         if second != self._second:
-            self._second, self._counts = second, Counter()
+            self._second = second
+            self._counts = Counter()
         self._counts[address] += 1
         return self._counts[address] <= self._second_max
 
@@ -148,7 +149,10 @@ class NameServer:
         named: Callable[[], Container[str]] = tuple,
         resolv_conf: Path = Path("/etc/resolv.conf"),
     ) -> None:
-        self._address, self._responses, self._hosts, self._resolv_conf = address, responses, hosts, resolv_conf
+        self._address = address
+        self._responses = responses
+        self._hosts = hosts
+        self._resolv_conf = resolv_conf
         self._named = named
         self._tasks = TaskOwner()
         self._queries = QueryCounts()

@@ -172,7 +172,8 @@ class AheadNetworks:
     """Creates networks ahead of pods. ``networks`` is None if pods share the machine's. ``run`` does the work."""
 
     def __init__(self, locations: PodLocations, networks: PodNetworks | None) -> None:
-        self._locations, self._networks = locations, networks
+        self._locations = locations
+        self._networks = networks
         self._ready: list[PodLocation] = []
         self._wanted = asyncio.Event()
 

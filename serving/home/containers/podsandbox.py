@@ -91,8 +91,13 @@ class PodSandbox:
         folder: Path,
         hosts: str = "",
     ) -> None:
-        self._host, self._manifest, self._images, self._pod_id = host, manifest, images, pod_id
-        self._location, self._folder, self._hosts = location, folder, hosts
+        self._host = host
+        self._manifest = manifest
+        self._images = images
+        self._pod_id = pod_id
+        self._location = location
+        self._folder = folder
+        self._hosts = hosts
         self.cgroups = PodCgroups(host.cgroups, pod_id)
 
     @property

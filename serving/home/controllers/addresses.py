@@ -88,7 +88,9 @@ class HostsFiles:
     def __init__(
         self, cluster: Cluster, folder: Path, settings: Callable[[], ControllerSettings], *, inner_port: int
     ) -> None:
-        self._folder, self._settings, self._gateway = folder, settings, machine_gateway(inner_port)
+        self._folder = folder
+        self._settings = settings
+        self._gateway = machine_gateway(inner_port)
         self._routes = Reflector(cluster, ROUTE, on_change=lambda _: self._changed.set())
         self._namespaces = Reflector(cluster, NAMESPACE, on_change=self._follow_namespace)
         self._changed = asyncio.Event()

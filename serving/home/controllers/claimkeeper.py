@@ -44,7 +44,8 @@ class ClaimKeeper:
     """Runs until cancelled."""
 
     def __init__(self, cluster: Cluster, volumes: Path) -> None:
-        self._cluster, self._volumes = cluster, volumes
+        self._cluster = cluster
+        self._volumes = volumes
         self._claims = Reflector(cluster, PERSISTENT_VOLUME_CLAIM, on_change=lambda change: self._queue.add(change.key))
         self._queue: WorkQueue[Key] = WorkQueue("claims")
         # What the folders hold that no quota bounds.

@@ -115,7 +115,8 @@ class EventAges:
     """The Events of a store by last write, to find those too old or too many."""
 
     def __init__(self, *, age_max_s: float = _EVENT_AGE_MAX_S, count_max: int = _EVENT_COUNT_MAX) -> None:
-        self._age_max_s, self._count_max = age_max_s, count_max
+        self._age_max_s = age_max_s
+        self._count_max = count_max
         self._written: dict[Key, tuple[float, str]] = {}
 
     def put(self, seen: WatchEvent, *, now_s: float) -> None:

@@ -227,7 +227,9 @@ class _Digest:
     """Reads a file up to a bound, and computes the digest."""
 
     def __init__(self, file: IO[bytes], bytes_max: int) -> None:
-        self._file, self._bytes_left, self._bytes_max = file, bytes_max, bytes_max
+        self._file = file
+        self._bytes_left = bytes_max
+        self._bytes_max = bytes_max
         self._digest = hashlib.sha256()
 
     def read(self, size: int) -> bytes:

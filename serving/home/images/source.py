@@ -26,7 +26,8 @@ class ImagePins:
     """The pins in a store's folder. A key is REVISION/CONTAINER, with the revision's uid."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._path = folder, folder / "pins.json"
+        self._folder = folder
+        self._path = folder / "pins.json"
 
     def get(self, key: str) -> str:
         """The id of the image that a key is pinned to; "" without one."""
@@ -75,7 +76,8 @@ class ImageSource:
     """Returns images from the store, and pulls missing ones by each puller in turn."""
 
     def __init__(self, store: ImageStore, pullers: tuple[Puller, ...] = ()) -> None:
-        self.store, self._pins = store, ImagePins(store.folder)
+        self.store = store
+        self._pins = ImagePins(store.folder)
         self._pullers = pullers
         self._tasks = TaskOwner()
         self._pulling: dict[tuple[str, bytes], asyncio.Task[StoredImage]] = {}

@@ -39,7 +39,8 @@ class ImageUnavailable(ServingError):
     """An image is unavailable. ``reason`` is the container's waiting reason in Kubernetes."""
 
     def __init__(self, image: str, why: str, *, reason: str = "ErrImagePull") -> None:
-        self.reason, self.why = reason, why
+        self.reason = reason
+        self.why = why
         super().__init__(f"image {image}: {why}")
 
 

@@ -81,7 +81,8 @@ class RestartPauses:
     """Computes the pauses before restarts of a failing container."""
 
     def __init__(self, settings: RestartSettings, end_count: int = 0) -> None:
-        self._settings, self.end_count = settings, end_count
+        self._settings = settings
+        self.end_count = end_count
 
     def after(self, lived_s: float) -> float:
         """The pause after one more end. Runs of 1 s: 0, 1, 2, 4, ..., 32, 60 and 60 again. After a run of 30 s: 0."""
@@ -131,7 +132,9 @@ class ContainerKeeper:
     ) -> None:
         # Of the first process alone: the end of a later start is not reported to what restores its weight.
         self._niceness = niceness
-        self._runtime, self._spec, self._stop = runtime, spec, stop
+        self._runtime = runtime
+        self._spec = spec
+        self._stop = stop
         self._sleep = sleep or AppSleep()
         # Why we end the process, as a reason and a message.
         self._exit_reason = self._exit_message = ""
@@ -291,7 +294,8 @@ class ContainerKeeper:
                 if state.verdict is ProbeVerdict.FAILED and plan.kind is not ProbeKind.READINESS:
                     message = f"{plan.kind} of {self._spec.start.name} failed {_times(state.failures)}: {failure}"
                     self._spec.on_warning(UNHEALTHY_REASON, message)
-                    self._exit_reason, self._exit_message = UNHEALTHY_REASON, message
+                    self._exit_reason = UNHEALTHY_REASON
+                    self._exit_message = message
                     assert self.process is not None
                     await self.process.end(grace_s=_KILLED_BY_US_GRACE_S)
                     return False

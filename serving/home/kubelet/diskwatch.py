@@ -61,7 +61,9 @@ class DiskWatch:
     """Watches the disk use of one kubelet's pods, and counts those evicted in ``pauses``."""
 
     def __init__(self, node: NodeContext, pods: Callable[[], Collection[PodRun]], pauses: ReplacementPauses) -> None:
-        self._node, self._pods, self._pauses = node, pods, pauses
+        self._node = node
+        self._pods = pods
+        self._pauses = pauses
 
     async def run(self) -> None:
         """Check periodically until cancelled."""

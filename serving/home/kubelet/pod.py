@@ -87,7 +87,9 @@ class PodRun:
         self.grace_s: float | None = None
         self.evicted = ""  # Why it is evicted.
         self.began_s = now_s()
-        self._node, self.manifest, self._note = node, manifest, note
+        self._node = node
+        self.manifest = manifest
+        self._note = note
         self.keepers: dict[str, ContainerKeeper] = {}
         self.inputs: dict[str, ContainerInput] = {}
         self._states: dict[str, ContainerState] = {}
@@ -100,7 +102,8 @@ class PodRun:
         self._proxy_name = QUEUE_PROXY
         self._unready: Unready | None = None
         self.turn = node.pacer.turn_of(manifest, runs_already=note is not None)
-        self._is_dirty, self._is_urgent = asyncio.Event(), asyncio.Event()
+        self._is_dirty = asyncio.Event()
+        self._is_urgent = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"PodRun({self.key[0]}/{self.key[1]}, {'ready' if self.is_ready else 'not ready'})"

@@ -88,7 +88,9 @@ class ProcessPod:
 
     def __init__(self, setup: PodSetup) -> None:
         self.setup = setup
-        self.network, self.resolver, self.hosts = "", "", setup.hosts
+        self.network = ""
+        self.resolver = ""
+        self.hosts = setup.hosts
         self.port = setup.location.port
         """The port of the app."""
         self.tcp_ports = setup.tcp_ports
@@ -335,8 +337,10 @@ class NetworkedPod(ProcessPod):
 
     def __init__(self, setup: PodSetup, sandbox: PodSandbox) -> None:
         super().__init__(setup)
-        self.network, self.resolver = sandbox.network, sandbox.resolver
-        self.hosts, self.port = sandbox.hosts, sandbox.port
+        self.network = sandbox.network
+        self.resolver = sandbox.resolver
+        self.hosts = sandbox.hosts
+        self.port = sandbox.port
         self.tcp_ports = {
             container_port: container_port if self.network else own for container_port, own in self.tcp_ports.items()
         }
@@ -361,7 +365,9 @@ class ContainerPod(NetworkedPod):
 
     def __init__(self, setup: PodSetup, sandbox: PodSandbox) -> None:
         super().__init__(setup, sandbox)
-        self._sandbox, self.is_rootless, self.cgroups = sandbox, sandbox.is_rootless, sandbox.cgroups
+        self._sandbox = sandbox
+        self.is_rootless = sandbox.is_rootless
+        self.cgroups = sandbox.cgroups
 
     @property
     def app_user(self) -> int | None:

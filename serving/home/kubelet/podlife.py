@@ -94,8 +94,10 @@ class ReadinessExplainer:
         on_change: Callable[[Unready | None], None],
         on_event: Callable[[str, str], None],
     ) -> None:
-        self._containers, self._is_ready = containers, is_ready
-        self._on_change, self._on_event = on_change, on_event
+        self._containers = containers
+        self._is_ready = is_ready
+        self._on_change = on_change
+        self._on_event = on_event
         self._seen: Unready | None = None
         self._seen_count = 0
 
@@ -115,7 +117,8 @@ class ReadinessExplainer:
         if unready == self._seen:
             self._seen_count += 1
         else:
-            self._seen, self._seen_count = unready, 1
+            self._seen = unready
+            self._seen_count = 1
             self._on_change(unready and await self._with_log(unready, log))
         if unready and self._seen_count == _CHECKS_BEFORE_EVENT:
             whole = await self._with_log(unready, log)

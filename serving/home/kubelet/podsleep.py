@@ -43,7 +43,8 @@ class AppSleep:
 
     def reach(self, admin: tuple[str, int], *, secret: str) -> None:
         """Set the address of its queue-proxy for orders, and the pod's secret."""
-        self._admin, self._secret = admin, secret
+        self._admin = admin
+        self._secret = secret
 
     def report(self, *, is_dormant: bool) -> None:
         """Record a report of the queue-proxy."""

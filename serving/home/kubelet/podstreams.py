@@ -183,7 +183,8 @@ class LocalPodStreams:
     """The pods of one kubelet."""
 
     def __init__(self, kubelet: Kubelet, logs: FilePodLogs) -> None:
-        self._kubelet, self._logs = kubelet, logs
+        self._kubelet = kubelet
+        self._logs = logs
 
     async def execute(self, namespace: str, pod: str, options: ExecOptions) -> ExecSession:
         """Run a command in a container."""
@@ -226,8 +227,12 @@ class LocalPodStreams:
 
 class _Executed:
     def __init__(self, process: TemplateProcess, stdio: Stdio) -> None:
-        self._process, self._stdio = process, stdio
-        self.output, self.write, self.end_input, self.resize = stdio.output, stdio.write, stdio.end_input, stdio.resize
+        self._process = process
+        self._stdio = stdio
+        self.output = stdio.output
+        self.write = stdio.write
+        self.end_input = stdio.end_input
+        self.resize = stdio.resize
 
     async def exit_code(self) -> int:
         code = await asyncio.shield(self._process.ended)
@@ -241,7 +246,9 @@ class _Executed:
 
 class _Attached:
     def __init__(self, process: TemplateProcess, lines: AsyncIterator[bytes], stdin: ContainerInput | None) -> None:
-        self._process, self._lines, self._stdin = process, lines, stdin
+        self._process = process
+        self._lines = lines
+        self._stdin = stdin
         self._writer = None if stdin is None else stdin.attach()
 
     async def output(self) -> AsyncGenerator[tuple[int, bytes], None]:

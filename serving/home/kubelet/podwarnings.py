@@ -77,7 +77,9 @@ class PodWarnings:
     """Warnings about one pod. ``group`` runs deferred ones."""
 
     def __init__(self, cluster: Cluster, manifest: Object, group: SupervisedTasks) -> None:
-        self._cluster, self._manifest, self._group = cluster, manifest, group
+        self._cluster = cluster
+        self._manifest = manifest
+        self._group = group
 
     def send_later(self, reason: str, message: str) -> None:
         """Write a warning without waiting for the store."""

@@ -78,7 +78,8 @@ class StartTurn:
     """
 
     def __init__(self, pacer: StartPacer, pod: PodStart, *, is_held: bool) -> None:
-        self._pacer, self._pod = pacer, pod
+        self._pacer = pacer
+        self._pod = pod
         self._settled = asyncio.Event()
         self.is_held = is_held
 

@@ -204,7 +204,8 @@ class ContainerInput:
     """One FIFO. ``ordered`` makes it before the container starts."""
 
     def __init__(self, path: Path, *, is_once: bool) -> None:
-        self.path, self.is_once = path, is_once
+        self.path = path
+        self.is_once = is_once
         self._held = -1
 
     def ordered(self, start: StartProcess, *, is_new: bool) -> StartProcess:

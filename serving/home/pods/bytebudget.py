@@ -20,7 +20,9 @@ class ByteBudget:
     """A count of bytes up to a bound; ``what`` names it in errors."""
 
     def __init__(self, what: str, bytes_max: int = ENVIRONMENT_BYTES_MAX) -> None:
-        self._what, self._bytes_max, self.spent = what, bytes_max, 0
+        self._what = what
+        self._bytes_max = bytes_max
+        self.spent = 0
 
     def spend(self, byte_count: int) -> None:
         """Count bytes before they are made. Raises ``InvalidValue`` beyond the bound."""

@@ -39,7 +39,8 @@ class LogTimes:
                 sizes[path] = size
                 if size and size != self._sizes.get(path):
                     _append(times_of(Path(path)), f"{size} {wall_s:.2f}\n")
-        self._sizes, self._folders = sizes, set(folders)
+        self._sizes = sizes
+        self._folders = set(folders)
 
 
 def _logs_in(folder: Path) -> Iterator[tuple[str, int]]:

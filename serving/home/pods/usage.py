@@ -201,7 +201,8 @@ class UsageReporter:
         sessions = await asyncio.to_thread(_read_all, pods) if pods else {}
         at_s, at = now_s(), stamp()
         window_s, before = at_s - self._at_s, self._sessions
-        self._at_s, self._sessions = at_s, sessions
+        self._at_s = at_s
+        self._sessions = sessions
         by_node: dict[str, list[SessionUsage]] = {}
         if not self._is_per_node:
             await self._report_node(at, window_s)

@@ -54,7 +54,8 @@ class ContainerLaunch:
         assert launch is not None, "the order of a container"
         self.order = order
         self.end_s = time.monotonic() + _LAUNCH_MAX_S
-        self._pid_file, self._errors = Path(launch.pid_file), Path(launch.error_log)
+        self._pid_file = Path(launch.pid_file)
+        self._errors = Path(launch.error_log)
         self._pid_file.unlink(missing_ok=True)
         self._errors.unlink(missing_ok=True)
         streams = open_streams(order)
@@ -264,7 +265,9 @@ class Launches:
         started: Callable[[StartProcess, ProcessRecord | OSError], None],
     ) -> None:
         self._records = records
-        self._watch, self._unwatch, self._started = watch, unwatch, started
+        self._watch = watch
+        self._unwatch = unwatch
+        self._started = started
         self._running: dict[_Key, Start] = {}
         self._deferred: list[Order] = []
         # By process id: a container may end before the runtime that started it does, and an app before its start is noticed.

@@ -105,7 +105,8 @@ class PodSignals:
     """Signals apps that may sleep. A frozen process handles a signal only once it runs again."""
 
     def __init__(self, freezers: PodFreezers | None, records: ProcessRecords) -> None:
-        self._freezers, self._records = freezers, records
+        self._freezers = freezers
+        self._records = records
 
     def send(self, process: ProcessRecord, number: int) -> None:
         """Signal a process, and thaw its app."""

@@ -163,8 +163,11 @@ class PreloadedApps:
         unwatch: Callable[[socket.socket], object],
         warn: Warn,
     ) -> None:
-        self._records, self._owner = records, owner
-        self._watch, self._unwatch, self._warn = watch, unwatch, warn
+        self._records = records
+        self._owner = owner
+        self._watch = watch
+        self._unwatch = unwatch
+        self._warn = warn
         self._apps: dict[str, _PreloadedApp] = {}
         self._starting: dict[str, StartProcess] = {}
         self._checked_s = 0.0

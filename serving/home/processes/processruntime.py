@@ -60,8 +60,11 @@ class TemplateProcess:
         on_warning: Callable[[str, str], None] | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
-        self._host, self._pod, self._name = host, pod, name
-        self._on_ready, self._on_warning = on_ready, on_warning
+        self._host = host
+        self._pod = pod
+        self._name = name
+        self._on_ready = on_ready
+        self._on_warning = on_warning
         self.pid = 0
         self.started: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[int] = loop.create_future()
@@ -181,7 +184,8 @@ class ProcessRuntime:
                 _settle(process.started, None)
                 _settle(process.ended, _KILLED)
         if not self.connected.is_set():
-            self._held, self.held = processes, have.pods
+            self._held = processes
+            self.held = have.pods
             self.connected.set()
             return
         for note in self._notes.values():

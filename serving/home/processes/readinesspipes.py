@@ -39,7 +39,9 @@ class ReadinessPipes:
         changed: Callable[[ProcessRecord, dict[str, Any]], None],
     ) -> None:
         self._records = records
-        self._watch, self._unwatch, self._changed = watch, unwatch, changed
+        self._watch = watch
+        self._unwatch = unwatch
+        self._changed = changed
         self._pipes: dict[int, _ReadinessPipe] = {}
 
     def open(self, process: ProcessRecord) -> None:

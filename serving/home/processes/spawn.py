@@ -132,7 +132,10 @@ class Spawner:
         events: int,
         freezers: PodFreezers | None = None,
     ) -> None:
-        self._records, self._owner, self._events, self._freezers = records, owner, events, freezers
+        self._records = records
+        self._owner = owner
+        self._events = events
+        self._freezers = freezers
         is_strict = os.environ.get(ISOLATION_VARIABLE) == "strict"
         self._has_own_pids = is_strict and os.geteuid() == 0 and can_fork_sibling()
         # In a process that was forked twice: its first parent.

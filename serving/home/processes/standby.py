@@ -79,7 +79,8 @@ class Standby:
 
     def begin(self, assignment: ProcessAssignment) -> None:
         """Assign a role to the process; ``finish`` returns what becomes of it. Raises ``OSError``."""
-        self.order, self.end_s = assignment.order, time.monotonic() + _START_MAX_S
+        self.order = assignment.order
+        self.end_s = time.monotonic() + _START_MAX_S
         try:
             self._control.settimeout(_START_MAX_S)
             self._control.sendall(msgspec.json.encode(assignment) + _END)

@@ -84,7 +84,8 @@ class Template:
 
     def __init__(self, listener: socket.socket, *, events: tuple[int, int], records: ProcessRecords) -> None:
         self._listener = listener
-        self._events, self._event_reader = events[0], EventReader()
+        self._events = events[0]
+        self._event_reader = EventReader()
         self._records = records
         # The supervisor: it is the parent of all processes of pods too.
         self._owner = os.getppid()
@@ -180,7 +181,8 @@ class Template:
         self._selector.register(what, selectors.EVENT_READ, callback)
 
     def _signalled(self, number: int, _: object) -> None:
-        self._is_stopping, self._hands_over = True, number == _HAND_OVER
+        self._is_stopping = True
+        self._hands_over = number == _HAND_OVER
 
     def _on_reply(self) -> None:
         """Read reports of the supervisor and the queue-proxies."""
@@ -249,7 +251,8 @@ class Template:
             self._ended(process, _KILLED)
         self._client, _ = self._listener.accept()
         self._client.setblocking(False)
-        self._lines, self._unsent = Lines(), b""
+        self._lines = Lines()
+        self._unsent = b""
         self._watch(self._client, self._received)
         self._report(Inventory(pods=_held_pods(self._notes, self._processes.values())))
 

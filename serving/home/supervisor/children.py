@@ -49,7 +49,8 @@ class ChildProcess:
     """One process of a child. It reports that it serves, and then each second, through ``ready_fd``, a non-blocking pipe."""
 
     def __init__(self, pid: int, *, started_s: float, ready_fd: int) -> None:
-        self.pid, self.started_s = pid, started_s
+        self.pid = pid
+        self.started_s = started_s
         self.exit_code: int | None = None
         """None while it runs."""
         self._ready_fd = ready_fd
@@ -99,7 +100,9 @@ class Child:
     """One child: its name, module, inherited sockets and extra environment."""
 
     def __init__(self, name: str, module: str, *sockets: str, environment: Mapping[str, str] = _NOTHING) -> None:
-        self.name, self.module, self.sockets = name, module, sockets
+        self.name = name
+        self.module = module
+        self.sockets = sockets
         self._environment = environment
         self.process: ChildProcess | None = None
         self.started_s = 0.0

@@ -32,7 +32,8 @@ class ReloadReport:
     """One reload of the supervisor. ``write`` writes the file whole."""
 
     def __init__(self, path: Path, *, write: Callable[[Path, bytes], None]) -> None:
-        self._path, self._write = path, write
+        self._path = path
+        self._write = write
         before = read_reload(path)
         self._state = ReloadState(
             begun_count=before["begun_count"] + 1, ended_count=before["ended_count"], replaced=[], error=None

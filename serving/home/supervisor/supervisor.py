@@ -346,7 +346,8 @@ class Supervisor:
         is_hopeless = code == USAGE_EXIT or child.failed_starts >= _STARTS_MAX
         if is_hopeless and not child.has_served:
             _write_line(f"{child.name} cannot start: {last_error(log)}")
-            self._exit_code, self._is_stopping = max(code, 1), True
+            self._exit_code = max(code, 1)
+            self._is_stopping = True
         else:
             _write_line(f"{child.name} ended with {code}, starts again; see {log}")
 

@@ -41,7 +41,8 @@ class Structure:
     """The operations on objects of one schema."""
 
     def __init__(self, schema: Schema, resolve: Resolve) -> None:
-        self._schema, self._resolve = schema, resolve
+        self._schema = schema
+        self._resolve = resolve
 
     def fields(self, value: Mapping[str, Any]) -> FieldSet:
         """All fields of an object. Raises ``Invalid`` for a list element without its keys or with those of another."""

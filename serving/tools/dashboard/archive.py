@@ -300,7 +300,8 @@ class Archive:
             # SQLite itself rolls back for some errors, such as a full disk.
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
-            self._ids, self._owners = {}, {}
+            self._ids = {}
+            self._owners = {}
             with contextlib.suppress(sqlite3.Error):
                 self._load()
             raise

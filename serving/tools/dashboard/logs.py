@@ -90,7 +90,8 @@ class LineSplitter:
 
     def _text(self) -> str:
         text = self._rest.decode("utf-8", "replace").removesuffix("\r") + (_CUT if self._is_cut else "")
-        self._rest, self._is_cut = b"", False
+        self._rest = b""
+        self._is_cut = False
         return text
 
 

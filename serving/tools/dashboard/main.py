@@ -64,7 +64,8 @@ class InnerQueries:
 
     def __init__(self, file: str) -> None:
         self._file = file
-        self._authority, self._queries = "", DaemonQueries()
+        self._authority = ""
+        self._queries = DaemonQueries()
 
     def present(self) -> DaemonQueries:
         """The queries with the present authority. Raises ``OSError`` until the file is there."""

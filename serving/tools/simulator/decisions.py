@@ -55,7 +55,9 @@ class Decisions:
 
         ``repeats`` False gives each outcome its own time and load, for those who read them. ``policy_of`` makes the policy.
         """
-        self._settings, self._spec, self._own = settings, spec, spec
+        self._settings = settings
+        self._spec = spec
+        self._own = spec
         self.slo = RevisionSlo(0.0)
         self._periods = Periods(settings.decision_period_s)
         self._windows = RevisionWindows(spec, quirks=settings.quirks)

@@ -108,7 +108,8 @@ class _Bill:
 
     def __init__(self, name: str, *, drain_s: float, until_s: float) -> None:
         self.result = RevisionResult(name=name)
-        self._drain_s, self._until_s = drain_s, until_s
+        self._drain_s = drain_s
+        self._until_s = until_s
         self._series = PodSeries(until_s)
         self._changes: list[tuple[float, int]] = []
 
@@ -158,7 +159,10 @@ class _Oracle:
     def __init__(
         self, demand: Demand, bill: _Bill, config: RunConfig, *, starts_s: Iterator[float], until_s: float
     ) -> None:
-        self._demand, self._bill, self._config, self._starts_s = demand, bill, config, starts_s
+        self._demand = demand
+        self._bill = bill
+        self._config = config
+        self._starts_s = starts_s
         self._until_s = until_s
         self._start_s = config.start.p50_s + config.probe_delay_s
         self._slots = config.concurrency or sys.maxsize

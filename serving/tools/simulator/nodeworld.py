@@ -50,7 +50,8 @@ class SimulatedNodes:
     def __init__(self, plan: NodePlan, until_s: float) -> None:
         self.result = NodesResult()
         self.tenant: NodeTenant | None = None
-        self._plan, self._until_s = plan, until_s
+        self._plan = plan
+        self._until_s = until_s
         # From a decision until a node that a pass asks for then takes pods.
         self._boot_s = plan.boot_s + plan.scan_interval_s
         self._placing = SimulatedPlacing(plan.policy, cpu_m=plan.pod.cpu_m, memory_bytes=plan.pod.memory_bytes)

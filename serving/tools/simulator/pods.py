@@ -67,7 +67,8 @@ class PodSet:
     ) -> None:
         """``on_end`` receives each ended pod and the time it leaves its node."""
         self._on_end = on_end
-        self._result, self._series = result, series
+        self._result = result
+        self._series = series
         self._times = times
         self._slots = concurrency or None
         self._dice = random.Random(f"pods:{result.name}")  # noqa: S311 - a simulated world

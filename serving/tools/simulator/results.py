@@ -129,7 +129,9 @@ class SloJudge:
     __slots__ = ("_meter", "_refused", "_responses", "_result")
 
     def __init__(self, slo: Slo, result: RevisionResult) -> None:
-        self._meter, self._result, self._refused = SloMeter(slo), result, 0
+        self._meter = SloMeter(slo)
+        self._result = result
+        self._refused = 0
         # Responses to come, by the time of their end.
         self._responses: list[tuple[float, float]] = []
 

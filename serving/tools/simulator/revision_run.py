@@ -107,10 +107,14 @@ class RevisionRun:
         ``nodes`` are shared with other revisions; None: they have room for every pod. So is the ``prior`` of their gaps; None:
         the revision learns alone.
         """
-        self.name, self.result = name, RevisionResult(name=name)
-        self._arrivals, self._config, self._until_s = arrivals, config, until_s
+        self.name = name
+        self.result = RevisionResult(name=name)
+        self._arrivals = arrivals
+        self._config = config
+        self._until_s = until_s
         self._next = next(arrivals, _NO_MORE)
-        self._nodes, self._log = nodes, config.log
+        self._nodes = nodes
+        self._log = config.log
         self.limit_s = math.inf
         self._service: Durations = durations_of(config.service, f"service:{config.seed}:{name}")
         self._start: Durations = durations_of(config.start, f"start:{config.seed}:{name}")
@@ -148,8 +152,10 @@ class RevisionRun:
         # The second that is metered: its number, its end, its requests in flight times seconds, its arrivals. A source
         # reports at its own place in the second.
         self._report_at = zlib.crc32(name.encode(), config.seed - 1) / 2**32
-        self._number, self._second_end_s = 0, self._report_at
-        self._area, self._arrived = 0.0, 0
+        self._number = 0
+        self._second_end_s = self._report_at
+        self._area = 0.0
+        self._arrived = 0
         self._poked_at_s = -math.inf
         self._known_waiting = self._known_inside = 0
         self._direction = 0
@@ -239,11 +245,13 @@ class RevisionRun:
         self._arrived = 0
         if not self._inside:
             self._number = max(self._number + 1, math.floor(until_s - self._report_at) + 1)
-            self._second_end_s, self._area = self._number + self._report_at, 0.0
+            self._second_end_s = self._number + self._report_at
+            self._area = 0.0
             return
         # Each second starts its sum from what is inside, so that rounding errors do not add up.
         self._number += 1
-        self._second_end_s, self._area = self._number + self._report_at, float(self._inside)
+        self._second_end_s = self._number + self._report_at
+        self._area = float(self._inside)
         if self._inside > decisions.capacity and decisions.counts_waiting:
             decisions.decide_by(end_s, end_s, is_first=True)
 
@@ -350,7 +358,9 @@ class RevisionRun:
 
     def _decide(self, at_s: float, cause: DecisionCause) -> None:
         if self._queue:
-            self._poked_at_s, self._known_waiting, self._known_inside = at_s, len(self._queue), self._inside
+            self._poked_at_s = at_s
+            self._known_waiting = len(self._queue)
+            self._known_inside = self._inside
         outcome = self._decisions.decide(_counts_of(self.pods, self._inside), at_s, cause)
         if outcome.apply_count is not None:
             self._set_scale(outcome.apply_count, at_s)

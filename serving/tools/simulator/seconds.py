@@ -23,7 +23,8 @@ class LoadedSeconds:
     """Seconds with load. ``pending`` holds those not yet given to the decider, oldest first."""
 
     def __init__(self, spec: ScalingSpec) -> None:
-        self._stable, self._panic = math.ceil(spec.stable_window_s), math.ceil(spec.panic_window_s)
+        self._stable = math.ceil(spec.stable_window_s)
+        self._panic = math.ceil(spec.panic_window_s)
         self.pending: deque[LoadedSecond] = deque(maxlen=self._stable + 2)
         self._metric = spec.load_metric
         self._has_further = bool(spec.further_metrics)

@@ -61,11 +61,14 @@ class LocalConnection:
 
     def __init__(self, server: LocalServer) -> None:
         url = urllib.parse.urlsplit(server.url)
-        self._host, self._port = url.hostname or "", url.port or 80
+        self._host = url.hostname or ""
+        self._port = url.port or 80
         self._tls: ssl.SSLContext | None = None
         if url.scheme == "https":
             self._tls = ssl.create_default_context(cadata=server.authority or None)
-        self._token, self.namespace, self.server = server.token, server.namespace, server.url
+        self._token = server.token
+        self.namespace = server.namespace
+        self.server = server.url
 
     def send(self, request: ApiRequest) -> "ApiResponse":
         """Send, and wait for the head of the response. Raises ``Unavailable``."""
@@ -95,7 +98,9 @@ class LocalResponse:
     def __init__(
         self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, channel: socket.socket
     ) -> None:
-        self._connection, self._response, self._channel = connection, response, channel
+        self._connection = connection
+        self._response = response
+        self._channel = channel
         self.status: int = response.status
 
     def values(self, header: str) -> list[str]:

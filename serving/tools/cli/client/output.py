@@ -172,7 +172,8 @@ class Progress:
         with self._lock:
             if self._shown is not None:
                 self._shown.stop()
-                self._shown, self._printed = None, ""
+                self._shown = None
+                self._printed = ""
 
     def _show(self) -> None:
         with self._lock:

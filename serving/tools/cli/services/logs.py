@@ -224,7 +224,9 @@ class _Reader:
     """A thread for each pod, which puts its lines into one queue."""
 
     def __init__(self, api: ApiClient, lines: _Lines, options: dict[str, Any]) -> None:
-        self.api, self._lines, self._options = api, lines, options
+        self.api = api
+        self._lines = lines
+        self._options = options
         self.follows: bool = options["follow"]
         self._threads: dict[str, threading.Thread] = {}
         self.problem = ""

@@ -26,6 +26,7 @@ from serving.core.scaling.slo import RevisionSlo
 from serving.core.scaling.spec import ScalingSpec
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.tools.simulator.seconds import LOAD_MIN, LoadedSecond, LoadedSeconds
+from serving.tools.simulator.signals import RevisionSignals
 from serving.tools.simulator.steady import RevisionCounts, SteadyOutcomes
 
 TimedLimit = Callable[[BudgetDemand, float], Allowance | None]
@@ -50,8 +51,11 @@ class Decisions:
         repeats: bool = True,
         prior: GapPrior | None = None,
         policy_of: PolicyFactory = BUILT_IN.policy_of,
+        signals: RevisionSignals | None = None,
     ) -> None:
         """``skips`` False decides in every period, for tests. ``prior`` is shared with other revisions.
+
+        ``signals`` are the learnt target and the triggers, if there are any.
 
         ``repeats`` False gives each outcome its own time and load, for those who read them. ``policy_of`` makes the policy.
         """
@@ -59,6 +63,7 @@ class Decisions:
         self._spec = spec
         self._own = spec
         self.slo = RevisionSlo(0.0)
+        self._signals = signals
         self._periods = Periods(settings.decision_period_s)
         self._windows = RevisionWindows(spec, quirks=settings.quirks)
         gate = GateState(since_s=0.0, phase=GatePhase.INACTIVE, reason=InactiveReason.NO_TRAFFIC, is_initialized=True)
@@ -72,8 +77,10 @@ class Decisions:
         # Whether the path is the same for any load that one pod is enough for.
         burst = spec.target_burst_capacity
         self._is_path_fixed = not has_burst_switch or burst <= 0 or spec.total_value < burst
-        # Each second may change what a goal or a further metric says.
-        skips = skips and spec.slo is None and not spec.further_metrics and self.policy.skips_periods
+        # Each second may change what a goal, a further metric or a single pod says.
+        skips = (
+            skips and signals is None and spec.slo is None and not spec.further_metrics and self.policy.skips_periods
+        )
         # Budgets depend on others: with this limit no period may be skipped.
         self.limit: TimedLimit | None = None
         self._skips = skips
@@ -161,9 +168,7 @@ class Decisions:
 
     def decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> ScalerOutcome:
         """Decide now. The activator is confirmed in the path at once."""
-        if self._own.slo is not None:
-            self._spec = self.slo.update(self._own, ready_count=counts.ready, present_scale=counts.scale, now_s=now_s)
-            self.policy.update(self._spec)
+        self._adopt(counts, now_s)
         self._record_seconds(now_s, has_reports=counts.ready > 0)
         outcome = self._repeated(counts, now_s) or self._decide(counts, now_s, cause)
         if outcome.to_prove:
@@ -175,6 +180,8 @@ class Decisions:
             self._unobserved.clear()
         self._periods.made_s, self._outcome, self._asked_s = now_s, outcome, math.inf
         self._recheck_s = math.inf if outcome.recheck_in_s is None else now_s + outcome.recheck_in_s
+        if self._signals is not None:
+            self._recheck_s = min(self._recheck_s, now_s + max(DECISION_PAUSE_S, self._signals.due_in_s(now_s)))
         return outcome
 
     def is_repeated(self, counts: RevisionCounts, now_s: float) -> bool:
@@ -281,6 +288,15 @@ class Decisions:
             and self._seconds.is_cool(self._periods.made_s)
         )
 
+    def _adopt(self, counts: RevisionCounts, now_s: float) -> None:
+        """Use the numbers of the learnt target and of the goal for latency from now on."""
+        spec = self._own if self._signals is None else self._signals.spec(now_s)
+        if spec.slo is not None:
+            spec = self.slo.update(spec, ready_count=counts.ready, present_scale=counts.scale, now_s=now_s)
+        if spec is not self._spec:
+            self._spec = spec
+            self.policy.update(spec)
+
     def _record_seconds(self, now_s: float, *, has_reports: bool) -> None:
         """Record completed seconds in the windows, after the policy has observed them."""
         if self._unobserved:
@@ -327,8 +343,10 @@ class Decisions:
             ),
             observed=self._windows.query(now_s),
             further=self._windows.query_further(now_s),
+            proposals=() if self._signals is None else self._signals.proposals(now_s),
             spec=self._spec,
             quirks=self._settings.quirks,
+            learnt=None if self._signals is None else self._signals.learnt,
             slo=self.slo.outcome,
         )
         timed_limit = self.limit

@@ -17,9 +17,11 @@ from functools import partial
 import msgspec
 
 from serving.core.model.knative import TrafficPath
+from serving.core.model.quantity import Resources
 from serving.core.model.slo import Slo
 from serving.core.scaling.adaptive.gaps import GapPrior
 from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.core.scaling.policies.index import ScalingPolicyView
 from serving.core.scaling.scaler.explain import explain
 from serving.core.scaling.scaler.registry import BUILT_IN, PolicyFactory
 from serving.core.scaling.spec import ScalingSpec
@@ -40,6 +42,7 @@ from serving.tools.simulator.results import (
     RunLog,
     durations_of,
 )
+from serving.tools.simulator.signals import PodUse, RevisionSignals, needs_signals
 from serving.tools.simulator.steady import RevisionCounts
 
 # Events of pods.
@@ -78,6 +81,12 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     skips: bool = True
     """Whether to skip periods with a known decision; False is for tests."""
+
+    scaling_policy: ScalingPolicyView | None = None
+    """A ScalingPolicy that the revision follows, whatever its target is."""
+
+    use: PodUse = PodUse(requested=Resources())
+    """What pods request, and use of it."""
 
     slo: Slo | None = None
     """A goal for latency to measure by; that of ``spec`` comes first."""
@@ -135,6 +144,19 @@ class RevisionRun:
             ),
             on_end=None if nodes is None else partial(nodes.release, self),
         )
+        # A source reports at its own place in the second.
+        self._report_at = zlib.crc32(name.encode(), config.seed - 1) / 2**32
+        self._signals: RevisionSignals | None = None
+        if needs_signals(config.spec, config.scaling_policy):
+            self._signals = RevisionSignals(
+                name,
+                config.spec,
+                config.settings,
+                pods=self.pods,
+                report_at=self._report_at,
+                use=config.use,
+                scaling_policy=config.scaling_policy,
+            )
         self._decisions = Decisions(
             config.settings,
             config.spec,
@@ -143,15 +165,14 @@ class RevisionRun:
             repeats=nodes is None,
             prior=prior,
             policy_of=config.policy_of,
+            signals=self._signals,
         )
         self._decisions.limit = None if config.limit_of is None else config.limit_of(self.pods)
         self._queue: deque[tuple[float, float]] = deque()
         self._events: list[tuple[float, int, int, SimulatedPod]] = []
         self._sequence = 0
         self._inside = 0
-        # The second that is metered: its number, its end, its requests in flight times seconds, its arrivals. A source
-        # reports at its own place in the second.
-        self._report_at = zlib.crc32(name.encode(), config.seed - 1) / 2**32
+        # The second that is metered: its number, its end, its requests in flight times seconds, its arrivals.
         self._number = 0
         self._second_end_s = self._report_at
         self._area = 0.0
@@ -237,6 +258,8 @@ class RevisionRun:
         end_s, load, decisions = self._second_end_s, self._area, self._decisions
         if self._judge is not None:
             decisions.slo.record(self._judge.report(end_s), end_s)
+        if self._signals is not None:
+            self._signals.complete(self._number, end_s)
         if load > _LOAD_MIN or self._arrived:
             decisions.record(self._number, max(0.0, load), self._arrived)
             if load > decisions.quiet_load and not (decisions.is_next_due and self.pods.scale > 1):
@@ -309,6 +332,8 @@ class RevisionRun:
         took_s *= max(1.0, pod.in_flight / self._config.knee)
         if self._judge is not None:
             self._judge.serve(at_s, waited_s, took_s)
+        if self._signals is not None:
+            self._signals.serve(pod.address, at_s, took_s)
         if self._log is not None and at_s + took_s < self._until_s:
             self._log.latencies_s.append(waited_s + took_s)
         heapq.heappush(self._events, (at_s + took_s, self._sequence, _FINISHED, pod))

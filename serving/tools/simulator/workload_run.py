@@ -14,10 +14,11 @@ from multiprocessing import get_context
 import msgspec
 
 from serving.core.model.errors import InvalidValue
-from serving.core.model.quantity import MEMORY_ASSUMED_BYTES
+from serving.core.model.quantity import MEMORY_ASSUMED_BYTES, Resources
 from serving.core.model.slo import Slo
 from serving.core.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
 from serving.core.scaling.budget import Allowance, BudgetBook, BudgetDemand, BudgetTenant
+from serving.core.scaling.policies.index import ScalingPolicyView
 from serving.core.scaling.resolve import resolve
 from serving.core.settings.activator import ActivatorSettings
 from serving.core.settings.annotations import ScalingAnnotations
@@ -32,6 +33,7 @@ from serving.tools.simulator.pods import PodSet
 from serving.tools.simulator.population import run_population
 from serving.tools.simulator.results import DurationModel, NodesResult, Quantiles, RevisionResult, RunLog
 from serving.tools.simulator.revision_run import RevisionRun, RunConfig
+from serving.tools.simulator.signals import PodUse
 from serving.tools.simulator.trace import FunctionTrace
 from serving.tools.simulator.workers import end_with_parent
 
@@ -69,6 +71,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     pod_bytes: int = MEMORY_ASSUMED_BYTES
     """Memory that each pod requests, for budgets."""
 
+    scaling_policy: ScalingPolicyView | None = None
+    use: PodUse = PodUse(requested=Resources())
     slo: Slo | None = None
     knee: float = math.inf
     """As in ``RunConfig``."""
@@ -127,6 +131,8 @@ def run_workload(  # noqa: PLR0913 - what a run is
         failing_starts=workload.failing_starts,
         has_burst_switch=workload.has_burst_switch,
         log=workload.log,
+        scaling_policy=workload.scaling_policy,
+        use=workload.use,
         slo=workload.slo,
         knee=workload.knee,
         policy_of=policy.policy_of,

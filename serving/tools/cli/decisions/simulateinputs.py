@@ -12,22 +12,28 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
+import yaml
 
 from serving.core.model.errors import InvalidValue, Problem, SettingsError
 from serving.core.model.knative import SLO_ANNOTATION
-from serving.core.model.quantity import parse_bytes
+from serving.core.model.quantity import Resources, parse_bytes, parse_millicores
+from serving.core.scaling.policies.index import ScalingPolicyView, policy_of
 from serving.core.settings.annotations import GROUP, ScalingAnnotations, read_annotations
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.knob import Value, fields_of
 from serving.core.settings.queueproxy import QueueProxySettings
-from serving.net.aio.inputfile import open_input
+from serving.core.settings.yamltext import JsonTypesLoader
+from serving.net.aio.inputfile import open_input, read_input_text
 from serving.net.aio.policyclasses import installed_policies, is_policy_file, load_policy
+from serving.net.cluster.kinds import SCALING_POLICY
+from serving.net.cluster.schedules import schedule_problems
 from serving.tools.cli.decisions.simulatenodes import node_options, node_plan_of
 from serving.tools.cli.decisions.simulatetrace import PolicyRunner
 from serving.tools.simulator.curve import POLICIES, SimulatedPolicy, policy_of_user
 from serving.tools.simulator.logs import read_logs
 from serving.tools.simulator.nodes import NodePlan
 from serving.tools.simulator.results import DurationModel, Quantiles
+from serving.tools.simulator.signals import PodUse
 from serving.tools.simulator.trace import (
     TIME_MAX_S,
     ArrivalPlacement,
@@ -127,6 +133,13 @@ _OPTIONS = (
         show_default=True,
         help="Requests at once per pod; 0 is no limit.",
     ),
+    click.option(
+        "--scaling-policy",
+        type=click.Path(path_type=Path),
+        help="A manifest of a ScalingPolicy, whose triggers each function follows.",
+    ),
+    click.option("--request-cpu", metavar="CPU", help="Cpu that each request in flight uses, for triggers, as 50m."),
+    click.option("--request-memory", metavar="MEMORY", help="Memory that each request in flight uses, as 4Mi."),
     click.option("--slo", metavar="GOAL", help="A goal for latency as of the annotation, such as p95<300ms."),
     click.option(
         "--knee",
@@ -300,6 +313,8 @@ def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workl
         length_s=length_s,
         settings=settings,
         scaling=read_scaling(options["annotate"], settings, slo=options["slo"]),
+        scaling_policy=_scaling_policy(options["scaling_policy"]),
+        use=_use(options),
         knee=options["knee"],
         queue_proxy=msgspec.structs.replace(
             QueueProxySettings(), container_concurrency=concurrency, drain_lag_s=options["drain_s"]
@@ -313,6 +328,35 @@ def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workl
         shares_prior=options["shared_prior"],
         nodes=_nodes(options),
         pod_bytes=parse_bytes(options["pod_memory"]),
+    )
+
+
+def _scaling_policy(path: Path | None) -> ScalingPolicyView | None:
+    if path is None:
+        return None
+    expected = "the manifest of one ScalingPolicy"
+    try:
+        manifest = yaml.load(read_input_text(path), JsonTypesLoader)  # noqa: S506 - a safe one
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise _refused("--scaling-policy", f"{path}: {error}", expected) from error
+    if not isinstance(manifest, dict) or manifest.get("kind") != SCALING_POLICY.name:
+        raise _refused("--scaling-policy", f"{path} has another kind", expected)
+    policy = policy_of({"metadata": {"name": "load"}, **manifest}, schedule_problems)
+    if policy is None or policy.spec is None:
+        raise _refused("--scaling-policy", f"{path}: {policy.problem if policy else 'it is being deleted'}", expected)
+    return policy
+
+
+def _use(options: Mapping[str, Any]) -> PodUse:
+    cpu, memory = options["request_cpu"], options["request_memory"]
+    return PodUse(
+        requested=Resources(
+            cpu_m=parse_millicores(options["pod_cpu"]), memory_bytes=parse_bytes(options["pod_memory"])
+        ),
+        per_request=Resources(
+            cpu_m=None if cpu is None else parse_millicores(cpu),
+            memory_bytes=None if memory is None else parse_bytes(memory),
+        ),
     )
 
 

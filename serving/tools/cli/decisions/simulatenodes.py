@@ -48,10 +48,13 @@ _OPTIONS = (
     ),
     click.option("--node-anticipation", is_flag=True, help="The group counts pods that revisions will want by then."),
     click.option(
-        "--pod-cpu", default="500m", show_default=True, help="Cpu that each pod requests, where there are nodes."
+        "--pod-cpu", default="500m", show_default=True, help="Cpu that each pod requests, for nodes and triggers."
     ),
     click.option(
-        "--pod-memory", default="256Mi", show_default=True, help="Memory that each pod requests, for nodes and budgets."
+        "--pod-memory",
+        default="256Mi",
+        show_default=True,
+        help="Memory that each pod requests, for nodes, budgets and triggers.",
     ),
 )
 

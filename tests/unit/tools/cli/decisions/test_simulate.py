@@ -286,3 +286,21 @@ def test_a_file_without_the_class_is_refused(tmp_path: Path) -> None:
 def test_a_load_runs_under_one_policy() -> None:
     done = simulate("--policy", "knative,adaptive")
     assert (done.exit_code, "is more than one policy" in done.stderr) == (2, True)
+
+
+def test_a_scaling_policy_of_a_manifest_scales_a_load(tmp_path: Path) -> None:
+    manifest = tmp_path / "policy.yaml"
+    manifest.write_text(
+        "apiVersion: serving.dev/v1alpha1\nkind: ScalingPolicy\nmetadata: {name: busy}\n"
+        "spec:\n  targetRef: {kind: Service, name: hello}\n  max: 3\n"
+        "  up: {cooldownSeconds: 20, triggers: [{type: cpu, usagePercent: 70, timeSeconds: 20}]}\n"
+    )
+    load = ("--load", "5:8 60:0", "--until", "60", "--service-time", "0.5", "--scaling-policy", str(manifest))
+    done = simulate(*load, "--request-cpu", "200m", "--pod-cpu", "200m")
+    assert done.exit_code == 0, done.stderr
+    assert "policy load wants 3" in done.stdout
+    manifest.write_text(manifest.read_text().replace("usagePercent: 70", "usagePercent: many"))
+    wrong = simulate(*load)
+    assert (wrong.exit_code, "--scaling-policy" in wrong.stderr, "usagePercent" in wrong.stderr) == (2, True, True)
+    manifest.write_text("kind: Service\n")
+    assert "has another kind" in simulate(*load).stderr

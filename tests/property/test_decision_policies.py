@@ -44,6 +44,24 @@ SPECS = st.builds(
     scale_down_delay_s=st.sampled_from([0.0, 30.0]),
     target_burst_capacity=st.sampled_from([-1.0, 0.0, 211.0]),
 )
+WORKLOADS = st.one_of(
+    st.lists(st.floats(0, 400), min_size=1, max_size=60),
+    st.tuples(st.floats(10, 120), st.floats(0, 1)).map(
+        lambda pair: [index * pair[0] + pair[1] for index in range(int(400 / pair[0]) + 1)]
+    ),
+    st.tuples(st.floats(0, 300), st.integers(2, 200)).map(
+        lambda pair: [pair[0] + 0.05 * index for index in range(pair[1])]
+    ),
+)
+OWN_ANNOTATIONS = st.sampled_from(
+    [
+        ScalingAnnotations(),
+        ScalingAnnotations(target_source="learnt"),
+        ScalingAnnotations(slo="p95<1s"),
+        ScalingAnnotations(load="concurrency=5, rps=10"),
+        ScalingAnnotations(overrides=(("min_scale", 1),)),
+    ]
+)
 
 
 @settings(max_examples=100, deadline=None)
@@ -92,26 +110,6 @@ def test_knatives_policy_decides_as_the_algorithm_alone(
         state, decision = step(state, inputs, policy)
         assert decision.inputs.advice is NEUTRAL
         assert (state.kpa, state.gate, decision) == (kpa, *expected)
-
-
-WORKLOADS = st.one_of(
-    st.lists(st.floats(0, 400), min_size=1, max_size=60),
-    st.tuples(st.floats(10, 120), st.floats(0, 1)).map(
-        lambda pair: [index * pair[0] + pair[1] for index in range(int(400 / pair[0]) + 1)]
-    ),
-    st.tuples(st.floats(0, 300), st.integers(2, 200)).map(
-        lambda pair: [pair[0] + 0.05 * index for index in range(pair[1])]
-    ),
-)
-OWN_ANNOTATIONS = st.sampled_from(
-    [
-        ScalingAnnotations(),
-        ScalingAnnotations(target_source="learnt"),
-        ScalingAnnotations(slo="p95<1s"),
-        ScalingAnnotations(load="concurrency=5, rps=10"),
-        ScalingAnnotations(overrides=(("min_scale", 1),)),
-    ]
-)
 
 
 @settings(max_examples=25, deadline=None)

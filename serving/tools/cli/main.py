@@ -177,6 +177,7 @@ SECTIONS: dict[str, Section] = {
             "serving.tools.cli.decisions.simulate:simulate",
             "Simulate a service or a recorded workload on a virtual clock.",
         ),
+        "policy": ("serving.tools.cli.decisions.policy:policy", "Check a scaling policy of your own."),
         "tune": ("serving.tools.cli.decisions.tune:tune", "Recommend settings for a recorded workload and a budget."),
     },
 }

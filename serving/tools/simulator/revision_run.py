@@ -146,17 +146,7 @@ class RevisionRun:
         )
         # A source reports at its own place in the second.
         self._report_at = zlib.crc32(name.encode(), config.seed - 1) / 2**32
-        self._signals: RevisionSignals | None = None
-        if needs_signals(config.spec, config.scaling_policy):
-            self._signals = RevisionSignals(
-                name,
-                config.spec,
-                config.settings,
-                pods=self.pods,
-                report_at=self._report_at,
-                use=config.use,
-                scaling_policy=config.scaling_policy,
-            )
+        self._signals = self._create_signals()
         self._decisions = Decisions(
             config.settings,
             config.spec,
@@ -231,6 +221,21 @@ class RevisionRun:
         ready_s = at_s + next(self._start) + self._config.probe_delay_s
         self._sequence += 1
         heapq.heappush(self._events, (ready_s, self._sequence, _STARTED, pod))
+
+    def _create_signals(self) -> RevisionSignals | None:
+        """The learnt target and the triggers; None if no decision depends on them."""
+        config = self._config
+        if not needs_signals(config.spec, config.scaling_policy):
+            return None
+        return RevisionSignals(
+            self.name,
+            config.spec,
+            config.settings,
+            pods=self.pods,
+            report_at=self._report_at,
+            use=config.use,
+            scaling_policy=config.scaling_policy,
+        )
 
     # Time.
 

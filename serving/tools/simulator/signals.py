@@ -31,7 +31,7 @@ _CONTAINER = "app"
 
 
 class PodUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What the container of a pod requests, which is its limit too, and what each request in flight uses of it."""
+    """Cpu and memory of a pod: its request, which is also its limit, and the usage by each request in flight."""
 
     requested: Resources
     per_request: Resources = Resources()
@@ -87,11 +87,11 @@ class RevisionSignals:
             spec=spec,
             container=ServingContainer(name=_CONTAINER, limits=use.requested if use.is_measured else Resources()),
         )
-        self._pods, self._use, self._report_at = pods, use, report_at
-        self._usage_period_s, self._occupied = (
-            settings.triggers.usage_period_s,
-            settings.triggers.occupied_concurrency,
-        )
+        self._pods = pods
+        self._use = use
+        self._report_at = report_at
+        self._usage_period_s = settings.triggers.usage_period_s
+        self._occupied = settings.triggers.occupied_concurrency
         self._measured_s = -math.inf
         self._target = RevisionTarget(self._revision, settings.adaptive)
         self._seconds: dict[int, defaultdict[str, _PodSecond]] = {}
@@ -191,4 +191,4 @@ def needs_signals(spec: ScalingSpec, scaling_policy: ScalingPolicyView | None) -
 
 
 def _ignore(_key: PolicyKey) -> None:
-    """Ignore a changed status: nobody reads it here."""
+    """Ignore a changed status."""

@@ -15,7 +15,7 @@ from tests.tidy.sources import ROOT
 PLACES = {name: place for section in SECTIONS.values() for name, (place, _) in section.items()}
 
 # They run the daemons' own code, or are daemons.
-HEAVY = {"backup", "exec", "restore", "up", "config", "dashboard", "install", "replay", "simulate", "tune"}
+HEAVY = {"backup", "exec", "restore", "up", "config", "dashboard", "install", "policy", "replay", "simulate", "tune"}
 
 
 @pytest.mark.parametrize("name", PLACES)

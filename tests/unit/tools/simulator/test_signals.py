@@ -13,6 +13,10 @@ from serving.tools.simulator.revision_run import RevisionRun, RunConfig
 from serving.tools.simulator.signals import PodUse
 from tests.unit.tools.simulator.test_revision_run import config, simulated
 
+USE = PodUse(requested=Resources(cpu_m=200, memory_bytes=2**20), per_request=Resources(cpu_m=200, memory_bytes=2**20))
+# Four requests in flight, of ten that a pod takes: the algorithm wants one pod.
+STEADY = [5.0 + number / 8 for number in range(1600)]
+
 
 def scaling_policy(kind: str, **spec: object) -> ScalingPolicyView:
     trigger = {"type": kind, "usagePercent": 50, "timeSeconds": 20}
@@ -29,11 +33,6 @@ def scaling_policy(kind: str, **spec: object) -> ScalingPolicyView:
     assert policy is not None
     assert policy.spec is not None
     return policy
-
-
-USE = PodUse(requested=Resources(cpu_m=200, memory_bytes=2**20), per_request=Resources(cpu_m=200, memory_bytes=2**20))
-# Four requests in flight, of ten that a pod takes: the algorithm wants one pod.
-STEADY = [5.0 + number / 8 for number in range(1600)]
 
 
 @pytest.mark.parametrize("kind", ["occupancy", "cpu", "mem"])

@@ -1,0 +1,34 @@
+"""``serving policy``: checks scaling policies of users."""
+
+import sys
+
+import click
+
+from serving.core.model.errors import InvalidValue
+from serving.net.aio.policyclasses import BoundedCalls, load_policy
+from serving.tools.cli.client.api import fail_usage
+from serving.tools.simulator.policycheck import check_policy
+
+
+@click.group()
+def policy() -> None:
+    """Scaling policies of your own (docs/policies.md)."""
+
+
+@policy.command("test")
+@click.argument("file", metavar="FILE.py:CLASS")
+def check(file: str) -> None:
+    """Check that a policy keeps its contract: pure, in time, whole numbers of pods.
+
+    It runs on made-up load. Exits with 1 if it fails.
+    """
+    try:
+        policy_class = load_policy(file)
+    except InvalidValue as error:
+        fail_usage(str(error))
+    result = check_policy(policy_class, run=BoundedCalls())
+    if result.problems:
+        for problem in result.problems:
+            click.echo(problem, err=True)
+        sys.exit(1)
+    click.echo(f"{file} keeps the contract: {result.decision_count} decisions, twice, were equal and in time")

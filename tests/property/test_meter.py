@@ -27,7 +27,7 @@ def metered(spans: Sequence[Span], report_ticks: Sequence[int]) -> list[Report]:
         if kind == 0:
             meter.arrive(tick * TICK_S, proxied=proxied)
         elif kind == 1:
-            meter.leave(tick * TICK_S, proxied=proxied)
+            meter.exit(tick * TICK_S, proxied=proxied)
         else:
             reports.append(meter.report(tick * TICK_S))
         validate(meter)
@@ -65,7 +65,7 @@ def test_proxied_load_is_part_of_the_load(spans: list[Span], periods: list[int])
 
 @given(
     calls=st.lists(
-        st.tuples(st.sampled_from(["arrive", "leave", "report"]), st.floats(0, 1e6), st.booleans()), max_size=60
+        st.tuples(st.sampled_from(["arrive", "exit", "report"]), st.floats(0, 1e6), st.booleans()), max_size=60
     )
 )
 def test_no_order_of_calls_makes_load_out_of_nothing(calls: list[tuple[str, float, bool]]) -> None:
@@ -79,7 +79,7 @@ def test_no_order_of_calls_makes_load_out_of_nothing(calls: list[tuple[str, floa
             meter.arrive(now_s, proxied=proxied)
             arrived += 1
         else:
-            meter.leave(now_s, proxied=proxied)
+            meter.exit(now_s, proxied=proxied)
         validate(meter)
 
 

@@ -59,11 +59,11 @@ def test_who_holds_does_not_depend_on_the_order(drawn: list[tuple[tuple[str, str
     ]
     first, other = Policies(), Policies()
     for one in made:
-        first.take(one)
+        first.put(one)
     mixed = [*made, *made]
     dice.shuffle(mixed)
     for one in mixed:
-        other.take(one)
+        other.put(one)
     assert first.holder(revision()) == other.holder(revision())
     for one in made:
         other.drop(one.key)

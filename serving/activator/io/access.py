@@ -57,7 +57,7 @@ class AccessGate:
 
     def _note_wrong(self, exchange: Exchange, rule: AccessRule, now_s: float) -> float:
         address = client_of(exchange, self._clients).address
-        wrong = self._wrong.note(address, now_s)
+        wrong = self._wrong.record(address, now_s)
         self._metrics.wrong_tokens.inc()
         if wrong.is_news:
             _log.warning("access.guessed", extra={"client": address, "service": f"{rule.namespace}/{rule.route}"})

@@ -174,7 +174,7 @@ class RevisionThrottler(Generic[RequestId]):
             granted = self.admission.release(request, now_s, has_response=has_response)
             if granted:
                 started = [*started, *self._begin_all(granted)]
-        self._meter.leave(now_s, proxied=False)
+        self._meter.exit(now_s, proxied=False)
         if self.wake_state.known_waiting_count and not self.waiting_count:
             self.wake_state = calm(self.wake_state)
         return started
@@ -253,7 +253,7 @@ class RevisionThrottler(Generic[RequestId]):
         """Reject all queued requests, oldest first, or those whose queue timeout has expired."""
         late = self.admission.expire(now_s if is_late else now_s + self._settings.queue_wait_max_s)
         for request in late:
-            self._meter.leave(now_s, proxied=False)
+            self._meter.exit(now_s, proxied=False)
             self._session_of.pop(request, None)
             self._away_from.pop(request, None)
         if not self.waiting_count:

@@ -75,7 +75,7 @@ class Autoscaler:
             requests=self._watch.requests,
             sharing=self._sharing,
             group=self.group,
-            learning=UsageLearning(is_urgent=self._watch.learns_target, take=self._watch.measured),
+            learning=UsageLearning(is_urgent=self._watch.learns_target, record=self._watch.measured),
             on_new=self.end_rests,
         )
         self._sizes: PodSizes | None = None

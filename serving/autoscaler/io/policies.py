@@ -44,10 +44,10 @@ _STATUS_PERIODS = 0.9
 
 
 class UsageLearning(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscriber to usage. ``is_urgent``: decisions depend on it; ``take`` gets each list of measurements."""
+    """A subscriber to usage. ``is_urgent``: decisions depend on it; ``record`` gets each list of measurements."""
 
     is_urgent: Callable[[], bool]
-    take: Callable[[Usages, float], None]
+    record: Callable[[Usages, float], None]
 
 
 class PolicyClient:
@@ -184,8 +184,8 @@ class PolicyClient:
                     self._log_unmeasured(error)
                 else:
                     at_s = now_s()
-                    self.usages.take(listing.items, at_s)
-                    self._learning.take(self.usages, at_s)
+                    self.usages.replace(listing.items, at_s)
+                    self._learning.record(self.usages, at_s)
                     self._is_failure_logged = False
             await next_beat(self._settings.triggers.usage_period_s)
 

@@ -118,7 +118,7 @@ class SloMeter:
         self.slo = slo
         self._bins: list[int] = []
 
-    def note(self, took_s: float) -> None:
+    def record(self, took_s: float) -> None:
         """Count a request by its time, infinite for a rejected one."""
         number = bin_of(took_s, self.slo.limit_s)
         bins = self._bins
@@ -126,7 +126,7 @@ class SloMeter:
             bins.extend([0] * (number + 1 - len(bins)))
         bins[number] += 1
 
-    def take(self) -> tuple[int, ...]:
+    def drain(self) -> tuple[int, ...]:
         """The counts since the last call."""
         bins, self._bins = self._bins, []
         return tuple(bins)

@@ -58,7 +58,7 @@ class LiveSettings(Generic[R]):
         self._is_running = True
         return self.settings
 
-    def take(self, config_map: ConfigMap) -> Taken | None:
+    def update(self, config_map: ConfigMap) -> Taken | None:
         """Store a ConfigMap; None if this daemon does not read it. A deleted one has no entries."""
         name = config_map.name
         if name not in self._names:
@@ -67,10 +67,10 @@ class LiveSettings(Generic[R]):
         unknown = (*unknown_keys(config_map, self._registry), *removed_keys(config_map, self._registry))
         if unknown:
             config_map = _without_unknown(config_map, self._registry)
-        taken = self._take(name, config_map)
+        taken = self._apply_or_reject(name, config_map)
         return msgspec.structs.replace(taken, unknown=unknown)
 
-    def _take(self, name: str, config_map: ConfigMap) -> Taken:
+    def _apply_or_reject(self, name: str, config_map: ConfigMap) -> Taken:
         candidate = {**self._good, name: config_map}
         # A rejected ConfigMap may be valid together with this one.
         try:

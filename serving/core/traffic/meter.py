@@ -86,7 +86,7 @@ class Meter:
             self._direct_level += 1
             self._direct_arrivals += 1
 
-    def leave(self, now_s: float, *, proxied: bool) -> None:
+    def exit(self, now_s: float, *, proxied: bool) -> None:
         """Count an end; ``proxied`` is the same as at the arrival.
 
         With no such request inside, nothing changes but ``unmatched_leaves``.

@@ -32,7 +32,7 @@ class WrongTokens:
     def __init__(self) -> None:
         self._counted: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
-    def note(self, address: str, now_s: float) -> WrongToken:
+    def record(self, address: str, now_s: float) -> WrongToken:
         """Count a wrong token of an address."""
         key = network_of(address)
         since_s, count = self._counted.get(key, (now_s, 0))

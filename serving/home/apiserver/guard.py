@@ -177,7 +177,7 @@ class ApiGuard:
         """Count a wrong token of an address; return the seconds that it should wait. No token is no guess."""
         if "Authorization" not in request.headers:
             return 0.0
-        wrong = self._wrong.note(request.remote or "", now_s())
+        wrong = self._wrong.record(request.remote or "", now_s())
         if wrong.is_news:
             _current.get().reason = f"more than {COUNT_MAX} wrong tokens in a minute from one address"
             _log.warning("api.guessed", extra={"client": request.remote})

@@ -61,7 +61,7 @@ class ConfigMapWatch:
         is_gone = change.type is EventType.DELETED
         data = {} if is_gone else change.new.get("data") or {}
         for setting in self._settings:
-            taken = setting.take(config_map_of(change.key[1], data))
+            taken = setting.update(config_map_of(change.key[1], data))
             if taken is None:
                 continue
             self.refused.pop((taken.daemon, taken.config_map), None)

@@ -159,18 +159,18 @@ class PodRequests(Generic[_Request]):
     def _end_wait(self, waited_s: float) -> None:
         """Count the wait of a request that runs now."""
         if self.slo is not None and self.slo.slo.is_wait:
-            self.slo.note(waited_s)
+            self.slo.record(waited_s)
 
     def _turn_away(self) -> None:
         """Count a rejected request as late, independent of the latency goal."""
         if self.slo is not None:
-            self.slo.note(math.inf)
+            self.slo.record(math.inf)
 
     def _end(self, status: int, took_s: float, held_s: float) -> None:
         """Count a request that ended with a status. Errors of the app say nothing of its speed."""
         self.request_metrics.note(status, took_s)
         if self.slo is not None and not self.slo.slo.is_wait and 0 < status < _FIRST_ERROR:
-            self.slo.note(took_s + held_s)
+            self.slo.record(took_s + held_s)
 
     def _expire(self, now_s: float) -> Sequence[_Request]:
         """Remove and return requests whose wait for a slot has expired."""
@@ -184,7 +184,7 @@ class PodRequests(Generic[_Request]):
         self, request: _Request, now_s: float, *, proxied: bool, has_response: bool
     ) -> Sequence[Granted[_Request]]:
         """Stop counting a request; return the requests that get its slot, longest wait first."""
-        self._meter.leave(now_s, proxied=proxied)
+        self._meter.exit(now_s, proxied=proxied)
         return () if self._slots is None else self._slots.end(request, now_s, has_response=has_response)
 
     def _is_believed(self, head: RequestHead) -> bool:

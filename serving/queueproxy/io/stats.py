@@ -88,7 +88,7 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
                     response_time_s=responses.mean_s,
                     gauges=handler.current_gauges(),
                     is_loading=now_s() < loading_until_s,
-                    latency_bins=() if handler.slo is None else handler.slo.take(),
+                    latency_bins=() if handler.slo is None else handler.slo.drain(),
                 )
             )
         )

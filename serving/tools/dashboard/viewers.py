@@ -181,7 +181,7 @@ class Viewers:
             _grant.set(EVERYTHING)
             return None
         if token is not None or "Authorization" in request.headers:
-            wrong = self._wrong.note(request.remote or "", now_s())
+            wrong = self._wrong.record(request.remote or "", now_s())
             if wrong.is_news:
                 _log.warning("dashboard.guessed", extra={"client": request.remote})
             if wrong.wait_s:

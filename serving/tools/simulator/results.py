@@ -138,7 +138,7 @@ class SloJudge:
     def serve(self, at_s: float, waited_s: float, took_s: float) -> None:
         """Count a request that gets its place now."""
         if self._meter.slo.is_wait:
-            self._meter.note(waited_s)
+            self._meter.record(waited_s)
         else:
             heapq.heappush(self._responses, (at_s + took_s, waited_s + took_s))
 
@@ -146,11 +146,11 @@ class SloJudge:
         """The requests of the second that ends; rejected ones are late."""
         responses, result = self._responses, self._result
         for _ in range(result.refused - self._refused):
-            self._meter.note(math.inf)
+            self._meter.record(math.inf)
         self._refused = result.refused
         while responses and responses[0][0] <= end_s:
-            self._meter.note(heapq.heappop(responses)[1])
-        bins = self._meter.take()
+            self._meter.record(heapq.heappop(responses)[1])
+        bins = self._meter.drain()
         if bins:
             minute = int(end_s // _MINUTE_S)
             count, late = result.minutes.get(minute, (0, 0))

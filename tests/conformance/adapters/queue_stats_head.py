@@ -31,7 +31,7 @@ def result_of(case: Case) -> list[Row]:
             case "in" | "pin":
                 meter.arrive(at_s, proxied=event == "pin")
             case "out" | "pout":
-                meter.leave(at_s, proxied=event == "pout")
+                meter.exit(at_s, proxied=event == "pout")
             case "report":
                 report = meter.report(at_s)
                 averages = [report.concurrency, report.proxied_concurrency]

@@ -99,7 +99,7 @@ def test_the_memory_of_a_pod_is_learnt_with_its_requests() -> None:
             "timestamp": str(second),
             "containers": [{"name": "c", "usage": used}, {"name": "queue-proxy", "usage": {"memory": "900Mi"}}],
         }
-        usages.take([one], second + 1.6)
+        usages.replace([one], second + 1.6)
         entry.measured("default", usages, second + 1.6)
         learnt = decided(entry, second + 1.7).inputs.learnt
     assert learnt is not None

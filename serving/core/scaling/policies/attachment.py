@@ -72,7 +72,7 @@ class Triggered:
         self._panic_until_s: float | None = None
         self._panic_count = 0
 
-    def follow(self, spec: ScalingPolicySpec, now_s: float) -> None:
+    def update(self, spec: ScalingPolicySpec, now_s: float) -> None:
         """Update the policy; after a change the next evaluation is due at once."""
         if spec != self._spec:
             self._spec = spec

@@ -154,7 +154,7 @@ class Triggers:
         if is_ours and before is not None and before.uid == policy.uid:
             # State of another process is read first; later values are our own.
             policy = msgspec.structs.replace(policy, saved=before.saved)
-        touched = self._policies.take(policy)
+        touched = self._policies.put(policy)
         if before is None or not _is_same(before, policy):
             for key in touched:
                 self._on_change(key)
@@ -293,7 +293,7 @@ class Triggers:
         elif follower.policy is not policy or follower.revision is not revision:
             is_other = follower.policy.spec != policy.spec
             follower.policy, follower.revision = policy, revision
-            follower.triggered.follow(policy.spec, now_s)
+            follower.triggered.update(policy.spec, now_s)
             if is_other:
                 follower.calendar = PolicyCalendar(policy.key[1], policy.spec.schedules, self._state_at)
                 follower.problem = self._problem(revision, policy.spec)

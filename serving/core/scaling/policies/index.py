@@ -185,7 +185,7 @@ class Policies:
         """A policy as last observed."""
         return self._by_key.get(key)
 
-    def take(self, policy: ScalingPolicyView) -> set[PolicyKey]:
+    def put(self, policy: ScalingPolicyView) -> set[PolicyKey]:
         """Add or update a policy. Returns the policies whose status may have changed."""
         touched = self.drop(policy.key)
         self._by_key[policy.key] = policy

@@ -38,8 +38,8 @@ class Usages:
     def __len__(self) -> int:
         return len(self._by_pod)
 
-    def take(self, items: Iterable[Mapping[str, Any]], now_s: float) -> None:
-        """Take a complete list of PodMetrics; pods without one are dropped."""
+    def replace(self, items: Iterable[Mapping[str, Any]], now_s: float) -> None:
+        """Replace all measurements by a complete list of PodMetrics."""
         before, self._by_pod = self._by_pod, {}
         for item in items:
             metadata = item.get("metadata") or {}

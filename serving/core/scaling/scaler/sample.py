@@ -1,8 +1,8 @@
 """A decision as a few numbers, for charts; repeated decisions included.
 
 Input: a decision and the latest reports of pods. Output: a flat record, with its sentence, so that numbers and reason that stand
-beside each other are of one decision. ``running`` is the load in flight in pods, ``held`` the
-load waiting in activators: all reported load minus ``running``.
+beside each other are of one decision. ``running`` is the load in flight in pods, ``waiting``
+the load waiting in activators, ``held`` in JSON: all reported load minus ``running``.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class DecisionSample(msgspec.Struct, frozen=True, kw_only=True):
     revision: str
     at_wall_s: float
     running: float
-    held: float
+    waiting: float = msgspec.field(name="held")
     observed_stable: float | None
     observed_panic: float | None
     target: float
@@ -85,7 +85,7 @@ def sample_of(
         revision=key[1],
         at_wall_s=at_wall_s,
         running=running,
-        held=max(0.0, outcome.present.concurrency - running),
+        waiting=max(0.0, outcome.present.concurrency - running),
         observed_stable=stable,
         observed_panic=panic,
         target=target * outcome.view.ready_count,

@@ -35,9 +35,9 @@ def test_the_limit_itself_is_on_time_and_a_hair_more_is_late() -> None:
 def test_a_meter_counts_until_its_counts_are_taken() -> None:
     meter = SloMeter(P95)
     for took_s in (math.inf, 0.3, 0.31):
-        meter.note(took_s)
-    bins = meter.take()
-    assert (sum(bins), late_sum(bins), meter.take()) == (3, 2, ())
+        meter.record(took_s)
+    bins = meter.drain()
+    assert (sum(bins), late_sum(bins), meter.drain()) == (3, 2, ())
 
 
 def test_bins_of_pods_add_up() -> None:

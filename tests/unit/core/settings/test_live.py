@@ -17,7 +17,7 @@ def live(daemon: Daemon[SettingsRecord] = AUTOSCALER, **environment: str) -> Liv
 
 
 def taken(one: LiveSettings[Any], name: str = "config-autoscaler", **data: str) -> Taken:
-    found = one.take(config_map_of(name, {key.replace("_", "-"): text for key, text in data.items()}))
+    found = one.update(config_map_of(name, {key.replace("_", "-"): text for key, text in data.items()}))
     assert found is not None
     return found
 
@@ -95,11 +95,11 @@ def test_a_config_map_that_is_gone_leaves_the_defaults() -> None:
 
 
 def test_a_config_map_of_others_is_nothing_to_it() -> None:
-    assert live().take(config_map_of("kube-root-ca.crt", {"ca.crt": "..."})) is None
+    assert live().update(config_map_of("kube-root-ca.crt", {"ca.crt": "..."})) is None
 
 
 def test_an_example_is_no_setting() -> None:
-    assert live().take(config_map_of("config-autoscaler", {"_example": "stable-window: 5s"})) == Taken(
+    assert live().update(config_map_of("config-autoscaler", {"_example": "stable-window: 5s"})) == Taken(
         daemon="autoscaler", config_map="config-autoscaler"
     )
 
@@ -147,10 +147,10 @@ def test_a_nested_record_takes_effect_as_a_whole(daemon: Daemon[SettingsRecord])
 def test_keys_of_knatives_features_are_accepted_beside_ours_and_others_are_not() -> None:
     controller = LiveSettings(CONTROLLER, registry=DAEMONS, environment={})
     data = {"tag-header-based-routing": "Enabled", "secure-pod-defaults": "Enabled"}
-    taken = controller.take(config_map_of("config-features", data))
+    taken = controller.update(config_map_of("config-features", data))
     assert taken is not None
     assert (taken.problems, taken.changed) == ((), ("secure_pod_defaults",))
-    refused = controller.take(config_map_of("config-features", {"tag-header-routing": "Enabled"}))
+    refused = controller.update(config_map_of("config-features", {"tag-header-routing": "Enabled"}))
     assert refused is not None
     assert [problem.what for problem in refused.unknown] == ["config-features has no key tag-header-routing"]
 

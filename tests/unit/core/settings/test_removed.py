@@ -41,7 +41,7 @@ def test_a_removed_setting_that_is_still_set_has_no_effect_and_is_named_with_its
 def test_a_running_daemon_reports_a_removed_key_and_applies_the_others() -> None:
     live = LiveSettings(ACTIVATOR, registry=DAEMONS, environment={})
     depth = ConfigMapEntry(key="queue-depth-max", text="9", where="file:8")
-    taken = live.take(ConfigMap(name="config-activator", where="file:1", entries=(ENTRY, depth)))
+    taken = live.update(ConfigMap(name="config-activator", where="file:1", entries=(ENTRY, depth)))
     assert taken
     assert [problem.where for problem in taken.unknown] == ["file:7"]
     assert live.settings.queue_depth_max == 9

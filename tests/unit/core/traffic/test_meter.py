@@ -38,7 +38,7 @@ def test_concurrency_is_weighted_by_time() -> None:
 def test_a_request_of_a_hundredth_of_the_period_counts_a_hundredth() -> None:
     meter = Meter(now_s=0.0)
     meter.arrive(0.5, proxied=False)
-    meter.leave(0.51, proxied=False)
+    meter.exit(0.51, proxied=False)
     assert meter.report(1.0).concurrency == pytest.approx(0.01)
 
 
@@ -46,8 +46,8 @@ def test_proxied_requests_count_in_both_figures() -> None:
     meter = Meter(now_s=10.0)
     meter.arrive(10.0, proxied=False)
     meter.arrive(10.25, proxied=True)
-    meter.leave(10.5, proxied=False)
-    meter.leave(10.75, proxied=True)
+    meter.exit(10.5, proxied=False)
+    meter.exit(10.75, proxied=True)
     assert meter.report(11.0) == report(
         concurrency=1.0, proxied_concurrency=0.5, request_count=2, proxied_request_count=1
     )
@@ -75,7 +75,7 @@ def test_arrivals_of_a_period_without_time_are_reported() -> None:
 def test_time_that_goes_back_counts_as_the_last_time_seen() -> None:
     meter = Meter(now_s=0.0)
     meter.arrive(1.0, proxied=False)
-    meter.leave(0.5, proxied=False)
+    meter.exit(0.5, proxied=False)
     meter.arrive(1.5, proxied=False)
     assert meter.report(2.0) == report(period_s=2.0, concurrency=0.25, request_count=2)
 
@@ -89,7 +89,7 @@ def test_the_level_is_what_is_inside_proxied_or_not() -> None:
 
 def test_a_leave_without_an_arrive_is_counted_and_changes_no_level() -> None:
     meter = Meter(now_s=0.0)
-    meter.leave(0.5, proxied=False)
+    meter.exit(0.5, proxied=False)
     validate(meter)
     assert meter.report(1.0) == report(unmatched_leaves=1)
 
@@ -97,7 +97,7 @@ def test_a_leave_without_an_arrive_is_counted_and_changes_no_level() -> None:
 def test_a_leave_of_the_other_kind_is_unmatched() -> None:
     meter = Meter(now_s=0.0)
     meter.arrive(0.0, proxied=True)
-    meter.leave(0.5, proxied=False)
+    meter.exit(0.5, proxied=False)
     assert meter.report(1.0) == report(
         concurrency=1.0, proxied_concurrency=1.0, request_count=1, proxied_request_count=1, unmatched_leaves=1
     )
@@ -105,14 +105,14 @@ def test_a_leave_of_the_other_kind_is_unmatched() -> None:
 
 def test_unmatched_leaves_are_counted_per_period() -> None:
     meter = Meter(now_s=0.0)
-    meter.leave(0.5, proxied=True)
+    meter.exit(0.5, proxied=True)
     meter.report(1.0)
     assert meter.report(2.0).unmatched_leaves == 0
 
 
 def test_after_an_unmatched_leave_the_original_reads_too_low_for_good() -> None:
     meter = Meter(now_s=0.0, quirks=ORIGINAL)
-    meter.leave(0.5, proxied=False)
+    meter.exit(0.5, proxied=False)
     assert meter.report(1.0) == report(concurrency=-0.5, unmatched_leaves=1)
     meter.arrive(1.5, proxied=False)
     assert meter.report(2.0) == report(concurrency=-0.5, request_count=1)
@@ -121,7 +121,7 @@ def test_after_an_unmatched_leave_the_original_reads_too_low_for_good() -> None:
 def test_with_the_original_a_leave_of_the_other_kind_makes_load_out_of_nothing() -> None:
     meter = Meter(now_s=0.0, quirks=ORIGINAL)
     meter.arrive(0.0, proxied=True)
-    meter.leave(0.5, proxied=False)
+    meter.exit(0.5, proxied=False)
     meter.report(1.0)
     assert meter.report(2.0) == report(concurrency=0.0, proxied_concurrency=1.0)
 
@@ -145,7 +145,7 @@ def test_the_stat_counts_per_second_of_the_period_that_is_set() -> None:
 
 def test_validate_tells_a_negative_level() -> None:
     meter = Meter(now_s=0.0, quirks=ORIGINAL)
-    meter.leave(0.0, proxied=False)
+    meter.exit(0.0, proxied=False)
     with pytest.raises(AssertionError, match="inside -1"):
         validate(meter)
 
@@ -160,6 +160,6 @@ def test_a_skipped_idle_time_does_not_thin_the_load() -> None:
 def test_a_time_with_a_request_is_not_skipped() -> None:
     meter = Meter(now_s=0.0)
     meter.arrive(0.0, proxied=False)
-    meter.leave(0.5, proxied=False)
+    meter.exit(0.5, proxied=False)
     meter.skip_idle()
     assert meter.report(1.0) == report(concurrency=0.5, request_count=1)

@@ -7,33 +7,33 @@ from serving.core.traffic.wrongtokens import COUNT_MAX, PERIOD_S, WrongTokens
 
 def test_an_address_waits_for_the_end_of_its_period_beyond_the_bound() -> None:
     tokens = WrongTokens()
-    assert not any(tokens.note("192.0.2.1", 100.0).wait_s for _ in range(COUNT_MAX))
-    first, second = tokens.note("192.0.2.1", 110.0), tokens.note("192.0.2.1", 159.0)
+    assert not any(tokens.record("192.0.2.1", 100.0).wait_s for _ in range(COUNT_MAX))
+    first, second = tokens.record("192.0.2.1", 110.0), tokens.record("192.0.2.1", 159.0)
     assert (first.wait_s, first.is_news) == (PERIOD_S - 10.0, True)
     assert (second.wait_s, second.is_news) == (1.0, False)
-    assert tokens.note("192.0.2.2", 110.0).wait_s == 0
-    assert tokens.note("192.0.2.1", 100.0 + PERIOD_S).wait_s == 0
+    assert tokens.record("192.0.2.2", 110.0).wait_s == 0
+    assert tokens.record("192.0.2.1", 100.0 + PERIOD_S).wait_s == 0
 
 
 def test_a_clock_that_is_set_back_begins_a_new_period() -> None:
     tokens = WrongTokens()
     for _ in range(COUNT_MAX + 1):
-        tokens.note("192.0.2.1", 1000.0)
-    assert tokens.note("192.0.2.1", 10.0).wait_s == 0
+        tokens.record("192.0.2.1", 1000.0)
+    assert tokens.record("192.0.2.1", 10.0).wait_s == 0
 
 
 @pytest.mark.parametrize(("other", "is_one"), [("2001:db8::2", True), ("2001:db8:0:1::2", False)])
 def test_addresses_of_one_host_count_together(other: str, *, is_one: bool) -> None:
     tokens = WrongTokens()
     for _ in range(COUNT_MAX):
-        tokens.note("2001:db8::1", 0.0)
-    assert (tokens.note(other, 0.0).wait_s > 0) is is_one
+        tokens.record("2001:db8::1", 0.0)
+    assert (tokens.record(other, 0.0).wait_s > 0) is is_one
 
 
 def test_the_oldest_of_a_thousand_addresses_is_forgotten() -> None:
     tokens = WrongTokens()
     for _ in range(COUNT_MAX):
-        tokens.note("192.0.2.1", 0.0)
+        tokens.record("192.0.2.1", 0.0)
     for number in range(1000):
-        tokens.note(f"10.0.{number // 256}.{number % 256}", 0.0)
-    assert tokens.note("192.0.2.1", 0.0).wait_s == 0
+        tokens.record(f"10.0.{number // 256}.{number % 256}", 0.0)
+    assert tokens.record("192.0.2.1", 0.0).wait_s == 0

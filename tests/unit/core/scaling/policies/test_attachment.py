@@ -78,9 +78,9 @@ def test_a_wish_that_was_outvoted_starts_none() -> None:
 def test_a_policy_that_changed_is_evaluated_at_once() -> None:
     one = triggered()
     one.evaluate("r", pods(idle=1, occupied=9), 0.0)
-    one.follow(BOTH, 1.0)
+    one.update(BOTH, 1.0)
     assert not one.is_due(1.0)
-    one.follow(UP, 1.0)
+    one.update(UP, 1.0)
     assert one.is_due(1.0)
 
 

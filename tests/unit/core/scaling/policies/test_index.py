@@ -75,9 +75,9 @@ def test_a_revision_may_be_named_by_three() -> None:
 
 def test_the_closest_policy_holds() -> None:
     policies = Policies()
-    policies.take(policy("of-service"))
+    policies.put(policy("of-service"))
     assert policies.holder(revision()) == policies.get(("default", "of-service"))
-    policies.take(policy("of-revision", kind="Revision", target="hello-00001"))
+    policies.put(policy("of-revision", kind="Revision", target="hello-00001"))
     assert policies.holder(revision()) == policies.get(("default", "of-revision"))
     policies.drop(("default", "of-revision"))
     assert policies.holder(revision()) == policies.get(("default", "of-service"))
@@ -86,8 +86,8 @@ def test_the_closest_policy_holds() -> None:
 
 def test_the_oldest_policy_has_a_target() -> None:
     policies, young, old = Policies(), policy("a", created=NEW), policy("b", created=OLD)
-    policies.take(young)
-    assert policies.take(old) == {young.key, old.key}
+    policies.put(young)
+    assert policies.put(old) == {young.key, old.key}
     assert policies.holder(revision()) == old
     said = policies.attachment(young, revisions=[], problems=[])
     assert (said.is_attached, said.reason) == (False, Reason.CONFLICT)
@@ -98,15 +98,15 @@ def test_the_oldest_policy_has_a_target() -> None:
 
 def test_of_two_of_the_same_second_the_first_by_name_has_it() -> None:
     policies = Policies()
-    policies.take(policy("b"))
-    policies.take(policy("a"))
+    policies.put(policy("b"))
+    policies.put(policy("a"))
     assert policies.holder(revision()) == policies.get(("default", "a"))
 
 
 def test_an_unusable_policy_holds_up_no_other() -> None:
     policies, bad = Policies(), policy("a", min=3, max=2, created=OLD)
-    policies.take(bad)
-    policies.take(policy("b", created=NEW))
+    policies.put(bad)
+    policies.put(policy("b", created=NEW))
     assert policies.holder(revision()) == policies.get(("default", "b"))
     assert policies.attachment(bad, revisions=[], problems=[]).reason is Reason.NOT_USABLE
     assert policies.drop(bad.key) == set()
@@ -115,7 +115,7 @@ def test_an_unusable_policy_holds_up_no_other() -> None:
 
 def test_a_policy_names_its_targets() -> None:
     policies, one = Policies(), policy()
-    policies.take(one)
+    policies.put(one)
     said = policies.attachment(one, revisions=[("default", "b"), ("default", "a")], problems=[])
     assert (said.is_attached, said.message) == (True, "holds for a, b")
     said = policies.attachment(one, revisions=[], problems=["x needs cpu"])
@@ -124,8 +124,8 @@ def test_a_policy_names_its_targets() -> None:
 
 def test_a_policy_for_nothing_says_so() -> None:
     policies, one, other = Policies(), policy(), policy("r", kind="Revision", target="gone")
-    policies.take(one)
-    policies.take(other)
+    policies.put(one)
+    policies.put(other)
     found = policies.attachment(one, revisions=[], problems=[])
     assert found.reason is Reason.TARGET_NOT_FOUND
     assert "no Service hello" in found.message

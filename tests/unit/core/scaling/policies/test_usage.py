@@ -29,34 +29,34 @@ def seen(present_scale: int, ready: str, **loads: float) -> ObservedPods:
 
 def test_a_measurement_is_read() -> None:
     usages = Usages()
-    usages.take([metrics("12345678n")], 0.0)
+    usages.replace([metrics("12345678n")], 0.0)
     assert usages.used(POD, 0.0) == {"c": Resources(cpu_m=13, memory_bytes=2 * 1024**2)}
     assert len(usages) == 1
 
 
 def test_a_pod_that_is_not_listed_is_forgotten() -> None:
     usages = Usages()
-    usages.take([metrics()], 0.0)
-    usages.take([metrics(name="b")], 1.0)
+    usages.replace([metrics()], 0.0)
+    usages.replace([metrics(name="b")], 1.0)
     assert usages.used(POD, 1.0) == {}
 
 
 def test_a_measurement_that_does_not_change_grows_old() -> None:
     usages = Usages()
     for second in (0.0, 30.0, 59.0):
-        usages.take([metrics()], second)
+        usages.replace([metrics()], second)
         assert usages.used(POD, second)
-    usages.take([metrics()], 60.0)
+    usages.replace([metrics()], 60.0)
     assert usages.used(POD, 60.0) == {}
-    usages.take([metrics()], 70.0)
+    usages.replace([metrics()], 70.0)
     assert usages.used(POD, 70.0) == {}, "it is the same measurement still"
-    usages.take([metrics(stamp="t2")], 75.0)
+    usages.replace([metrics(stamp="t2")], 75.0)
     assert usages.used(POD, 75.0)
 
 
 def test_an_amount_that_cannot_be_read_is_none() -> None:
     usages = Usages()
-    usages.take([metrics("much"), {}], 0.0)
+    usages.replace([metrics("much"), {}], 0.0)
     assert usages.used(POD, 0.0)["c"].cpu_m is None
 
 
@@ -124,9 +124,9 @@ def test_gauges_of_ready_pods_add_up() -> None:
 def test_a_measurement_is_news_once() -> None:
     usages = Usages()
     assert usages.new_measurement(POD, 0.0) == {}
-    usages.take([metrics()], 1.0)
+    usages.replace([metrics()], 1.0)
     assert usages.new_measurement(POD, 1.0) == usages.used(POD, 1.0) != {}
-    usages.take([metrics()], 2.0)
+    usages.replace([metrics()], 2.0)
     assert usages.new_measurement(POD, 2.0) == {}
-    usages.take([metrics(stamp="t2")], 3.0)
+    usages.replace([metrics(stamp="t2")], 3.0)
     assert usages.new_measurement(POD, 3.0) != {}

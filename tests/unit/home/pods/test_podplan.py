@@ -182,9 +182,9 @@ def test_a_snapshot_is_where_the_command_runs() -> None:
 
 def test_a_queue_proxy_gets_the_settings_of_all_and_what_a_request_log_names() -> None:
     manifest = pod({"command": ["x"]})
-    given = QueueProxySettings(report_period_s=0.5, logging=RequestLogSettings(enable_request_log=True))
+    given = QueueProxySettings(drain_grace_s=20.0, logging=RequestLogSettings(enable_request_log=True))
     found = proxy_environment(manifest, {}, app="127.0.0.1:1", address="127.64.0.9", proxy_settings=given)
-    assert found["SERVING_QUEUEPROXY_REPORT_PERIOD_S"] == "0.5"
+    assert found["SERVING_QUEUEPROXY_DRAIN_GRACE_S"] == "20.0"
     assert found["SERVING_QUEUEPROXY_LOGGING_ENABLE_REQUEST_LOG"] == "true"
     spec = spec_from_environment(found)
     assert spec.address == "127.64.0.9"

@@ -110,7 +110,7 @@ class Pod:
         while self.open and self.open[0][0] <= now_s:
             ended_s, _, request = heapq.heappop(self.open)
             self.meter.exit(ended_s, proxied=False)
-            self.tokens.leave(request, ended_s)
+            self.tokens.exit(request, ended_s)
             done.append(request)
         return done
 

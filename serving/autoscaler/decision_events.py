@@ -218,7 +218,7 @@ class DecisionBook:
         """Decisions as a JSON list, oldest first; ``namespace``, ``revision`` and ``since`` (seconds since the epoch) filter them."""
         return msgspec.json.encode(self._find(names))
 
-    def follow(self, names: Mapping[str, str], write: Write) -> Callable[[], None]:
+    def subscribe(self, names: Mapping[str, str], write: Write) -> Callable[[], None]:
         """Send events from now on, or from ``since`` on; the response ends the stream."""
         if "since" in names:
             for event in self._find(names):

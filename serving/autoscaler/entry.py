@@ -29,7 +29,7 @@ class PodStarts:
     def __init__(self) -> None:
         self._seen_s: dict[str, float | None] = {}
 
-    def take(self, pod: ScaledPod, now_s: float, *, is_gone: bool) -> float | None:
+    def update(self, pod: ScaledPod, now_s: float, *, is_gone: bool) -> float | None:
         """Update or remove a pod. Returns the seconds of its start when it is ready for the first time."""
         if is_gone or pod.is_ending:
             self._seen_s.pop(pod.name, None)
@@ -72,7 +72,7 @@ class PodStates:
     def __init__(self) -> None:
         self._by_name: dict[str, PodState] = {}
 
-    def take(self, pod: ScaledPod, *, is_gone: bool) -> None:
+    def update(self, pod: ScaledPod, *, is_gone: bool) -> None:
         """Store the present state of a pod; None deletes it."""
         state = None if is_gone else state_of(pod)
         if state is None:
@@ -145,11 +145,11 @@ class RevisionEntry:
 
         Return whether it was killed for memory since the last update.
         """
-        self.pod_states.take(pod, is_gone=is_gone)
+        self.pod_states.update(pod, is_gone=is_gone)
         is_killed = self._count_kills(pod, is_gone=is_gone)
         if self.scaler is not None:
             # Pods older than the scaler were observed too late to measure their start.
-            took_s = self.pod_starts.take(pod, now_s, is_gone=is_gone)
+            took_s = self.pod_starts.update(pod, now_s, is_gone=is_gone)
             if took_s is not None:
                 self.scaler.started(took_s, now_s)
         if pod.trouble is None or is_gone:

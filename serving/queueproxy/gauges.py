@@ -95,7 +95,7 @@ class AppGauges:
         self._page: dict[str, float] = {}
         self._page_at_s = -math.inf
 
-    def take(self, wire: bytes, now_s: float) -> None:
+    def record_headers(self, wire: bytes, now_s: float) -> None:
         """Read the header lines of a response."""
         if _MARK in wire:
             match = _HEADER.search(wire)
@@ -103,7 +103,7 @@ class AppGauges:
                 self._gauges = read_gauges(match[1])
                 self._at_s = now_s
 
-    def take_page(self, page: bytes, now_s: float) -> None:
+    def record_page(self, page: bytes, now_s: float) -> None:
         """Read a page of metrics."""
         self._page = read_page(page, self.names)
         self._page_at_s = now_s

@@ -41,7 +41,7 @@ class RequestMetrics:
         self._response_count = 0
         self._response_sum_s = 0.0
 
-    def note(self, status: int, took_s: float) -> None:
+    def record(self, status: int, took_s: float) -> None:
         """Count a request that ended with a status, 0 for none, after ``took_s`` seconds."""
         hundreds = status // 100
         self._buckets[hundreds][bisect_left(BOUNDS_S, took_s)] += 1

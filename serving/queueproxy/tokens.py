@@ -118,7 +118,7 @@ class TokenMeter:
             self._requests[request] = tokens
             self._level += tokens
 
-    def leave(self, request: Hashable, now_s: float) -> None:
+    def exit(self, request: Hashable, now_s: float) -> None:
         """Count a request out; an unknown one changes nothing."""
         self._pass(now_s)
         self._level -= self._requests.pop(request, 0)

@@ -92,11 +92,11 @@ async def staged(annotations: dict[str, str] | None = None, **requests: str) -> 
 
 async def test_requests_go_down_with_a_dormant_pod_and_come_back_with_the_next_report() -> None:
     async with staged() as stage:
-        stage.sizes.take(KEY, ASLEEP, is_ready=True)
+        stage.sizes.update(KEY, ASLEEP, is_ready=True)
         await stage.until_requests({"cpu": "1m", "memory": "118Mi"})
         assert "no namespace" in await stage.until_condition("True", "NotFrozen")
         assert (await stage.pod())["spec"]["containers"][1]["resources"]["requests"] == {"cpu": "25m"}
-        stage.sizes.take(KEY, AWAKE, is_ready=True)
+        stage.sizes.update(KEY, AWAKE, is_ready=True)
         await stage.until_requests(FULL)
         await stage.until_condition("False", "Running")
         assert stage.sizes.write_count == 2
@@ -105,13 +105,13 @@ async def test_requests_go_down_with_a_dormant_pod_and_come_back_with_the_next_r
 async def test_a_report_that_says_nothing_new_makes_no_call() -> None:
     async with staged() as stage:
         for _ in range(100):
-            stage.sizes.take(KEY, AWAKE, is_ready=True)
-        stage.sizes.take(KEY, ASLEEP, is_ready=True)
+            stage.sizes.update(KEY, AWAKE, is_ready=True)
+        stage.sizes.update(KEY, ASLEEP, is_ready=True)
         await stage.until_condition("True", "NotFrozen")
         before = list(stage.cluster.writes)
         assert before == [None, "resize", "status"]
         for _ in range(100):
-            stage.sizes.take(KEY, ASLEEP, is_ready=True)
+            stage.sizes.update(KEY, ASLEEP, is_ready=True)
         await asyncio.sleep(0)
         assert stage.cluster.writes == before
 
@@ -119,7 +119,7 @@ async def test_a_report_that_says_nothing_new_makes_no_call() -> None:
 async def test_a_pod_that_wakes_while_it_is_resized_gets_its_requests_back() -> None:
     async with staged() as stage:
         for stat in (ASLEEP, AWAKE, ASLEEP, AWAKE):
-            stage.sizes.take(KEY, stat, is_ready=True)
+            stage.sizes.update(KEY, stat, is_ready=True)
             await asyncio.sleep(0)
         await until(lambda: not stage.sizes._busy)
         assert await stage.requests() == FULL
@@ -129,7 +129,7 @@ async def test_a_refusal_is_a_condition_and_is_tried_again(monkeypatch: pytest.M
     monkeypatch.setattr(podsizes, "_RETRY_FIRST_S", 0.01)
     async with staged() as stage:
         stage.cluster.refuses = True
-        stage.sizes.take(KEY, ASLEEP, is_ready=True)
+        stage.sizes.update(KEY, ASLEEP, is_ready=True)
         assert "exceeded quota" in await stage.until_condition("True", "ResizeRefused")
         assert await stage.requests() == FULL
         stage.cluster.refuses = False
@@ -141,10 +141,10 @@ async def test_a_refusal_is_a_condition_and_is_tried_again(monkeypatch: pytest.M
 async def test_a_started_pod_shrinks_to_what_it_should_have_once_it_is_ready() -> None:
     awake = msgspec.json.encode({"app": {"requests": {"cpu": "100m"}}}).decode()
     async with staged({AWAKE_RESOURCES_ANNOTATION: awake}, cpu="2") as stage:
-        stage.sizes.take(KEY, Stat(), is_ready=False)
+        stage.sizes.update(KEY, Stat(), is_ready=False)
         await asyncio.sleep(0)
         assert not stage.sizes._busy
-        stage.sizes.take(KEY, Stat(), is_ready=True)
+        stage.sizes.update(KEY, Stat(), is_ready=True)
         await stage.until_requests({"cpu": "100m"})
         await until(lambda: not stage.sizes._busy)
         # It cannot sleep, and has no such condition.
@@ -154,7 +154,7 @@ async def test_a_started_pod_shrinks_to_what_it_should_have_once_it_is_ready() -
 async def test_a_deleted_pod_is_forgotten() -> None:
     async with staged() as stage:
         await stage.cluster.delete(POD, *KEY, grace_s=0)
-        stage.sizes.take(KEY, ASLEEP, is_ready=True)
+        stage.sizes.update(KEY, ASLEEP, is_ready=True)
         await until(lambda: not stage.sizes._busy)
         stage.sizes.forget(KEY)
         assert stage.sizes._wanted == {}
@@ -162,11 +162,11 @@ async def test_a_deleted_pod_is_forgotten() -> None:
 
 async def test_a_new_autoscaler_finds_the_requests_to_give_back_at_the_pod() -> None:
     async with staged() as stage:
-        stage.sizes.take(KEY, ASLEEP, is_ready=True)
+        stage.sizes.update(KEY, ASLEEP, is_ready=True)
         await stage.until_condition("True", "NotFrozen")
         assert AWAKE_RESOURCES_ANNOTATION in annotations_of(await stage.pod())
         await stage.sizes.end()
         stage.cached = await stage.pod()
         stage.sizes = PodSizes(stage.cluster, pod=lambda *_: stage.cached, used=lambda *_: {})
-        stage.sizes.take(KEY, AWAKE, is_ready=True)
+        stage.sizes.update(KEY, AWAKE, is_ready=True)
         await stage.until_requests(FULL)

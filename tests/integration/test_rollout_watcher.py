@@ -79,7 +79,7 @@ async def test_responses_of_all_activators_since_the_first_reading_are_judged(
     async with staged(activators) as stage:
         await asyncio.sleep(0)
         assert activators[0].asked_count == 0
-        stage.watcher.follow(ROUTE, WATCH)
+        stage.watcher.update(ROUTE, WATCH)
         # What was counted before is none of this rollout.
         await until(lambda: stage.verdict() == "hold")
         activators[0].text += page({0.1: 15})
@@ -88,13 +88,13 @@ async def test_responses_of_all_activators_since_the_first_reading_are_judged(
         activators[1].text = page({0.1: 140}, "5xx") + page({0.1: 15})
         await until(lambda: stage.verdict() == "back")
         assert stage.last[NEWEST].why == "40 of 70 responses were 5xx (57.1 %), above 10 %"
-        stage.watcher.follow(ROUTE, None)
+        stage.watcher.update(ROUTE, None)
 
 
 async def test_a_rollout_is_held_while_no_activator_is_known() -> None:
     stage = Stage([])
     running = asyncio.create_task(stage.watcher.run())
-    stage.watcher.follow(ROUTE, WATCH)
+    stage.watcher.update(ROUTE, WATCH)
     await until(lambda: stage.verdict() != "")
     assert stage.last[NEWEST].why == "an activator does not report its responses"
     running.cancel()
@@ -103,7 +103,7 @@ async def test_a_rollout_is_held_while_no_activator_is_known() -> None:
 async def test_an_activator_that_does_not_answer_holds_the_rollout(activators: tuple[Activator, Activator]) -> None:
     activators[1].is_silent = True
     async with staged(activators) as stage:
-        stage.watcher.follow(ROUTE, WATCH)
+        stage.watcher.update(ROUTE, WATCH)
         await until(lambda: stage.verdict() == "hold")
         activators[0].text += page({0.1: 50})
         asked_count = activators[0].asked_count

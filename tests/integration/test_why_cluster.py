@@ -40,8 +40,8 @@ async def filled() -> MemoryCluster:
         )
     ):
         revision = msgspec.structs.replace(revision_with(), key=("default", name))
-        leave = EventPermit(number=number, left_out_count=0)
-        await cluster.create(EVENT, scale_event(revision, sentence, leave=leave, now=stamp))
+        permit = EventPermit(number=number, left_out_count=0)
+        await cluster.create(EVENT, scale_event(revision, sentence, permit=permit, now=stamp))
     for name in ("hello", "other"):
         service = {
             "apiVersion": REVISION.api_version,
@@ -108,8 +108,10 @@ async def test_events_are_followed(tmp_path: Path) -> None:
                 "hello rolled back to hello-00001",
             }
             revision = revision_with()
-            leave = EventPermit(number=9, left_out_count=2)
-            await cluster.create(EVENT, scale_event(revision, "3 → 4: stable", leave=leave, now="2026-11-21T08:01:00Z"))
+            permit = EventPermit(number=9, left_out_count=2)
+            await cluster.create(
+                EVENT, scale_event(revision, "3 → 4: stable", permit=permit, now="2026-11-21T08:01:00Z")
+            )
             assert b"3 \xe2\x86\x92 4: stable (changes left out before it: 2)" in await process.stdout.readline()
         process.terminate()
         await process.wait()

@@ -169,7 +169,7 @@ class Autoscaler:
             self._decisions.counts.unknown_stats += 1
             return
         if self._sizes is not None and source is StatSource.POD:
-            self._sizes.take((key[0], stat.pod), stat, is_ready=stat.pod in entry.ready_names)
+            self._sizes.update((key[0], stat.pod), stat, is_ready=stat.pod in entry.ready_names)
         if entry.scaler.record(stat, source) or (
             source is StatSource.POD
             and self._policies.triggers.take_report(key, stat.pod, concurrency=stat.concurrency)

@@ -221,7 +221,7 @@ class StatsConnection(asyncio.Protocol):
 
         self._judging = self._server.tasks.start(guarded(), name="whose a token is")
 
-    def follow(self, begin: Callable[[], Callable[[], None]]) -> None:
+    def start_stream(self, begin: Callable[[], Callable[[], None]]) -> None:
         """Send events from now on, after the head of the response; ``begin`` returns the callback that ends the stream."""
 
         def begun() -> None:
@@ -281,7 +281,7 @@ class StatsConnection(asyncio.Protocol):
             if frame.end > len(data):
                 break
             if frame.is_plain:
-                sender.take(apply_mask(data[frame.begin : frame.end], data[frame.begin - MASK_BYTES : frame.begin]))
+                sender.handle(apply_mask(data[frame.begin : frame.end], data[frame.begin - MASK_BYTES : frame.begin]))
             else:
                 self._take_other(sender, data[position : frame.end])
             position = frame.end

@@ -257,22 +257,22 @@ class DecisionLoop:
             self._writes.add(key)
         learnt = None if scaler.learner is None else scaler.learner.due_save(outcome.at_s)
         if learnt is not None:
-            self._note(key, LEARNT_ANNOTATION, learnt)
+            self._queue_save(key, LEARNT_ANNOTATION, learnt)
         savings = None if scaler.shadow is None else scaler.shadow.due_save(is_now=learnt is not None)
         if savings is not None:
-            self._note(key, SAVINGS_ANNOTATION, savings)
+            self._queue_save(key, SAVINGS_ANNOTATION, savings)
         learnt_target = scaler.target.due_save(outcome.at_s)
         if learnt_target is not None:
-            self._note(key, LEARNT_TARGET_ANNOTATION, learnt_target)
+            self._queue_save(key, LEARNT_TARGET_ANNOTATION, learnt_target)
         shortage = shortage_of(outcome.inputs.allowance)
         if entry.revision is not None and shortage != entry.revision.shortage:
-            self._note(key, SHORTAGE_ANNOTATION, shortage or None)
+            self._queue_save(key, SHORTAGE_ANNOTATION, shortage or None)
         if entry.revision is not None and scaler.policy.failure != entry.revision.policy_failure:
-            self._note(key, POLICY_FAILURE_ANNOTATION, scaler.policy.failure or None)
+            self._queue_save(key, POLICY_FAILURE_ANNOTATION, scaler.policy.failure or None)
         publication = self._publication(entry, outcome, at_wall_s=at_wall_s)
         if publication is not None:
             pods = publication.pods
-            self._note(key, ANTICIPATED_PODS_ANNOTATION, None if pods is None else pods.text())
+            self._queue_save(key, ANTICIPATED_PODS_ANNOTATION, None if pods is None else pods.text())
         return outcome
 
     def _allow(self, key: RevisionKey, entry: RevisionEntry, demand: BudgetDemand) -> Allowance | None:
@@ -299,7 +299,7 @@ class DecisionLoop:
             count, outcome=outcome, written=revision.anticipated, boot_s=boot_s, wall_s=at_wall_s
         )
 
-    def _note(self, key: RevisionKey, annotation: str, text: str | None) -> None:
+    def _queue_save(self, key: RevisionKey, annotation: str, text: str | None) -> None:
         self._notes.setdefault(key, {})[annotation] = text
         self._saves.add(key)
 

@@ -51,7 +51,7 @@ class EventBudget:
     def __init__(self) -> None:
         self._purses: dict[str, _Purse] = {}
 
-    def take(self, uid: str, now_s: float) -> EventPermit | None:
+    def acquire(self, uid: str, now_s: float) -> EventPermit | None:
         """A permit for the next Event of a revision; None above the limit."""
         purse = self._purses.get(uid) or _Purse(tokens=_BURST, at_s=now_s)
         tokens = min(_BURST, purse.tokens + (now_s - purse.at_s) / _REFILL_S)
@@ -69,7 +69,7 @@ class EventBudget:
 
 
 def scale_event(
-    revision: ScaledRevision, sentence: str, *, leave: EventPermit, now: str, reason: str = SCALED_REASON
+    revision: ScaledRevision, sentence: str, *, permit: EventPermit, now: str, reason: str = SCALED_REASON
 ) -> dict[str, Any]:
     """The Event of one change of scale, or of another ``reason``; ``now`` is the time as the API writes it."""
     namespace, name = revision.key
@@ -81,9 +81,9 @@ def scale_event(
         uid=revision.uid,
         resource_version=revision.resource_version,
     )
-    more = f" (changes left out before it: {leave.left_out_count})" if leave.left_out_count else ""
+    more = f" (changes left out before it: {permit.left_out_count})" if permit.left_out_count else ""
     words = EventText(reason=reason, message=f"{sentence}{more}", is_warning=reason != SCALED_REASON)
-    return new_event(of, words, suffix=f"scaled-{leave.number}", component=_COMPONENT, now=now)
+    return new_event(of, words, suffix=f"scaled-{permit.number}", component=_COMPONENT, now=now)
 
 
 def kill_sentence(pod: ScaledPod) -> str:
@@ -105,11 +105,11 @@ class ScaleEventWriter:
 
     def add(self, revision: ScaledRevision, sentence: str, *, reason: str = SCALED_REASON) -> None:
         """Add a change of scale, or an Event of another ``reason``; it is dropped above the limit of its revision or of all revisions."""
-        leave = self._budget.take(revision.uid, now_s())
-        if leave is None or self._waiting.full():
+        permit = self._budget.acquire(revision.uid, now_s())
+        if permit is None or self._waiting.full():
             self.left_out_count += 1
             return
-        event = scale_event(revision, sentence, leave=leave, now=stamp(), reason=reason)
+        event = scale_event(revision, sentence, permit=permit, now=stamp(), reason=reason)
         self._waiting.put_nowait((now_s() + _LAG_S, group_of(revision.key, revision), event))
 
     def add_kill(self, revision: ScaledRevision, pod: ScaledPod) -> None:

@@ -69,8 +69,8 @@ class PodSizes:
         self._turns = asyncio.Semaphore(_AT_ONCE_MAX)
         self.write_count = self.refused_count = 0
 
-    def take(self, key: PodKey, stat: Stat, *, is_ready: bool) -> None:
-        """Take the report of a pod. Only the first one and changes lead to calls."""
+    def update(self, key: PodKey, stat: Stat, *, is_ready: bool) -> None:
+        """Handle the report of a pod. Only the first one and changes lead to calls."""
         wanted = _Sleep(is_dormant=stat.is_dormant, unfrozen=stat.unfrozen)
         before = self._wanted.get(key)
         if before == wanted or not (is_ready or wanted.is_dormant):

@@ -108,7 +108,7 @@ class RevisionWatch:
         entry, revision = self.entries.get(key), revision_of(resource, self._settings)
         if entry is None or revision is None or entry.revision is None or entry.revision.uid != revision.uid:
             return
-        self._take(key, entry, revision)
+        self._apply(key, entry, revision)
 
     def _revision_changed(self, change: CacheChange) -> None:
         key = change.key
@@ -122,9 +122,9 @@ class RevisionWatch:
         if revision is None:
             self._drop_if_empty(key, entry)
         else:
-            self._take(key, entry, revision)
+            self._apply(key, entry, revision)
 
-    def _take(self, key: RevisionKey, entry: RevisionEntry, revision: ScaledRevision) -> None:
+    def _apply(self, key: RevisionKey, entry: RevisionEntry, revision: ScaledRevision) -> None:
         """Apply the present state of a revision, from a watch or from the response to a call."""
         before = entry.revision
         if before is not None and is_older_version(revision.resource_version, before.resource_version):

@@ -97,7 +97,7 @@ class Sender:
         self._second_count = 0
         self.received_s = now_s()
 
-    def take(self, frame: bytes) -> None:
+    def handle(self, frame: bytes) -> None:
         """Handle one frame. Invalid content does not end the connection."""
         at_s = self.received_s = now_s()
         self._counts.frames += 1
@@ -110,7 +110,7 @@ class Sender:
             self._counts.flooding_frames += 1
             return
         try:
-            self._take(frame, at_s)
+            self._handle(frame, at_s)
         except InvalidValue as error:
             self.malformed(error)
 
@@ -120,7 +120,7 @@ class Sender:
         if self._second_count == 1:
             _log.warning("stats.malformed", extra={"sender": self.identity, "error": str(error)})
 
-    def _take(self, frame: bytes, at_s: float) -> None:
+    def _handle(self, frame: bytes, at_s: float) -> None:
         raise NotImplementedError
 
 
@@ -134,7 +134,7 @@ class PodSender(Sender):
         self._revision = revision
         self._lateness = LatenessState()
 
-    def _take(self, frame: bytes, at_s: float) -> None:
+    def _handle(self, frame: bytes, at_s: float) -> None:
         if len(frame) > _POD_FRAME_BYTES_MAX:
             raise InvalidValue(text=f"a frame of {len(frame)} bytes", expected=f"at most {_POD_FRAME_BYTES_MAX}")
         reported = decode_pod_stat(frame)
@@ -163,7 +163,7 @@ class ActivatorSender(Sender):
     def __init__(self, counts: ServerCounts, record: Record, *, name: str) -> None:
         super().__init__(counts, record, name=name, identity=(name,), frames_max=_ACTIVATOR_FRAMES_PER_S_MAX)
 
-    def _take(self, frame: bytes, at_s: float) -> None:
+    def _handle(self, frame: bytes, at_s: float) -> None:
         for reported in decode_activator_stats(frame).stats:
             stat = Stat(
                 pod=self.name,
@@ -188,7 +188,7 @@ class AutoscalerSender(Sender):
         super().__init__(counts, relayed, name=name, identity=identity, frames_max=_AUTOSCALER_FRAMES_PER_S_MAX)
         self._announce = announce
 
-    def _take(self, frame: bytes, at_s: float) -> None:
+    def _handle(self, frame: bytes, at_s: float) -> None:
         relayed = decode_relayed_stats(frame)
         for announced in relayed.announced:
             self._announce(announced)

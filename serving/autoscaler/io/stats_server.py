@@ -219,7 +219,7 @@ class StatsServer:
             return _typed(protocol, self._decisions.policies.encoded(names, now_s=now_s()).decode(), "application/json")
         if "follow" not in names:
             return _typed(protocol, self._decisions.encoded(names).decode(), "application/json")
-        connection.follow(lambda: self._decisions.follow(names, connection.write))
+        connection.start_stream(lambda: self._decisions.subscribe(names, connection.write))
         return Response(http.HTTPStatus.OK, "OK", Headers({"Content-Type": "text/event-stream"}))
 
     def _query_refusal(self, protocol: ServerProtocol, request: Request) -> Response | None:

@@ -208,7 +208,7 @@ class Controller:
             await self._events.write(note)
         if key[0] is kinds.ROUTE:
             self._probe(key, plan.unconfirmed)
-            self._watcher.follow((key[1], key[2]), plan.watch)
+            self._watcher.update((key[1], key[2]), plan.watch)
         if self._cache.get(key[0], (key[1], key[2])) is None:
             self._counted_s.pop(key, None)
         return plan.again_after_s

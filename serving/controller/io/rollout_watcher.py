@@ -44,7 +44,7 @@ class RolloutWatcher:
         self._counts: dict[tuple[Key, str], tuple[float, GrowingCounts]] = {}
         self._is_needed = asyncio.Event()
 
-    def follow(self, route: Key, watch: RolloutWatch | None) -> None:
+    def update(self, route: Key, watch: RolloutWatch | None) -> None:
         """Judge the rollouts of a Route from now on; None ends it."""
         if watch is None:
             self._watched.pop(route, None)

@@ -106,13 +106,13 @@ async def watch_gauges(
                     check.require(*address)
                 page = await fetch_page(address, path)
         except (UnreadablePage, OSError) as error:
-            _note(ok=False, reason=str(error))
+            report(ok=False, reason=str(error))
             return
-        gauges.take_page(page, now_s())
+        gauges.record_page(page, now_s())
         missing = [name for name in gauges.names if name not in gauges.current(now_s())]
-        _note(ok=not missing, reason=f"no usable line of {', '.join(missing)}")
+        report(ok=not missing, reason=f"no usable line of {', '.join(missing)}")
 
-    def _note(*, ok: bool, reason: str) -> None:
+    def report(*, ok: bool, reason: str) -> None:
         nonlocal is_fine
         if not ok and is_fine is not False:
             where = f"http://{address[0]}:{address[1]}{path}"

@@ -185,14 +185,14 @@ class PodHandler(PodRequests[Exchange]):
             return
         assert isinstance(origin, tuple)
         now_s = self._clock()
-        self.gauges.take(exchange.response_wire, now_s)
+        self.gauges.record_headers(exchange.response_wire, now_s)
         self._end(exchange.status, now_s - exchange.started_s, origin[2])
         if exchange.awaits_body:
             return
         if self.tokens is not None:
-            self.tokens.leave(exchange, now_s)
+            self.tokens.exit(exchange, now_s)
         has_response = exchange.outcome is ExchangeOutcome.ANSWERED
-        self._grant(self._leave(exchange, now_s, proxied=origin[0], has_response=has_response))
+        self._grant(self._release(exchange, now_s, proxied=origin[0], has_response=has_response))
         if self.dormancy is not None and not self._meter.level:
             self.dormancy.went_idle()
 

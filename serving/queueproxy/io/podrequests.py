@@ -168,7 +168,7 @@ class PodRequests(Generic[_Request]):
 
     def _end(self, status: int, took_s: float, held_s: float) -> None:
         """Count a request that ended with a status. Errors of the app say nothing of its speed."""
-        self.request_metrics.note(status, took_s)
+        self.request_metrics.record(status, took_s)
         if self.slo is not None and not self.slo.slo.is_wait and 0 < status < _FIRST_ERROR:
             self.slo.record(took_s + held_s)
 
@@ -180,7 +180,7 @@ class PodRequests(Generic[_Request]):
             self._turn_away()
         return expired
 
-    def _leave(
+    def _release(
         self, request: _Request, now_s: float, *, proxied: bool, has_response: bool
     ) -> Sequence[Granted[_Request]]:
         """Stop counting a request; return the requests that get its slot, longest wait first."""

@@ -146,12 +146,12 @@ def test_the_book_narrows_down_and_lets_people_follow_from_a_time_on() -> None:
     assert len(json.loads(book.encoded({"since": "yesterday"}))) == 2
     assert json.loads(book.encoded({"revision": "other"})) == []
     ear = Ear()
-    end = book.follow({"since": since}, ear)
+    end = book.subscribe({"since": since}, ear)
     published.world.poke(100)
     published.world.now_s += 2
     published.decide()
     end()
-    book.follow({}, Ear())()
+    book.subscribe({}, Ear())()
     assert len(ear.heard) == 2
     assert msgspec.json.decode(published.lines[-1])["revision"] == "hello-00001"
 

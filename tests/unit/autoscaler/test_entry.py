@@ -111,32 +111,32 @@ def test_the_memory_of_a_pod_is_learnt_with_its_requests() -> None:
 
 def test_a_start_lasts_from_the_first_look_until_the_pod_is_ready() -> None:
     starts = PodStarts()
-    assert starts.take(STARTING, 10.0, is_gone=False) is None
-    assert starts.take(STARTING, 11.0, is_gone=False) is None
-    assert starts.take(READY, 14.5, is_gone=False) == 4.5
+    assert starts.update(STARTING, 10.0, is_gone=False) is None
+    assert starts.update(STARTING, 11.0, is_gone=False) is None
+    assert starts.update(READY, 14.5, is_gone=False) == 4.5
 
 
 def test_a_pod_that_is_ready_again_has_not_started_again() -> None:
     starts = PodStarts()
-    starts.take(STARTING, 0.0, is_gone=False)
-    starts.take(READY, 1.0, is_gone=False)
-    starts.take(STARTING, 50.0, is_gone=False)
-    assert starts.take(READY, 60.0, is_gone=False) is None
+    starts.update(STARTING, 0.0, is_gone=False)
+    starts.update(READY, 1.0, is_gone=False)
+    starts.update(STARTING, 50.0, is_gone=False)
+    assert starts.update(READY, 60.0, is_gone=False) is None
 
 
 def test_a_pod_that_is_ready_when_it_is_seen_first_is_not_measured() -> None:
     starts = PodStarts()
-    assert starts.take(READY, 5.0, is_gone=False) is None
-    starts.take(STARTING, 6.0, is_gone=False)
-    assert starts.take(READY, 7.0, is_gone=False) is None
+    assert starts.update(READY, 5.0, is_gone=False) is None
+    starts.update(STARTING, 6.0, is_gone=False)
+    assert starts.update(READY, 7.0, is_gone=False) is None
 
 
 def test_a_pod_that_goes_is_forgotten() -> None:
     starts = PodStarts()
-    starts.take(STARTING, 0.0, is_gone=False)
-    starts.take(ENDING, 1.0, is_gone=False)
-    starts.take(STARTING, 2.0, is_gone=False)
-    starts.take(STARTING, 3.0, is_gone=True)
+    starts.update(STARTING, 0.0, is_gone=False)
+    starts.update(ENDING, 1.0, is_gone=False)
+    starts.update(STARTING, 2.0, is_gone=False)
+    starts.update(STARTING, 3.0, is_gone=True)
     assert not starts._seen_s
 
 
@@ -164,9 +164,9 @@ def test_a_pod_is_in_one_state_or_has_ended(found: ScaledPod, state: PodState | 
 def test_each_pod_counts_once_as_it_is_now() -> None:
     states = PodStates()
     for found in (pod("a", phase="Pending"), pod("b"), pod("c", is_ending=True), pod("d", is_ready=True)):
-        states.take(found, is_gone=False)
+        states.update(found, is_gone=False)
     assert states.counts() == PodCounts(not_ready=1, pending=1, terminating=1)
-    states.take(pod("a"), is_gone=False)
-    states.take(pod("c", is_ending=True), is_gone=True)
-    states.take(pod("b", phase="Failed"), is_gone=False)
+    states.update(pod("a"), is_gone=False)
+    states.update(pod("c", is_ending=True), is_gone=True)
+    states.update(pod("b", phase="Failed"), is_gone=False)
     assert states.counts() == PodCounts(not_ready=1)

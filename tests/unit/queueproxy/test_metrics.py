@@ -6,13 +6,13 @@ from serving.queueproxy.metrics import BOUNDS_S, AppResponses, RequestMetrics, r
 def test_requests_count_by_the_hundreds_of_their_status() -> None:
     metrics = RequestMetrics()
     for status in (200, 204, 404, 0, 503, 799):
-        metrics.note(status, 0.01)
+        metrics.record(status, 0.01)
     assert metrics.counts() == {"none": 1, "1xx": 0, "2xx": 2, "3xx": 0, "4xx": 1, "5xx": 2}
 
 
 def test_a_duration_falls_into_its_bucket_and_all_above() -> None:
     metrics = RequestMetrics()
-    metrics.note(200, 0.03)
+    metrics.record(200, 0.03)
     lines = metrics.page(revision="r")
     start = 'kn_serving_invocation_duration_seconds_bucket{kn_revision_name="r",status_class="2xx",le='
     values = [line.rpartition(" ")[2] for line in lines if line.startswith(start)]
@@ -28,8 +28,8 @@ def test_a_class_without_requests_has_no_histogram() -> None:
 
 def test_what_is_beyond_599_is_in_the_histogram_of_5xx() -> None:
     metrics = RequestMetrics()
-    metrics.note(500, 1.0)
-    metrics.note(999, 2.0)
+    metrics.record(500, 1.0)
+    metrics.record(999, 2.0)
     lines = metrics.page(revision="r")
     assert 'kn_serving_invocation_duration_seconds_count{kn_revision_name="r",status_class="5xx"} 2' in lines
     assert 'kn_serving_invocation_duration_seconds_sum{kn_revision_name="r",status_class="5xx"} 3' in lines
@@ -42,10 +42,10 @@ def test_a_series_has_only_the_labels_that_it_has() -> None:
 def test_what_was_answered_since_the_last_look_has_a_mean_duration() -> None:
     metrics = RequestMetrics()
     assert metrics.take_responses() == AppResponses(count=0, mean_s=0.0)
-    metrics.note(200, 0.25)
-    metrics.note(404, 0.75)
+    metrics.record(200, 0.25)
+    metrics.record(404, 0.75)
     assert metrics.take_responses() == AppResponses(count=2, mean_s=0.5)
-    metrics.note(200, 2.0)
+    metrics.record(200, 2.0)
     assert metrics.take_responses() == AppResponses(count=1, mean_s=2.0)
     assert metrics.take_responses() == AppResponses(count=0, mean_s=0.0)
 
@@ -53,7 +53,7 @@ def test_what_was_answered_since_the_last_look_has_a_mean_duration() -> None:
 def test_failures_and_clients_that_left_say_nothing_of_how_fast_an_app_is() -> None:
     metrics = RequestMetrics()
     for status in (500, 503, 0):
-        metrics.note(status, 0.001)
+        metrics.record(status, 0.001)
     assert metrics.take_responses() == AppResponses(count=0, mean_s=0.0)
 
 

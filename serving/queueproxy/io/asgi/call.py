@@ -92,7 +92,7 @@ class CallOwner(Protocol):
     def expire(self, now_s: float) -> None:
         """End the wait of overdue calls."""
 
-    def leave(self, call: "AppCall", now_s: float) -> None:
+    def release(self, call: "AppCall", now_s: float) -> None:
         """Stop counting a call, and run the calls that get its slot."""
 
     def start(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -123,7 +123,7 @@ class AppCall:
 
     __slots__ = (
         "_inbox",
-        "_is_left",
+        "_is_released",
         "_over",
         "_send",
         "_task",
@@ -176,7 +176,7 @@ class AppCall:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._over: asyncio.Future[None]
-        self._is_left = False
+        self._is_released = False
 
     @property
     def final_status(self) -> int:
@@ -193,7 +193,7 @@ class AppCall:
                 await self._call(app)
         finally:
             if self._task is None:
-                self._leave()
+                self._release()
 
     def grant(self) -> None:
         """Run the call in its slot."""
@@ -263,14 +263,14 @@ class AppCall:
         has_failed = not task.cancelled() and task.exception() is not None
         if has_failed and not self.status and not self.is_late:
             self.status = _INTERNAL_ERROR
-        self._leave()
+        self._release()
         if not self._over.done():
             self._over.set_result(None)
 
-    def _leave(self) -> None:
-        if not self._is_left:
-            self._is_left = True
-            self.owner.leave(self, self.owner.clock())
+    def _release(self) -> None:
+        if not self._is_released:
+            self._is_released = True
+            self.owner.release(self, self.owner.clock())
 
     def _check_time(self) -> None:
         due_s, now_s = self.owner.due_s(self), self.owner.clock()
@@ -318,7 +318,7 @@ class AppCall:
         await self._send(message)
         self.written_s = self.owner.clock()
         if self.has_response:
-            self._leave()
+            self._release()
 
     def _begun(self, message: Message) -> Message:
         self.status = message["status"]

@@ -245,12 +245,12 @@ class AsgiPod(PodRequests[AppCall]):
         """Record that the app has accepted a websocket."""
         self._calls.became_tunnel(task)
 
-    def leave(self, call: AppCall, now_s: float) -> None:
+    def release(self, call: AppCall, now_s: float) -> None:
         """Stop counting a call; its slot goes to the longest waiting call."""
         if call.gauges:
-            self.gauges.take(b"endpoint-load-metrics: %b" % call.gauges, now_s)
+            self.gauges.record_headers(b"endpoint-load-metrics: %b" % call.gauges, now_s)
         self._end(call.final_status, now_s - call.started_s, call.held_s)
-        for granted in self._leave(call, now_s, proxied=call.proxied, has_response=call.has_response):
+        for granted in self._release(call, now_s, proxied=call.proxied, has_response=call.has_response):
             self._end_wait(granted.waited_s + granted.request_id.held_s)
             granted.request_id.grant()
 

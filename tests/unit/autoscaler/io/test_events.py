@@ -7,37 +7,37 @@ from tests.unit.core.scaling.scaler_builders import revision_with
 
 def test_a_few_changes_are_reported_at_once_then_one_each_half_minute() -> None:
     budget = EventBudget()
-    reported = [budget.take("u", 0.0) for _ in range(8)]
+    reported = [budget.acquire("u", 0.0) for _ in range(8)]
     assert [one is not None for one in reported] == [True] * 5 + [False] * 3
-    assert budget.take("other", 0.0) == EventPermit(number=0, left_out_count=0)
-    assert budget.take("u", 29.0) is None
-    assert budget.take("u", 30.0) == EventPermit(number=5, left_out_count=4)
-    assert budget.take("u", 31.0) is None
+    assert budget.acquire("other", 0.0) == EventPermit(number=0, left_out_count=0)
+    assert budget.acquire("u", 29.0) is None
+    assert budget.acquire("u", 30.0) == EventPermit(number=5, left_out_count=4)
+    assert budget.acquire("u", 31.0) is None
 
 
 def test_names_come_round_so_that_a_revision_has_twenty_events_at_most() -> None:
     budget = EventBudget()
-    numbers = {leave.number for step in range(100) if (leave := budget.take("u", step * 60.0))}
+    numbers = {permit.number for step in range(100) if (permit := budget.acquire("u", step * 60.0))}
     assert numbers == set(range(20))
 
 
 def test_a_revision_that_is_gone_is_forgotten() -> None:
     budget = EventBudget()
     for _ in range(9):
-        budget.take("u", 0.0)
+        budget.acquire("u", 0.0)
     budget.forget("u")
     budget.forget("u")
-    assert budget.take("u", 0.0) == EventPermit(number=0, left_out_count=0)
+    assert budget.acquire("u", 0.0) == EventPermit(number=0, left_out_count=0)
 
 
 def test_the_event_is_about_the_revision_and_says_what_was_left_out() -> None:
     event = scale_event(
-        revision_with(), "3 → 8: panic", leave=EventPermit(number=4, left_out_count=2), now="2026-11-21T07:00:00Z"
+        revision_with(), "3 → 8: panic", permit=EventPermit(number=4, left_out_count=2), now="2026-11-21T07:00:00Z"
     )
     assert event["metadata"] == {"name": "hello-00001.scaled-4", "namespace": "default"}
     assert event["message"] == "3 → 8: panic (changes left out before it: 2)"
     assert event["involvedObject"]["kind"] == "Revision"
-    plain = scale_event(revision_with(), "x" * 2000, leave=EventPermit(number=0, left_out_count=0), now="")
+    plain = scale_event(revision_with(), "x" * 2000, permit=EventPermit(number=0, left_out_count=0), now="")
     assert (plain["message"], plain["type"]) == ("x" * 1024, "Normal")
 
 
@@ -48,5 +48,5 @@ def test_a_kill_for_memory_is_a_warning_that_names_the_pod(count: int, times: st
     )
     assert kill_sentence(pod) == f"pod p was killed{times}: it used more memory than its limit"
     permit = EventPermit(number=0, left_out_count=0)
-    event = scale_event(revision_with(), kill_sentence(pod), leave=permit, now="", reason="OOMKilled")
+    event = scale_event(revision_with(), kill_sentence(pod), permit=permit, now="", reason="OOMKilled")
     assert (event["type"], event["reason"]) == ("Warning", "OOMKilled")

@@ -62,7 +62,7 @@ async def test_a_pod_that_says_once_that_it_sleeps_is_heard_however_late() -> No
     found: Recorded = []
     sender = PodSender(ServerCounts(), lambda *one: found.append(one), revision=("default", "r"), pod="p")
     for at_s, is_dormant in ((1000.0, False), (0.0, False), (0.0, True)):
-        sender.take(encode_pod_stat(PodStat(at_s=at_s, concurrency=0.0, is_dormant=is_dormant)))
+        sender.handle(encode_pod_stat(PodStat(at_s=at_s, concurrency=0.0, is_dormant=is_dormant)))
     assert [stat.is_dormant for _, stat, _ in found] == [False, True]
 
 
@@ -72,7 +72,7 @@ def test_counts_are_named_as_metrics() -> None:
 
 async def recorded(make: Callable[[Record], Sender], frame: dict[str, Any]) -> tuple[RevisionKey, Stat, StatSource]:
     found: Recorded = []
-    make(lambda *one: found.append(one)).take(msgspec.msgpack.encode(frame))
+    make(lambda *one: found.append(one)).handle(msgspec.msgpack.encode(frame))
     (one,) = found
     return one
 

@@ -91,6 +91,8 @@ REPLICA_ADDRESS_ANNOTATION = f"{OWN_GROUP}/address"
 """On such a Lease: where the replica is reached."""
 ORIGIN_LABEL = f"{OWN_GROUP}/managed-by"
 """On a NodeGroup: the daemon has created it from a ConfigMap."""
+MACHINE_LABEL = f"{OWN_GROUP}/machine"
+"""On a Node that the kubelet of one machine has created: its installation."""
 POOL_LABEL = f"{OWN_GROUP}/pool"
 """On a virtual node of one machine: its pool."""
 TRAFFIC_PATH_ANNOTATION = f"{OWN_GROUP}/traffic-path"
@@ -197,7 +199,14 @@ SYSTEM_KEYS = REVISION_STATE_ANNOTATIONS | {
         LAST_MODIFIER_ANNOTATION,
     ),
     *(NO_GC_ANNOTATION, ROLLED_BACK_ANNOTATION, CLAIMED_TAGS_ANNOTATION, IMAGES_ONLY_ANNOTATION, ORIGIN_LABEL),
-    *(GUARDED_ANNOTATION, AWAKE_RESOURCES_ANNOTATION, ACCESS_TOKEN_LABEL, POOL_LABEL, NODE_GROUP_STATE_ANNOTATION),
+    *(
+        GUARDED_ANNOTATION,
+        AWAKE_RESOURCES_ANNOTATION,
+        ACCESS_TOKEN_LABEL,
+        MACHINE_LABEL,
+        POOL_LABEL,
+        NODE_GROUP_STATE_ANNOTATION,
+    ),
     *(f"{SERVING_GROUP}/{name}" for name in ("forceUpgrade", "domainMappingUID", "domainMappingNamespace")),
     *(f"{SERVING_GROUP}/{name}" for name in ("routeNamespace", "configurationMetadataGeneration", "buildHash")),
     *(f"{NETWORKING_GROUP}/{name}" for name in ("serviceType", "wildcardDomain", "certificate-type")),

@@ -3,7 +3,7 @@
 A virtual node appears when the boot time of its machine has passed. When its machine is removed, its Node and pods are deleted,
 as in a cloud; a node group drains it first. Leftover Nodes of an earlier start are removed.
 
-A Node that this module creates carries the label ``serving.dev/machine`` with the instance. It removes no other.
+A Node that this module creates carries the label ``MACHINE_LABEL`` with the instance. It removes no other.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import hmac
 import logging
 
 from serving.core.model.errors import AlreadyExists, CloudUnavailable, ClusterError, Forbidden, NotFound
+from serving.core.model.knative import MACHINE_LABEL
 from serving.core.model.objects import Object, labels_of, name_of, nested
 from serving.home.kubelet.virtualnodes import VirtualNodes, default_group, due_names, node_status_of, virtual_node
 from serving.home.pods.machine import Machine, node_status
@@ -27,13 +28,12 @@ from serving.nodes.nodegroup.localmachines import LOCAL_MACHINES, LocalMachines,
 _log = logging.getLogger("nodes")
 
 _RETRY_S = 1.0
-_MACHINE_LABEL = "serving.dev/machine"
 _INSTANCE_DIGITS = 16
 
 
 def instance_of(key: bytes) -> str:
     """The name of an installation on one machine, from its cluster key. It tells nothing of the key."""
-    return hmac.new(key, _MACHINE_LABEL.encode(), hashlib.sha256).hexdigest()[:_INSTANCE_DIGITS]
+    return hmac.new(key, MACHINE_LABEL.encode(), hashlib.sha256).hexdigest()[:_INSTANCE_DIGITS]
 
 
 class LocalNodes:
@@ -135,7 +135,7 @@ class LocalNodes:
 
     async def _put(self, node: Object) -> None:
         """Create a Node, or renew its label and status, which no journal keeps."""
-        metadata = {"labels": labels_of(node) | {_MACHINE_LABEL: self._instance}}
+        metadata = {"labels": labels_of(node) | {MACHINE_LABEL: self._instance}}
         try:
             await self._cluster.create(NODE, {**node, "metadata": node["metadata"] | metadata})
         except AlreadyExists:
@@ -159,4 +159,4 @@ class LocalNodes:
 
     async def _own_nodes(self) -> list[Object]:
         nodes = (await self._cluster.list(NODE)).items
-        return [node for node in nodes if labels_of(node).get(_MACHINE_LABEL) == self._instance]
+        return [node for node in nodes if labels_of(node).get(MACHINE_LABEL) == self._instance]

@@ -144,7 +144,6 @@ class RevisionRun:
             ),
             on_end=None if nodes is None else partial(nodes.release, self),
         )
-        # A source reports at its own place in the second.
         self._report_at = zlib.crc32(name.encode(), config.seed - 1) / 2**32
         self._signals = self._create_signals()
         self._decisions = Decisions(
@@ -162,7 +161,7 @@ class RevisionRun:
         self._events: list[tuple[float, int, int, SimulatedPod]] = []
         self._sequence = 0
         self._inside = 0
-        # The second that is metered: its number, its end, its requests in flight times seconds, its arrivals.
+        # The metered second: number, end, requests in flight times seconds, arrivals.
         self._number = 0
         self._second_end_s = self._report_at
         self._area = 0.0

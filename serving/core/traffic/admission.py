@@ -11,7 +11,7 @@ one does not.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -79,11 +79,6 @@ class Admission(Generic[RequestId]):
     def capacity(self) -> int | None:
         """Requests that may run at once; None is no limit."""
         return self._capacity
-
-    @property
-    def running(self) -> Collection[RequestId]:
-        """Requests that have a slot, requeued ones included."""
-        return self._running
 
     @property
     def waiting_count(self) -> int:

@@ -154,6 +154,23 @@ def test_open_requests_of_one_client_leave_slots_to_others() -> None:
     assert isinstance(made.arrive(KEY, "other", 0.0, client="10.0.0.2"), Dispatch)
 
 
+def test_a_revision_is_counted_under_its_configuration() -> None:
+    directory = router("p").directory
+    directory.set_revision(msgspec.structs.replace(revision(), configuration="hello"))
+    assert directory.configuration_of(KEY) == "hello"
+    assert directory.configuration_of(("default", "gone")) == ""
+
+
+def test_an_unread_response_is_recorded_for_a_known_revision_only() -> None:
+    router_of_one = router("p")
+    come(router_of_one, "a")
+    router_of_one.tick(0.0)
+    router_of_one.record_held(("default", "gone"), "a", 0.1, is_held=True)
+    assert not router_of_one.schedule.has_pending_work
+    router_of_one.record_held(KEY, "a", 0.1, is_held=True)
+    assert router_of_one.schedule.has_pending_work
+
+
 def test_an_end_lets_the_next_run() -> None:
     made = router("p")
     come(made, "a", "b")

@@ -168,3 +168,13 @@ def test_a_failure_is_reported_until_a_minute_has_passed_without_one() -> None:
         policy.propose(view_at(at_s))
         reported.append(bool(policy.failure))
     assert reported == [True, True, False]
+
+
+def test_an_interrupt_of_the_process_is_not_a_failure_of_the_policy() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        advice_of(KeyboardInterrupt())
+
+
+def test_advice_of_a_user_without_proposals_keeps_its_times() -> None:
+    advice = advice_of(Advice(recheck_in_s=5.0))
+    assert (advice.proposals, advice.recheck_in_s, advice.failure) == (None, 5.0, None)

@@ -1,5 +1,8 @@
 """Policies of users behind the protocol, and Knative's own."""
 
+import msgspec
+
+from serving.core.model.nodata import NoData
 from serving.core.scaling.decision.policy import (
     NEUTRAL,
     Advice,
@@ -39,3 +42,10 @@ def test_advice_replaces_the_algorithm_only_with_proposals() -> None:
     algorithm = view_with().algorithm
     assert NEUTRAL.proposed(algorithm) == (algorithm,)
     assert Advice(proposals=()).proposed(algorithm) == ()
+
+
+def test_the_algorithms_count_is_zero_without_a_report() -> None:
+    view = view_with()
+    unknown = Proposal(decider="kpa", desired=NoData(missing="a stat"), reason="none")
+    assert view.algorithm_count == 1
+    assert msgspec.structs.replace(view, algorithm=unknown).algorithm_count == 0

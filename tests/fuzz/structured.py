@@ -132,7 +132,7 @@ class _Sender:
     def __init__(self) -> None:
         self.taken: list[bytes] = []
 
-    def take(self, frame: bytes) -> None:
+    def handle(self, frame: bytes) -> None:
         self.taken.append(bytes(frame))
 
     def malformed(self, error: InvalidValue) -> None:

@@ -30,6 +30,7 @@ from typing import NoReturn
 
 import msgspec
 
+import serving.core.traffic.admission
 import serving.net.proxy.forwarding.sharing
 import serving.net.wire.websocket
 import serving.queueproxy.io.applistener

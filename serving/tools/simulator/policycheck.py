@@ -67,7 +67,7 @@ def _advices(policy_class: PolicyClass, *, run: PolicyCaller, seed: int) -> Iter
     spec = resolve(settings, ScalingAnnotations(), container_concurrency=_CONCURRENCY, reachable=True)
     for load in _LOADS:
         dice, scale = random.Random(seed), 0  # noqa: S311 - made-up load
-        policy = GuardedPolicy(policy_class, "policy", run=run)
+        policy = GuardedPolicy(policy_class, getattr(policy_class, "__name__", "of the file"), run=run)
         for number in range(_LENGTH_S):
             concurrency = load(number, dice)
             if concurrency:

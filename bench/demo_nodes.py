@@ -126,7 +126,7 @@ async def report(story: NodeStory) -> None:
 
 
 def main() -> int:
-    """Run the demo on a system of its own."""
+    """Run the demo on its own system."""
     options = options_of(__doc__, boot_s=BOOT_S, grace_s=30.0, quick={"boot_s": 1.0, "grace_s": 2.0})
     flags = (
         "--nodes",

@@ -388,7 +388,7 @@ def attack_forever(name: str, target: Target, clients: int, is_ready: synchroniz
 
 @contextlib.asynccontextmanager
 async def attacked(name: str, target: Target, clients: int) -> AsyncIterator[None]:
-    """Run an attack in a process of its own for the block, soon after it began: the client's loop does no work of it."""
+    """Run an attack in its own process for the block, soon after it began: the client's loop does no work of it."""
     spawning = multiprocessing.get_context("spawn")
     is_ready = spawning.Event()
     process = spawning.Process(target=attack_forever, args=(name, target, clients, is_ready), daemon=True)
@@ -399,7 +399,7 @@ async def attacked(name: str, target: Target, clients: int) -> AsyncIterator[Non
     try:
         yield
     finally:
-        # An attack that has a defect of its own measures nothing.
+        # An attack that has a defect measures nothing.
         is_running = process.is_alive()
         process.kill()
         await asyncio.to_thread(process.join)

@@ -49,10 +49,10 @@ def workload_of(test: TestWorkload, traces: Path) -> Workload:
     )
     if test.is_halved:
         # The tuned half has an odd checksum.
-        functions = [one for one in functions if not zlib.crc32(one.name.encode()) & 1]
+        functions = [function for function in functions if not zlib.crc32(function.name.encode()) & 1]
     if test.sample is not None:
         functions = sorted(functions, key=lambda one: zlib.crc32(one.name[::-1].encode()))[: test.sample]
-    functions = [one for one in functions if one.request_count]
+    functions = [function for function in functions if function.request_count]
     return Workload(
         functions=functions,
         length_s=length_s,

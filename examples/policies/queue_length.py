@@ -9,7 +9,7 @@ WAITING_PER_POD = 3
 
 
 class QueueLength:
-    """Pods for the requests that run, and more for those that wait for a slot."""
+    """Pods for running requests, and more for waiting ones."""
 
     # Requests that wait for the first pod count at once.
     counts_waiting = True

@@ -57,6 +57,8 @@ from collections.abc import Callable, Coroutine
 
 from serving.core.model.errors import SettingsError
 from serving.core.model.launch import USAGE_EXIT
+from serving.core.settings.load import removed_variables
+from serving.core.settings.queueproxy import QUEUEPROXY
 from serving.net.aio.daemon import run_daemon
 from serving.net.aio.supervise import TaskOwner
 from serving.net.proxy.forwarding.accesslog import stdout_log
@@ -85,6 +87,10 @@ def main() -> int:
 
         write_error(str(error))
         return USAGE_EXIT
+    for problem in removed_variables(QUEUEPROXY, os.environ):
+        from serving.net.aio.output import write_error  # noqa: PLC0415 - few have any
+
+        write_error(f"warning: {problem}")
     return run(spec)
 
 

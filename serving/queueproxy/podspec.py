@@ -14,15 +14,14 @@ from serving.core.model.errors import InvalidValue, Problem, SettingsError
 from serving.core.model.knative import APP_PROBE
 from serving.core.model.quantity import parse_number
 from serving.core.settings.dormancy import CallPair, read_calls
-from serving.core.settings.load import Daemon, load
-from serving.core.settings.queueproxy import QueueProxySettings
+from serving.core.settings.load import load
+from serving.core.settings.queueproxy import QUEUEPROXY, QueueProxySettings
 
 Address = tuple[str, int]
 
 FROZEN_MARK = "frozen"
 """The end of the path of a file, after ``PodSpec.processes``, that exists while an app may be stopped by signals."""
 
-_DAEMON = Daemon(name="queueproxy", record=QueueProxySettings, config_map="config-queueproxy")
 
 _PORT_MAX = 65535
 _A_NAME = "a name as Kubernetes writes it"
@@ -188,7 +187,7 @@ def spec_from_environment(environment: Mapping[str, str]) -> PodSpec:
         except (ValueError, InvalidValue, msgspec.DecodeError):
             problems.append(Problem(where=f"environment {variable}", what=f"{text!r} is not right", expected=expected))
     try:
-        values["settings"] = load(_DAEMON, registry=(_DAEMON,), environment=environment).settings
+        values["settings"] = load(QUEUEPROXY, registry=(QUEUEPROXY,), environment=environment).settings
     except SettingsError as error:
         problems += error.problems
     if problems:

@@ -72,11 +72,11 @@ async def test_a_loss_is_said_once_with_its_reason_and_each_attempt_counted(capl
             for connection in list(server.connections):
                 await connection.close(4008, "go away")
             await until(lambda: link.failure_count > 3)
-    said = [(one.message, getattr(one, "error", "")) for one in caplog.records if one.name == "serving.net.wire.link"]
-    assert said[0][0] == "link.connected"
-    assert [what for what, _ in said].count("link.lost") == 1
-    assert "4008" in said[1][1]
-    assert "go away" in said[1][1]
+    records = [record for record in caplog.records if record.name == "serving.net.wire.link"]
+    assert records[0].message == "link.connected"
+    assert [record.message for record in records].count("link.lost") == 1
+    assert "4008" in getattr(records[1], "error", "")
+    assert "go away" in getattr(records[1], "error", "")
 
 
 async def test_a_peaceful_end_is_a_loss_too() -> None:

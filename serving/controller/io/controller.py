@@ -26,9 +26,9 @@ from serving.core.model.errors import ClusterError, Conflict, Unavailable
 from serving.core.model.objects import Key, Object
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.controller import ControllerSettings
-from serving.core.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS, ELECTION, QUEUEPROXY
+from serving.core.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS, ELECTION
 from serving.core.settings.live import LiveSettings, Taken
-from serving.core.settings.queueproxy import QueueProxySettings
+from serving.core.settings.queueproxy import QUEUEPROXY, QueueProxySettings
 from serving.net.aio.clock import now_s, stamp, wall_s
 from serving.net.aio.cooperative import turn
 from serving.net.aio.mutualtls import DaemonQueries

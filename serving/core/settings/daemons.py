@@ -10,7 +10,7 @@ from serving.core.settings.knob import SettingsRecord
 from serving.core.settings.load import Daemon
 from serving.core.settings.nodegroup import NodeGroupDaemonSettings
 from serving.core.settings.placement import PlacementSettings
-from serving.core.settings.queueproxy import QueueProxySettings
+from serving.core.settings.queueproxy import QUEUEPROXY
 
 ACTIVATOR = Daemon(name="activator", record=ActivatorSettings, config_map="config-activator", removed=removed.ACTIVATOR)
 AUTOSCALER = Daemon(
@@ -25,9 +25,6 @@ NODEGROUP = Daemon(
     name="nodegroup", record=NodeGroupDaemonSettings, config_map="config-nodegroup", removed=removed.NODEGROUP
 )
 PLACEMENT = Daemon(name="placement", record=PlacementSettings, config_map="config-placement", removed=removed.PLACEMENT)
-QUEUEPROXY = Daemon(
-    name="queueproxy", record=QueueProxySettings, config_map="config-queueproxy", removed=removed.QUEUEPROXY
-)
 
 DAEMONS: tuple[Daemon[SettingsRecord], ...] = (
     ACTIVATOR,

@@ -16,7 +16,7 @@ import msgspec
 
 from serving.core.model.errors import Problem, SettingsError
 from serving.core.settings.knob import ConfigMap, ConfigMapEntry, SettingsRecord, live_fields
-from serving.core.settings.load import Daemon, load, removed_keys, unknown_keys
+from serving.core.settings.load import Daemon, load, removed_keys, removed_variables, unknown_keys
 from serving.core.settings.parse import EXAMPLE_KEY
 
 R = TypeVar("R", bound=SettingsRecord)
@@ -39,7 +39,10 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveSettings(Generic[R]):
-    """The settings of one daemon. Raises ``SettingsError`` if its environment alone is wrong."""
+    """The settings of one daemon. Raises ``SettingsError`` if its environment alone is wrong.
+
+    ``ignored`` are variables of its environment that are no settings any more.
+    """
 
     def __init__(
         self, daemon: Daemon[R], *, registry: Iterable[Daemon[SettingsRecord]], environment: Mapping[str, str]
@@ -51,6 +54,7 @@ class LiveSettings(Generic[R]):
         self._good: dict[str, ConfigMap] = {}
         self._refused: dict[str, ConfigMap] = {}
         self._is_running = False
+        self.ignored = removed_variables(daemon, environment)
         self.settings: R = self._load(self._good)
 
     def begin(self) -> R:

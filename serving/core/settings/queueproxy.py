@@ -20,9 +20,11 @@ from serving.core.model.knative import (
     SLO_ANNOTATION,
 )
 from serving.core.model.loadmetric import TOKENS_GAUGE, gauges_of
+from serving.core.settings import removed
 from serving.core.settings.http import HttpSettings
 from serving.core.settings.innertls import InnerTlsSettings
 from serving.core.settings.knob import COUNT, DURATION, FLAG, TEXT, Clash, Knob, SettingsRecord, fields_of
+from serving.core.settings.load import Daemon
 
 _PORT_MAX = 65535
 _OBSERVABILITY = "config-observability"
@@ -194,6 +196,12 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
             low_s, high_s = getattr(self, low), getattr(self, high)
             if low_s > high_s:
                 yield Clash(fields=(low, high), what=f"{low} is {low_s}, above {high}", expected=f"at most {high_s}")
+
+
+QUEUEPROXY = Daemon(
+    name="queueproxy", record=QueueProxySettings, config_map="config-queueproxy", removed=removed.QUEUEPROXY
+)
+"""Here, because a queue-proxy loads the records of no other daemon."""
 
 
 def variables_of(spec: Mapping[str, object]) -> dict[str, str]:

@@ -1,12 +1,39 @@
 """Settings of earlier versions that are constants now.
 
 A ConfigMap, variable or flag that still sets one changes nothing, and a warning says so. The value is the field of that name in the daemon's record.
+Each mapping is of a daemon: the field with dots, and its key in the daemon's ConfigMap.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-# By daemon: the field with dots, and its key in the daemon's ConfigMap.
+
+def _quirks(prefix: str, *names: str) -> dict[str, str]:
+    """Flags, whose keys are their names."""
+    return {f"{prefix}.{name}": f"{prefix}.{name.replace('_', '-')}" for name in names}
+
+
+_HTTP = {
+    "http.header_count_max": "http.header-count-max",
+    "http.body_held_bytes_max": "http.body-held-bytes-max",
+    "http.body_wait_max_s": "http.body-wait-max",
+    "http.read_rate_min": "http.read-rate-min",
+    "http.response_buffer_bytes_max": "http.response-buffer-bytes-max",
+    "http.response_buffers_bytes_max": "http.response-buffers-bytes-max",
+    "http.rate_grace_s": "http.rate-grace",
+    "http.client_idle_max_s": "http.client-idle-max",
+    "http.upstream_connect_max_s": "http.upstream-connect-max",
+    "http.upstream_idle_max_s": "http.upstream-idle-max",
+    "http.tunnel_age_max_s": "http.tunnel-age-max",
+    "http.write_wait_max_s": "http.write-wait-max",
+    "http.http2_streams_max": "http.http2-streams-max",
+    "http.http2_count_period_s": "http.http2-count-period",
+    "http.http2_resets_max": "http.http2-resets-max",
+    "http.http2_pings_max": "http.http2-pings-max",
+    "http.http2_settings_max": "http.http2-settings-max",
+    "http.http2_idle_frames_max": "http.http2-idle-frames-max",
+    "http.http2_continuations_max": "http.http2-continuations-max",
+}
 ACTIVATOR: Mapping[str, str] = MappingProxyType(
     {
         "open_share_max": "open-share-percentage",
@@ -22,27 +49,9 @@ ACTIVATOR: Mapping[str, str] = MappingProxyType(
         "announced_pod_max_s": "announced-pod-max",
         "handover_grace_s": "handover-grace",
         "recorded_requests_max": "recorded-requests-max",
-        "http.header_count_max": "http.header-count-max",
-        "http.body_held_bytes_max": "http.body-held-bytes-max",
-        "http.body_wait_max_s": "http.body-wait-max",
-        "http.read_rate_min": "http.read-rate-min",
-        "http.response_buffer_bytes_max": "http.response-buffer-bytes-max",
-        "http.response_buffers_bytes_max": "http.response-buffers-bytes-max",
-        "http.rate_grace_s": "http.rate-grace",
-        "http.client_idle_max_s": "http.client-idle-max",
-        "http.upstream_connect_max_s": "http.upstream-connect-max",
-        "http.upstream_idle_max_s": "http.upstream-idle-max",
-        "http.tunnel_age_max_s": "http.tunnel-age-max",
-        "http.write_wait_max_s": "http.write-wait-max",
-        "http.http2_streams_max": "http.http2-streams-max",
-        "http.http2_count_period_s": "http.http2-count-period",
-        "http.http2_resets_max": "http.http2-resets-max",
-        "http.http2_pings_max": "http.http2-pings-max",
-        "http.http2_settings_max": "http.http2-settings-max",
-        "http.http2_idle_frames_max": "http.http2-idle-frames-max",
-        "http.http2_continuations_max": "http.http2-continuations-max",
         "tls.handshake_max_s": "tls.handshake-max",
         "otlp.metrics_period_s": "otlp.metrics-period",
+        **_HTTP,
     }
 )
 AUTOSCALER: Mapping[str, str] = MappingProxyType(
@@ -53,23 +62,8 @@ AUTOSCALER: Mapping[str, str] = MappingProxyType(
         "otlp.metrics_period_s": "otlp.metrics-period",
         "memory.available_min_ratio": "memory.available-min",
         "memory.stalled_max_ratio": "memory.stalled-max",
-        "classic.quirks.idle_while_requests_run": "classic.quirks.idle-while-requests-run",
-        "classic.quirks.points_from_the_future": "classic.quirks.points-from-the-future",
         "triggers.max_scale_down_amount": "triggers.max-scale-down-amount",
         "triggers.occupied_concurrency": "triggers.occupied-concurrency",
-        "triggers.quirks.points_without_times": "triggers.quirks.points-without-times",
-        "triggers.quirks.examines_one_point_more": "triggers.quirks.examines-one-point-more",
-        "triggers.quirks.threshold_is_exclusive": "triggers.quirks.threshold-is-exclusive",
-        "triggers.quirks.stored_length_follows_last_trigger": "triggers.quirks.stored-length-follows-last-trigger",
-        "triggers.quirks.limit_takes_any_delta": "triggers.quirks.limit-takes-any-delta",
-        "triggers.quirks.divides_by_zero": "triggers.quirks.divides-by-zero",
-        "triggers.quirks.single_precision": "triggers.quirks.single-precision",
-        "triggers.quirks.counts_unmeasured_containers": "triggers.quirks.counts-unmeasured-containers",
-        "triggers.quirks.old_trigger_becomes_room": "triggers.quirks.old-trigger-becomes-room",
-        "triggers.quirks.down_may_reach_zero": "triggers.quirks.down-may-reach-zero",
-        "triggers.quirks.any_pending_pod_refuses_up": "triggers.quirks.any-pending-pod-refuses-up",
-        "triggers.quirks.panic_ignores_cap": "triggers.quirks.panic-ignores-cap",
-        "triggers.quirks.panic_starts_no_cooldown": "triggers.quirks.panic-starts-no-cooldown",
         "adaptive.keep_alive": "adaptive.keep-alive",
         "adaptive.keep_alive_min_s": "adaptive.keep-alive-min",
         "adaptive.keep_alive_start_max_s": "adaptive.keep-alive-start-max",
@@ -79,14 +73,34 @@ AUTOSCALER: Mapping[str, str] = MappingProxyType(
         "adaptive.pre_warming_per_minute": "adaptive.pre-warming-per-minute",
         "adaptive.learnt_target_period_s": "adaptive.learnt-target-period",
         "adaptive.learnt_target_max": "adaptive.learnt-target-max",
-        "quirks.window_ends_in_zero": "quirks.window-ends-in-zero",
-        "quirks.weighted_window_reads_low": "quirks.weighted-window-reads-low",
-        "quirks.resize_reads_low": "quirks.resize-reads-low",
-        "quirks.delay_keeps_its_length": "quirks.delay-keeps-its-length",
-        "quirks.restart_may_lower": "quirks.restart-may-lower",
-        "quirks.zero_without_proof": "quirks.zero-without-proof",
-        "quirks.failure_keeps_its_deadline": "quirks.failure-keeps-its-deadline",
-        "quirks.delay_ignores_initial_scale": "quirks.delay-ignores-initial-scale",
+        **_quirks("classic.quirks", "idle_while_requests_run", "points_from_the_future"),
+        **_quirks(
+            "triggers.quirks",
+            "points_without_times",
+            "examines_one_point_more",
+            "threshold_is_exclusive",
+            "stored_length_follows_last_trigger",
+            "limit_takes_any_delta",
+            "divides_by_zero",
+            "single_precision",
+            "counts_unmeasured_containers",
+            "old_trigger_becomes_room",
+            "down_may_reach_zero",
+            "any_pending_pod_refuses_up",
+            "panic_ignores_cap",
+            "panic_starts_no_cooldown",
+        ),
+        **_quirks(
+            "quirks",
+            "window_ends_in_zero",
+            "weighted_window_reads_low",
+            "resize_reads_low",
+            "delay_keeps_its_length",
+            "restart_may_lower",
+            "zero_without_proof",
+            "failure_keeps_its_deadline",
+            "delay_ignores_initial_scale",
+        ),
     }
 )
 CONTROLLER: Mapping[str, str] = MappingProxyType(
@@ -116,13 +130,16 @@ PLACEMENT: Mapping[str, str] = MappingProxyType(
         "load_samples_max": "load-samples",
         "load.timeout_s": "load.timeout",
         "tls.reload_period_s": "tls.reload-period",
-        "quirks.assumed_requests_fill_nodes": "quirks.assumed-requests-fill-nodes",
-        "quirks.best_effort_pods_score_zero": "quirks.best-effort-pods-score-zero",
-        "quirks.unmeasured_nodes_score_zero": "quirks.unmeasured-nodes-score-zero",
-        "quirks.any_entry_is_a_mean": "quirks.any-entry-is-a-mean",
-        "quirks.metrics_never_expire": "quirks.metrics-never-expire",
-        "quirks.limits_outrank_load": "quirks.limits-outrank-load",
-        "quirks.small_deviations_get_lost": "quirks.small-deviations-get-lost",
+        **_quirks(
+            "quirks",
+            "assumed_requests_fill_nodes",
+            "best_effort_pods_score_zero",
+            "unmeasured_nodes_score_zero",
+            "any_entry_is_a_mean",
+            "metrics_never_expire",
+            "limits_outrank_load",
+            "small_deviations_get_lost",
+        ),
     }
 )
 QUEUEPROXY: Mapping[str, str] = MappingProxyType(
@@ -139,25 +156,7 @@ QUEUEPROXY: Mapping[str, str] = MappingProxyType(
         "drain_tunnel_wait_s": "drain-tunnel-wait",
         "dormant_call_max_s": "dormant-call-max",
         "dormant_page_out_s": "dormant-page-out",
-        "http.header_count_max": "http.header-count-max",
-        "http.body_held_bytes_max": "http.body-held-bytes-max",
-        "http.body_wait_max_s": "http.body-wait-max",
-        "http.read_rate_min": "http.read-rate-min",
-        "http.response_buffer_bytes_max": "http.response-buffer-bytes-max",
-        "http.response_buffers_bytes_max": "http.response-buffers-bytes-max",
-        "http.rate_grace_s": "http.rate-grace",
-        "http.client_idle_max_s": "http.client-idle-max",
-        "http.upstream_connect_max_s": "http.upstream-connect-max",
-        "http.upstream_idle_max_s": "http.upstream-idle-max",
-        "http.tunnel_age_max_s": "http.tunnel-age-max",
-        "http.write_wait_max_s": "http.write-wait-max",
-        "http.http2_streams_max": "http.http2-streams-max",
-        "http.http2_count_period_s": "http.http2-count-period",
-        "http.http2_resets_max": "http.http2-resets-max",
-        "http.http2_pings_max": "http.http2-pings-max",
-        "http.http2_settings_max": "http.http2-settings-max",
-        "http.http2_idle_frames_max": "http.http2-idle-frames-max",
-        "http.http2_continuations_max": "http.http2-continuations-max",
-        "quirks.level_may_go_negative": "quirks.level-may-go-negative",
+        **_HTTP,
+        **_quirks("quirks", "level_may_go_negative"),
     }
 )

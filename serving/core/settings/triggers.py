@@ -83,7 +83,7 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     max_scale_down_amount: int = 30
     """Most pods removed by one change. Source: ours, a tenth of the maximum for adding: a pod too many costs little, a
-    wave of cold starts much. Maestro has no bound; its users asked for one."""
+    wave of cold starts much. Maestro has no bound; its users requested one."""
 
     failing_pod_refuses_up: Annotated[bool, Knob(key="failing-pod-refuses-up", unit=FLAG)] = False
     """Whether a pod that cannot start because of an error stops additions. Default: maestro's

@@ -5,6 +5,7 @@ its record, which outlives the template as the record does, and nothing in it is
 at most.
 """
 
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -52,7 +53,7 @@ class ReadinessPipes:
             return
         pipe = _ReadinessPipe(process=process, descriptor=descriptor, reader=EventReader())
         self._pipes[process.pid] = pipe
-        self._watch(descriptor, lambda: self._read(pipe))
+        self._watch(descriptor, functools.partial(self._read, pipe))
 
     def close(self, pid: int) -> None:
         """Forget the pipe of a process that has ended."""
@@ -74,7 +75,7 @@ class ReadinessPipes:
         for pipe in self._pipes.values():
             if pipe.resume_s is not None and pipe.resume_s <= now_s:
                 pipe.resume_s = None
-                self._watch(pipe.descriptor, lambda pipe=pipe: self._read(pipe))  # type: ignore[misc]
+                self._watch(pipe.descriptor, functools.partial(self._read, pipe))
 
     def _read(self, pipe: _ReadinessPipe) -> None:
         self._unwatch(pipe.descriptor)

@@ -88,6 +88,8 @@ async def followed(
             _log.warning("settings.unseen", extra={"namespace": namespace, "is_refused": watch.reflector.is_forbidden})
         for setting in settings:
             setting.begin()
+            if setting.ignored:
+                _log.warning("settings.removed", extra={"problems": [str(problem) for problem in setting.ignored]})
         yield watch
 
 

@@ -157,14 +157,16 @@ class PlacementDaemon:
 def main() -> int:
     """Run until a stop signal; returns the exit code."""
     try:
-        settings = load(PLACEMENT, registry=DAEMONS, environment=os.environ).settings
+        loaded = load(PLACEMENT, registry=DAEMONS, environment=os.environ)
     except SettingsError as error:
         write_error(str(error))
         return USAGE_EXIT
+    for problem in loaded.ignored:
+        write_error(f"warning: {problem}")
 
     async def body(stop: asyncio.Event) -> None:
         async with connect("placement") as cluster:
-            await PlacementDaemon(settings, cluster).run(stop, listener=inherited_sockets().get("placement"))
+            await PlacementDaemon(loaded.settings, cluster).run(stop, listener=inherited_sockets().get("placement"))
 
     return run_daemon("placement", body)
 

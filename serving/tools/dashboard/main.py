@@ -209,12 +209,15 @@ def read_proxy_secret(settings: DashboardSettings) -> str:
 def main() -> int:
     """Run until a signal; returns the exit code."""
     try:
-        settings = load(DASHBOARD, registry=DAEMONS, environment=os.environ).settings
+        loaded = load(DASHBOARD, registry=DAEMONS, environment=os.environ)
         placement = load(PLACEMENT, registry=DAEMONS, environment=os.environ).settings
+        settings = loaded.settings
         token, proxy_secret = read_token(settings.token_file), read_proxy_secret(settings)
     except SettingsError as error:
         write_error(str(error))
         return USAGE_EXIT
+    for problem in loaded.ignored:
+        write_error(f"warning: {problem}")
 
     async def body(stop: asyncio.Event) -> None:
         async with connect("dashboard") as cluster:

@@ -20,6 +20,11 @@ def test_four_variables_are_enough() -> None:
     )
 
 
+def test_a_variable_of_an_earlier_version_stops_no_pod() -> None:
+    variable = "SERVING_QUEUEPROXY_REPORT_PERIOD_S"
+    assert spec_from_environment(NEEDED | {variable: "0.5"}) == spec_from_environment(NEEDED)
+
+
 def test_all_variables_are_read() -> None:
     spec = spec_from_environment(
         NEEDED
@@ -68,7 +73,7 @@ def test_all_variables_are_read() -> None:
         ("SERVING_POD_DORMANT_AFTER_S", "soon"),
         ("SERVING_POD_DORMANT_CALL", "POST /sleep"),
         ("SERVING_POD_FREEZER", "/sys/fs/cgroup/p"),
-        ("SERVING_QUEUEPROXY_REPORT_PERIOD_S", "0"),
+        ("SERVING_QUEUEPROXY_DRAIN_LAG_S", "-1"),
     ],
 )
 def test_a_text_that_is_not_right_is_named(variable: str, text: str) -> None:

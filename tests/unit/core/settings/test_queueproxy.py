@@ -2,10 +2,11 @@
 
 import pytest
 
-from serving.core.settings.daemons import DAEMONS, QUEUEPROXY
+from serving.core.settings.daemons import DAEMONS
 from serving.core.settings.load import load
 from serving.core.settings.queueproxy import (
     ORIGINAL,
+    QUEUEPROXY,
     MeterQuirks,
     QueueProxySettings,
     changed_variables,

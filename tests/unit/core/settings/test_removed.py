@@ -1,9 +1,10 @@
 import pytest
 
-from serving.core.settings.daemons import ACTIVATOR, DAEMONS, QUEUEPROXY
+from serving.core.settings.daemons import ACTIVATOR, DAEMONS
 from serving.core.settings.knob import ConfigMap, ConfigMapEntry, SettingsRecord
 from serving.core.settings.live import LiveSettings
 from serving.core.settings.load import Daemon, load, unknown_keys
+from serving.core.settings.queueproxy import QUEUEPROXY
 
 ENTRY = ConfigMapEntry(key="pod-tries-max", text="3", where="file:7")
 CONFIG_MAP = ConfigMap(name="config-activator", where="file:1", entries=(ENTRY,))

@@ -1,9 +1,10 @@
 import pytest
 import yaml
 
-from serving.core.settings.daemons import ACTIVATOR, AUTOSCALER, DAEMONS, QUEUEPROXY
+from serving.core.settings.daemons import ACTIVATOR, AUTOSCALER, DAEMONS
 from serving.core.settings.load import load
 from serving.core.settings.parse import read_config_maps
+from serving.core.settings.queueproxy import QUEUEPROXY
 from serving.core.settings.render import config_map_names, field_meaning, render_config_map, render_page
 
 

@@ -111,3 +111,15 @@ def test_without_a_list_work_begins_after_some_seconds_and_takes_over_what_comes
         await cluster.close()
 
     run_virtually(check())
+
+
+def test_a_variable_that_is_no_setting_any_more_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def check() -> None:
+        cluster = MemoryCluster()
+        async with followed(cluster, SPACE, [config(SERVING_AUTOSCALER_DECISIONS_KEPT="9")]):
+            pass
+        await cluster.close()
+
+    run_virtually(check())
+    (record,) = [record for record in caplog.records if record.message == "settings.removed"]
+    assert "SERVING_AUTOSCALER_DECISIONS_KEPT" in getattr(record, "problems", [""])[0]

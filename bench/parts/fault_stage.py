@@ -18,6 +18,8 @@ SERVICE, COLD = "mixed", "cold"
 PODS = 4
 MEMORY_LIMIT = "300Mi"
 READY_WITHIN_S = 60.0
+# Requests inside a pod at once.
+SLOTS = 100
 # So that a service is at zero again some seconds after it was woken.
 _GRACE_S = 2.0
 _ENVIRONMENT = {
@@ -62,7 +64,7 @@ class FaultStage:
 
 
 def deploy(
-    system: System, *flags: str, name: str = SERVICE, pods: int = PODS, slots: int = 100, work_s: float | None = None
+    system: System, *flags: str, name: str = SERVICE, pods: int = PODS, slots: int = SLOTS, work_s: float | None = None
 ) -> None:
     """Deploy the app."""
     scale = ["--concurrency", str(slots), "--min-scale", str(pods), "--window", "6s"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from bench.parts.fault_stage import COLD, SERVICE, FaultStage, deploy
+from bench.parts.fault_stage import COLD, SERVICE, SLOTS, FaultStage, deploy
 from bench.parts.faulty_machine import fill
 from bench.parts.steady import Load
 
@@ -180,8 +180,9 @@ FAULTS: dict[str, Fault] = {
     "app killed -9": Fault(happen=app_killed, failed_max=1),
     "app hangs": Fault(happen=app_hangs),
     "app exits": Fault(happen=app_exits, failed_max=1),
-    # Requests of an app that ran out of memory are not sent again: each may be what took it.
-    "app grows to its memory limit": Fault(happen=app_grows, failed_max=30),
+    # Requests of an app that ran out of memory are not sent again: each may be what took it. The app answers nothing while it
+    # fills its memory, which takes longer on a slow machine: all its slots may be in use.
+    "app grows to its memory limit": Fault(happen=app_grows, failed_max=SLOTS),
     "scale-down under load": Fault(happen=pod_deleted),
     "scale from zero": Fault(happen=zero_and_back),
     "rollout": Fault(happen=rollout),

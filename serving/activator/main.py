@@ -305,7 +305,7 @@ class Activator:
         self.ingress.is_draining = True
         self.server.hand_over()
         if self.peers is not None:
-            self.peers.leave()
+            self.peers.stop_sharing()
         if on_handover is not None:
             await on_handover()
         _log.info("activator.handed-over", extra={"connections": self.server.connection_count})

@@ -188,7 +188,7 @@ async def test_a_short_host_is_that_of_the_namespace_whose_address_it_came_to() 
     async with staged() as stage:
         await served(stage, {NAMED_PORT_ANNOTATION: str(port), ACCESS_ANNOTATION: "private"}, "pod")
         named = stage.activator.named
-        running = asyncio.create_task(named.follow({"127.0.0.1": ()}, stop))
+        running = asyncio.create_task(named.serve({"127.0.0.1": ()}, stop))
         ours, others = ((named_address("127.0.0.1", one), port) for one in ("default", "other"))
         await until(lambda: _listens(ours))
         token = [f"Authorization: Bearer {_TOKEN}"]

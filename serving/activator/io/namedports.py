@@ -79,7 +79,7 @@ class NamedPorts:
         return both
 
     async def run(self, sockets: Mapping[str, socket.socket], stop: asyncio.Event) -> None:
-        """Follow the routes until ``stop`` is set.
+        """Listen on the named ports of all routes until ``stop`` is set.
 
         ``sockets`` has those of the inner listener on one machine, also at the gateway of pods; all services have their ports.
         """
@@ -93,16 +93,16 @@ class NamedPorts:
             elif host == _LOOPBACK:
                 gateways[machine_gateway(port)] = {port}
         if gateways:
-            await self.follow(gateways, stop)
+            await self.serve(gateways, stop)
 
-    async def follow(self, gateways: Mapping[str, Collection[int]], stop: asyncio.Event) -> None:
+    async def serve(self, gateways: Mapping[str, Collection[int]], stop: asyncio.Event) -> None:
         """The same, behind the gateways with these addresses and ports."""
         async with supervise() as group:
-            following = group.start(self._follow(gateways), name="named ports")
+            syncing = group.start(self._sync(gateways), name="named ports")
             await stop.wait()
-            following.cancel()
+            syncing.cancel()
 
-    async def _follow(self, gateways: Mapping[str, Collection[int]]) -> None:
+    async def _sync(self, gateways: Mapping[str, Collection[int]]) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()

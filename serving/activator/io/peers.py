@@ -98,7 +98,7 @@ class PeerProcesses:
 
         await every(_CHECK_PERIOD_S, check, stop=stop, on_error=on_error)
 
-    def leave(self) -> None:
+    def stop_sharing(self) -> None:
         """Stop sharing slots: another process takes over. The pods' own queues enforce the limits meanwhile."""
         self._close_connections()
         self._share()

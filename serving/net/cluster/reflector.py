@@ -186,14 +186,14 @@ class Reflector:
         async with supervise() as tasks:
             tasks.start_background(self._repeat_all(), name=f"reflector {self.kind.plural} again")
             while True:
-                await self._list_and_follow()
+                await self._list_and_watch()
 
-    async def _list_and_follow(self) -> None:
+    async def _list_and_watch(self) -> None:
         try:
             version = await self._list()
             self.is_forbidden = False
             self.synced.set()
-            await self._follow(version)
+            await self._watch(version)
         except ClusterError as error:
             self.is_forbidden = isinstance(error, Forbidden)
             level = logging.DEBUG if isinstance(error, Gone) else logging.WARNING
@@ -246,10 +246,10 @@ class Reflector:
         key = namespace_of(listed), name_of(listed)
         return (key, self._cache[key]) if key in self._cache else None
 
-    async def _follow(self, version: str) -> None:
+    async def _watch(self, version: str) -> None:
         """Watch until the next list is due, resuming watches that end. Raises ``ClusterError``."""
         until_s = now_s() + self._settings.relist_s * self._dice.uniform(0.8, 1.2)
-        taken = 0
+        event_count = 0
         while now_s() < until_s:
             began_s = now_s()
             try:
@@ -258,9 +258,9 @@ class Reflector:
                         async for event in events:
                             version = version_of(event.shared) or version
                             self._failures = 0
-                            self._take(event)
+                            self._apply(event)
                             # A busy watch never yields by itself.
-                            if (taken := taken + 1) % _EVENTS_PER_TURN == 0:
+                            if (event_count := event_count + 1) % _EVENTS_PER_TURN == 0:
                                 await turn()
             except TimeoutError:
                 return
@@ -275,7 +275,7 @@ class Reflector:
         longest_s = backoff_s(self._failures, first_s=self._settings.retry_first_s, max_s=self._settings.retry_max_s)
         await asyncio.sleep(longest_s * self._dice.uniform(0.5, 1.0))
 
-    def _take(self, event: WatchEvent) -> None:
+    def _apply(self, event: WatchEvent) -> None:
         if event.type is EventType.BOOKMARK:
             return
         try:

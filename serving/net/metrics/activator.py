@@ -64,7 +64,7 @@ class Durations:
         self._due_s = [0.0] * len(_BOUNDS)
         self._exemplars: list[Exemplar | None] = [None] * len(_BOUNDS)
 
-    def note(self, took_s: float, *, at_s: float, traceparent: bytes = b"") -> None:
+    def record(self, took_s: float, *, at_s: float, traceparent: bytes = b"") -> None:
         """Record a duration of ``took_s`` seconds that ended at ``at_s`` on a monotonic clock."""
         bucket = bisect_left(BUCKETS_S, took_s)
         self._counts[bucket] += 1
@@ -140,7 +140,7 @@ class RevisionRows:
             # A status beyond 599 counts as a fault of the app.
             capped = min(by_class, len(_CLASSES) - 1)
             row = self._by_class[by_class] = self._by_class.setdefault(capped, Durations())
-        row.note(took_s, at_s=at_s, traceparent=traceparent)
+        row.record(took_s, at_s=at_s, traceparent=traceparent)
 
     def durations(self) -> Iterator[tuple[str, Durations]]:
         """Durations of ended requests, by status class."""

@@ -56,7 +56,7 @@ class RequestLog(ExchangeLog[RequestLogEntry]):
             reason = "logging.request-log-template is ignored: lines have the fields of Knative's default template"
             _log.warning("queueproxy.request_log_template_ignored", extra={"reason": reason})
 
-    def _record(self, exchange: Exchange, *, now_s: float) -> RequestLogEntry | None:
+    def _entry(self, exchange: Exchange, *, now_s: float) -> RequestLogEntry | None:
         head = exchange.head
         if is_probe(head) and not self._has_probes:
             return None

@@ -97,7 +97,7 @@ async def test_a_request_takes_the_first_connection_that_is_free(stage: _Stage) 
     await until(lambda: second.upstream is not None)
     # The connection that was opened for the first is kept for the next request.
     await until(lambda: stage.pool.idle_count == 1)
-    kept = stage.pool.take(stage.address)
+    kept = stage.pool.acquire(stage.address)
     assert kept is not None
     assert kept not in (upstream, second.upstream)
     kept.drop()

@@ -83,11 +83,11 @@ class LeaseElector:
         """The next step."""
         return decide(self._election, self.me, self._times, now_s=self.clock())
 
-    def take(self, body: Object | None) -> None:
+    def update(self, body: Object | None) -> None:
         """Accept the lease from a watch; None if it was deleted."""
         if body is not None and self._client.is_old(body):
             return
-        self._election = seen(self._election, self._client.take(body), now_s=self.clock())
+        self._election = seen(self._election, self._client.update(body), now_s=self.clock())
 
     async def observe(self) -> None:
         """Read the lease. If that fails, the last observation stays."""

@@ -50,7 +50,7 @@ class LeaseClient:
         """Whether a lease is older than the last one seen: a watch may deliver the state before an own write."""
         return is_older_version(version_of(body), version_of(self._last))
 
-    def take(self, body: Object | None) -> LeaseRecord | None:
+    def update(self, body: Object | None) -> LeaseRecord | None:
         """Accept a lease from a watch; None if it does not exist."""
         self._last = body
         return None if body is None else record_of(body)
@@ -58,9 +58,9 @@ class LeaseClient:
     async def read(self) -> LeaseRecord | None:
         """Read the record; None if the lease does not exist. Raises ``ClusterError``."""
         try:
-            return self.take(await self._cluster.get(LEASE, self.name.namespace, self.name.name))
+            return self.update(await self._cluster.get(LEASE, self.name.namespace, self.name.name))
         except NotFound:
-            return self.take(None)
+            return self.update(None)
 
     async def write(self, record: LeaseRecord) -> LeaseRecord:
         """Write the record if the lease is unchanged; return the stored one. Raises ``Conflict`` if it has changed."""

@@ -272,7 +272,7 @@ class Shards:
         if elector is None:
             elector = self._foreign[name] = _elector(self._cluster, self.options, name, clock=self._clock)
             _log.warning("shards.other_count", extra={"lease": name, "count": self.options.count})
-        elector.take(body)
+        elector.update(body)
         self._is_due.set()
         self._stirred.set()
 

@@ -56,22 +56,22 @@ class ExchangeLog(ABC, Generic[R]):
         self.dropped_count = 0
 
     @abstractmethod
-    def _record(self, exchange: Exchange, *, now_s: float) -> R | None:
+    def _entry(self, exchange: Exchange, *, now_s: float) -> R | None:
         """The values of a line, read when the exchange has ended; None if it is not logged."""
 
     @abstractmethod
     def _line(self, record: R) -> bytes:
         """Format a line, in a thread; "" for none."""
 
-    def note(self, exchange: Exchange, *, now_s: float) -> None:
+    def record(self, exchange: Exchange, *, now_s: float) -> None:
         """Log a finished request."""
         if len(self._waiting) >= _WAITING_MAX:
             self.dropped_count += 1
             return
-        record = self._record(exchange, now_s=now_s)
-        if record is None:
+        entry = self._entry(exchange, now_s=now_s)
+        if entry is None:
             return
-        self._waiting.append(record)
+        self._waiting.append(entry)
         if self._soon is None and self._writing is None:
             self._soon = asyncio.get_running_loop().call_later(_PAUSE_S, self._begin)
 
@@ -116,15 +116,15 @@ class AccessLog(ExchangeLog[AccessLogEntry]):
         self._share = 0.0
         self._reported_dropped_count = 0
 
-    def note(self, exchange: Exchange, *, now_s: float) -> None:
+    def record(self, exchange: Exchange, *, now_s: float) -> None:
         """Log a finished request, if it is sampled."""
         self._share += self._ratio
         if self._share < 1:
             return
         self._share -= 1
-        super().note(exchange, now_s=now_s)
+        super().record(exchange, now_s=now_s)
 
-    def _record(self, exchange: Exchange, *, now_s: float) -> AccessLogEntry:
+    def _entry(self, exchange: Exchange, *, now_s: float) -> AccessLogEntry:
         head = exchange.head
         dropped_count = self.dropped_count - self._reported_dropped_count
         self._reported_dropped_count = self.dropped_count

@@ -196,7 +196,7 @@ class Attempt:
         upstream = None
         if not self._is_second:
             head = self.head
-            upstream = self._pool.take(self.address, sure=head.method != b"GET" and not head.may_be_repeated)
+            upstream = self._pool.acquire(self.address, sure=head.method != b"GET" and not head.may_be_repeated)
         if upstream is not None:
             self._send(upstream)
         else:
@@ -208,7 +208,7 @@ class Attempt:
         if self.upstream is not None:
             self.upstream.hold(full=full)
 
-    def leave(self, *, flush: bool = False) -> None:
+    def release(self, *, flush: bool = False) -> None:
         """Release the connection; with ``flush`` after all written data is sent."""
         upstream, self.upstream = self.upstream, None
         if upstream is not None and flush:
@@ -262,7 +262,7 @@ class Attempt:
         # An app may write anything: what our hops say is taken from hops only.
         marks = head.marks if self._hears_marks else b""
         if head.status == 503 and UNDELIVERED in marks and exchange.body.can_replay:
-            self.leave()
+            self.release()
             exchange.body.rewind()
             self._client.resume(Pause.UPSTREAM_FULL)
             exchange.give_back(ConnectionRefusedError("the app takes no connection"))
@@ -387,5 +387,5 @@ class Attempt:
         upstream.carry(self, self._wire, exchange.body.send())
 
     def _end_tunnel(self) -> None:
-        self.leave(flush=True)
+        self.release(flush=True)
         self._exchange.end(ExchangeOutcome.ANSWERED, keep=False)

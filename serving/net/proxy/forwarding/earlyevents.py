@@ -87,7 +87,7 @@ class EarlyEvents:
     def send_piece(self, payload: bytes) -> None:
         """Send a piece of the stream; more follows."""
         if self._refusal is not None:
-            self._refusal.take(payload)
+            self._refusal.add(payload)
         elif self._sink is not None:
             self._sink.send_piece(payload)
         elif payload:
@@ -98,7 +98,7 @@ class EarlyEvents:
         del trailers
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
-            refusal.take(payload)
+            refusal.add(payload)
             payload = refusal.event()
         if self._sink is not None:
             self._sink.send_last(payload, b"")
@@ -161,7 +161,7 @@ class _Refusal:
         self._status = status
         self._body = b""
 
-    def take(self, payload: bytes) -> None:
+    def add(self, payload: bytes) -> None:
         """Collect a piece, up to the bound."""
         self._body += payload[: _ERROR_BYTES_MAX - len(self._body)]
 

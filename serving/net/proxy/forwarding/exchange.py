@@ -300,7 +300,7 @@ class Exchange:
         if self.status:
             self.cut()
             return
-        _leave(self._attempt)
+        _release(self._attempt)
         keep = self.head.keep_alive and self.request_complete and not (close or self.closing)
         self.status = status
         if status >= _SERVER_ERROR:
@@ -324,7 +324,7 @@ class Exchange:
         """
         if self.phase is not _SENT or not self.body.can_replay or not self.head.may_be_repeated:
             return False
-        _leave(self._attempt)
+        _release(self._attempt)
         self.body.rewind()
         self.phase = _ON_GIVE_BACK[self.phase]
         return True
@@ -335,7 +335,7 @@ class Exchange:
         Written data still reaches the client; the connection then closes without the last chunk, or with bytes missing.
         A body that ends with its connection would look complete, so that connection is reset.
         """
-        _leave(self._attempt)
+        _release(self._attempt)
         if self.status and self._attempt is not None and self._attempt.is_end_visible:
             self.client.truncate()
         else:
@@ -376,10 +376,10 @@ class Exchange:
     def client_gone(self) -> None:
         """Handle the loss of the client's connection."""
         if self.tunnel is not None and self._attempt is not None:
-            self._attempt.leave(flush=True)
+            self._attempt.release(flush=True)
             self.end(ExchangeOutcome.ANSWERED, keep=False)
             return
-        _leave(self._attempt)
+        _release(self._attempt)
         self.end(ExchangeOutcome.CLIENT_GONE, keep=False)
 
     def client_full(self, *, full: bool) -> None:
@@ -444,6 +444,6 @@ class Exchange:
         self.client.exchange_done(keep=keep)
 
 
-def _leave(attempt: Attempt | None) -> None:
+def _release(attempt: Attempt | None) -> None:
     if attempt is not None:
-        attempt.leave()
+        attempt.release()

@@ -21,7 +21,7 @@ class Refusals:
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
 
-    def note(self, code: str, reason: str, address: str) -> None:
+    def record(self, code: str, reason: str, address: str) -> None:
         """Count a refusal, and log it with the address of the client."""
         self.counts[code] = self.counts.get(code, 0) + 1
         _log.debug("refused %s from %s: %s", code, address, reason)

@@ -50,7 +50,7 @@ class ConnectionQueue:
         """Enqueue a request. ``is_for_new`` excludes connections that have carried another."""
         self._requests.setdefault(address, deque()).append(_QueuedRequest(waiter, since_s, is_for_new))
 
-    def take(self, address: Address, *, is_reused: bool) -> Waiter | None:
+    def pop(self, address: Address, *, is_reused: bool) -> Waiter | None:
         """Remove and return the first request that takes a connection; None without one."""
         passed: list[_QueuedRequest] = []
         taken = self._next(address)

@@ -168,7 +168,7 @@ class Pool:
         """Number of connections, idle or in use."""
         return len(self._open)
 
-    def take(self, address: Address, *, sure: bool = False) -> RequestCarrier | None:
+    def acquire(self, address: Address, *, sure: bool = False) -> RequestCarrier | None:
         """Return an idle connection, or None. ``sure`` requires one used a moment ago."""
         idle = self._idle.get(address)
         while idle:
@@ -189,7 +189,7 @@ class Pool:
         upstream.hold(full=False)
         upstream.is_reused = True
         if self._queue.is_waiting and upstream.turn == self.connector.turn:
-            waiter = self._queue.take(upstream.address, is_reused=True)
+            waiter = self._queue.pop(upstream.address, is_reused=True)
             if waiter is not None:
                 waiter.connected(upstream)
                 return
@@ -256,7 +256,7 @@ class Pool:
         else:
             upstream.turn = turn
             self._open.add(upstream)
-            waiter = self._queue.take(address, is_reused=False)
+            waiter = self._queue.pop(address, is_reused=False)
             if waiter is None:
                 self.give(upstream)
             else:

@@ -536,7 +536,7 @@ class Http2Engine:
             elif is_usual and kind == HEADERS:
                 self._take_headers(flags, stream_id, data[start:end])
             else:
-                self._take(kind, flags, stream_id, payload=data[start:end])
+                self._handle_frame(kind, flags, stream_id, payload=data[start:end])
             if self.is_ended:
                 return
             at = end
@@ -554,7 +554,7 @@ class Http2Engine:
         self._preface_left -= at
         return at
 
-    def _take(self, kind: int, flags: int, stream_id: int, *, payload: bytes) -> None:
+    def _handle_frame(self, kind: int, flags: int, stream_id: int, *, payload: bytes) -> None:
         """Handle a frame outside the hot path: the first one, parts of a head, and rare kinds."""
         check_length(len(payload))
         if not self._begun:

@@ -42,7 +42,7 @@ class Http2Pool(Pool):
         """Number of open connections."""
         return sum(map(len, self._links.values()))
 
-    def take(self, address: Address, *, sure: bool = False) -> RequestCarrier | None:
+    def acquire(self, address: Address, *, sure: bool = False) -> RequestCarrier | None:
         """Return a stream of a connection with room."""
         link = self._link_with_room(address, sure=sure)
         return None if link is None else StreamUpstream(link, self)

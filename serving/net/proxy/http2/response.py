@@ -48,7 +48,7 @@ class GrpcRefusal:
         kind = next((value for name, value in fields if name == b"content-type"), b"")
         return None if status == _OK or kind.startswith(GRPC_TYPE) else cls(status, fields)
 
-    def take(self, payload: bytes) -> None:
+    def add(self, payload: bytes) -> None:
         """Collect a piece of the body."""
         if len(self._body) < _MESSAGE_BYTES_MAX:
             self._body += payload[:_MESSAGE_BYTES_MAX]
@@ -148,7 +148,7 @@ class RespondingStream(EngineStream):
         if self.is_done or self.has_ended or self.ending:
             return
         if self._refusal is not None:
-            self._refusal.take(payload)
+            self._refusal.add(payload)
             return
         session = self._session
         session.engine.send_data(self, payload)
@@ -162,7 +162,7 @@ class RespondingStream(EngineStream):
         if refusal is None:
             session.engine.send_last(self, payload, trailers=trailers)
         else:
-            refusal.take(payload)
+            refusal.add(payload)
             session.engine.send_head(self, None, refusal.fields, ended=True)
         self._note_sent(session)
 
@@ -262,7 +262,7 @@ class RespondingStream(EngineStream):
 
     def _note_refusal(self, code: str, reason: str) -> None:
         session = self._session
-        session.registry.refusals.note(code, reason, session.peer.address.decode())
+        session.registry.refusals.record(code, reason, session.peer.address.decode())
 
     def _await_client(self) -> None:
         """Wait for the client to read the written bytes."""

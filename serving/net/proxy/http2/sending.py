@@ -63,11 +63,11 @@ class FrameSender(asyncio.Protocol):
         read = _read
         if read.is_running:
             # Called by hand, from within another read.
-            self.take(data)
+            self.parse(data)
             return
         read.is_running = True
         try:
-            self.take(data)
+            self.parse(data)
         finally:
             read.is_running = False
             senders = read.senders
@@ -90,7 +90,7 @@ class FrameSender(asyncio.Protocol):
         if not self._has_yielded and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def take(self, data: bytes) -> None:
+    def parse(self, data: bytes) -> None:
         """Parse received bytes."""
         raise NotImplementedError
 

@@ -90,7 +90,7 @@ class Session(FrameSender):
             registry.settings,
             is_server=True,
             now_s=now_s,
-            on_fault=lambda code, reason: registry.refusals.note(f"h2_{code.name.lower()}", reason, address),
+            on_fault=lambda code, reason: registry.refusals.record(f"h2_{code.name.lower()}", reason, address),
         )
         self._transport = transport
         self._address = address
@@ -123,7 +123,7 @@ class Session(FrameSender):
 
     # Called by the loop.
 
-    def take(self, data: bytes) -> None:
+    def parse(self, data: bytes) -> None:
         """Parse frames and dispatch them to their streams."""
         if self._closing:
             self._pass_over(data)
@@ -226,7 +226,7 @@ class Session(FrameSender):
             return read_due_s
         streams = self.engine.streams
         if self._head_due_s <= now_s:
-            self.registry.refusals.note(RefusalCode.SLOW_HEAD, "a head came too slowly", self._address)
+            self.registry.refusals.record(RefusalCode.SLOW_HEAD, "a head came too slowly", self._address)
         if self._head_due_s <= now_s or (not streams and self._due_s <= now_s):
             self.end(ErrorCode.NO_ERROR)
             return self._due_s

@@ -125,7 +125,7 @@ class UpstreamSession(FrameSender):
         self._transport = cast("asyncio.Transport", transport)
         self.write_now()
 
-    def take(self, data: bytes) -> None:
+    def parse(self, data: bytes) -> None:
         """Dispatch each frame to its stream."""
         if self.is_closed:
             return

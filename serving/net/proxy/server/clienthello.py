@@ -40,13 +40,13 @@ class _Fields:
         return self._at < len(self._data)
 
     def number(self, size: int) -> int:
-        return int.from_bytes(self.take(size))
+        return int.from_bytes(self.read(size))
 
     def vector(self, size: int) -> bytes:
         """A field whose length has ``size`` bytes."""
-        return self.take(self.number(size))
+        return self.read(self.number(size))
 
-    def take(self, count: int) -> bytes:
+    def read(self, count: int) -> bytes:
         piece = self._data[self._at : self._at + count]
         if len(piece) < count:
             raise BadClientHello("a field of the ClientHello is longer than what is around it")
@@ -64,7 +64,7 @@ def read_server_name(data: bytes) -> str | None:
     if message is None:
         return None
     hello = _Fields(message)
-    hello.take(_VERSION_AND_RANDOM)
+    hello.read(_VERSION_AND_RANDOM)
     hello.vector(1)
     hello.vector(2)
     hello.vector(1)

@@ -423,11 +423,11 @@ class Connection(ResponseProtocol):
             self._buffer = data
 
     def _end_body(self, exchange: Exchange, status: int, *, code: RefusalCode, reason: str) -> None:
-        self._registry.refusals.note(code, reason, self._address)
+        self._registry.refusals.record(code, reason, self._address)
         exchange.respond(status, reason.encode(), close=True)
 
     def _refuse(self, refusal: RequestRefusal, headers: bytes = _TEXT) -> None:
-        self._registry.refusals.note(refusal.code, str(refusal), self._address)
+        self._registry.refusals.record(refusal.code, str(refusal), self._address)
         headers += render_date(time.time())
         self._transport.write(render_response(refusal.status, body=str(refusal).encode(), headers=headers, close=True))
         self._linger()

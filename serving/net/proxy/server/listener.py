@@ -347,10 +347,10 @@ class HttpServer:
         if due_s < math.inf:
             self.wake_by(due_s)
 
-    def _note(self, exchange: Exchange) -> None:
+    def _record(self, exchange: Exchange) -> None:
         for log in (self.access_log, self.request_log):
             if log is not None:
-                log.note(exchange, now_s=self.clock())
+                log.record(exchange, now_s=self.clock())
 
     def _wiring(self, handler: Handler, listener: str) -> Wiring:
         settings = self.settings
@@ -365,7 +365,7 @@ class HttpServer:
             read_pace=read_pace(settings),
             body_wait=BodyWait(settings.body_held_bytes_max, is_on=settings.slot_after_body),
             buffers=self.buffers,
-            on_end=self._note if self.access_log is not None or self.request_log is not None else None,
+            on_end=self._record if self.access_log is not None or self.request_log is not None else None,
             trusts=member_of(settings.trusted_proxies),
             replaces_claims=settings.forwarded_for == REPLACE,
             name=self._name,

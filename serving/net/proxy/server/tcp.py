@@ -73,7 +73,7 @@ class TcpConnection(Connection):
 
     def _refuse(self, refusal: RequestRefusal, headers: bytes = b"") -> None:
         del headers
-        self._registry.refusals.note(refusal.code, str(refusal), self._address)
+        self._registry.refusals.record(refusal.code, str(refusal), self._address)
         self.abort()
 
 
@@ -115,6 +115,6 @@ class SharedConnection(TcpConnection):
 
     def _end_with(self, alert: bytes, why: str) -> None:
         """Send an alert that clients report, and close."""
-        self._registry.refusals.note(RefusalCode.SERVER_NAME, why, self._address)
+        self._registry.refusals.record(RefusalCode.SERVER_NAME, why, self._address)
         self._transport.write(alert)
         self._linger()

@@ -143,7 +143,7 @@ class TlsLayer(TlsTransport):
             is_over = self._records.shake()
         except ssl.SSLError as error:
             self._fail(reason_of(error) if self._terms.is_mutual else error.reason or type(error).__name__)
-            self._leave()
+            self._flush_and_close()
             return
         self._flush()
         if not is_over:
@@ -180,9 +180,9 @@ class TlsLayer(TlsTransport):
             status, text = self._terms.plain_refusal
             headers = _TEXT + render_date(time.time())
             self._outer.write(render_response(status, body=text, headers=headers, close=True))
-        self._leave()
+        self._flush_and_close()
 
-    def _leave(self) -> None:
+    def _flush_and_close(self) -> None:
         """Flush the last bytes, and close."""
         self._flush()
         self._closing = True

@@ -22,27 +22,27 @@ def test_the_samples_are_those_of_prometheus_client(times_s: list[float]) -> Non
     ours = Durations()
     for took_s in times_s:
         theirs.observe(took_s)
-        ours.note(took_s, at_s=0.0)
+        ours.record(took_s, at_s=0.0)
     (family,) = registry.collect()
     assert list(ours.samples("took_seconds", {"of": "a"})) == family.samples
 
 
 def test_a_bucket_keeps_one_exemplar_a_second() -> None:
     row = Durations(clock=lambda: 1_000.0)
-    row.note(0.3, at_s=5.0, traceparent=parent(TRACE))
-    row.note(0.4, at_s=5.9, traceparent=parent(OTHER))
-    row.note(3.0, at_s=5.9, traceparent=parent(OTHER))
+    row.record(0.3, at_s=5.0, traceparent=parent(TRACE))
+    row.record(0.4, at_s=5.9, traceparent=parent(OTHER))
+    row.record(3.0, at_s=5.9, traceparent=parent(OTHER))
     kept = {one.exemplar.labels["trace_id"]: one.exemplar for one in row.samples("a", {}) if one.exemplar}
     assert {trace: one.value for trace, one in kept.items()} == {TRACE: 0.3, OTHER: 3.0}
     assert kept[TRACE].timestamp == 1_000.0
-    row.note(0.4, at_s=6.0, traceparent=parent(OTHER))
+    row.record(0.4, at_s=6.0, traceparent=parent(OTHER))
     assert [one.exemplar.value for one in row.samples("a", {}) if one.exemplar] == [0.4, 3.0]
 
 
 def test_what_is_no_trace_leaves_room_for_one_that_is() -> None:
     row = Durations()
-    row.note(0.3, at_s=5.0, traceparent=b"nonsense")
-    row.note(0.3, at_s=5.0, traceparent=parent(TRACE))
+    row.record(0.3, at_s=5.0, traceparent=b"nonsense")
+    row.record(0.3, at_s=5.0, traceparent=parent(TRACE))
     assert [one.exemplar.labels for one in row.samples("a", {}) if one.exemplar] == [{"trace_id": TRACE}]
 
 

@@ -15,8 +15,8 @@ def _filled(*since_s: float, is_for_new: bool = False) -> tuple[ConnectionQueue,
 def test_requests_are_served_in_order_and_by_address() -> None:
     queue, (first, second) = _filled(1, 1)
     assert (queue.is_waiting, queue.count(_A), queue.count(_B)) == (True, 2, 0)
-    assert queue.take(_B, is_reused=True) is None
-    assert [queue.take(_A, is_reused=reused) for reused in (True, False, True)] == [first, second, None]
+    assert queue.pop(_B, is_reused=True) is None
+    assert [queue.pop(_A, is_reused=reused) for reused in (True, False, True)] == [first, second, None]
     assert not queue.is_waiting
 
 
@@ -24,17 +24,17 @@ def test_a_retry_waits_for_a_new_connection_and_keeps_its_place() -> None:
     queue, (retry,) = _filled(1, is_for_new=True)
     other = Waiting()
     queue.add(_A, other, since_s=1, is_for_new=False)
-    assert queue.take(_A, is_reused=True) is other
-    assert queue.take(_A, is_reused=True) is None
+    assert queue.pop(_A, is_reused=True) is other
+    assert queue.pop(_A, is_reused=True) is None
     assert queue.count(_A) == 1
-    assert queue.take(_A, is_reused=False) is retry
+    assert queue.pop(_A, is_reused=False) is retry
 
 
 def test_requests_that_no_longer_wait_are_skipped() -> None:
     queue, clients = _filled(*[1.0] * _MANY)
     for client in clients[:-1]:
         client.is_waiting = False
-    assert queue.take(_A, is_reused=True) is clients[-1]
+    assert queue.pop(_A, is_reused=True) is clients[-1]
     assert not queue.is_waiting
 
 

@@ -11,7 +11,7 @@ def grpc_fields(status: int, body: bytes, *fields: tuple[bytes, bytes]) -> dict[
     refusal = GrpcRefusal.of(status, [(b":status", b"%d" % status), *fields])
     assert refusal is not None
     for at in range(0, len(body), 100):
-        refusal.take(body[at : at + 100])
+        refusal.add(body[at : at + 100])
     return dict(refusal.fields())
 
 

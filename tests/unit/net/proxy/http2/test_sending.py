@@ -28,7 +28,7 @@ class PassingSender(FrameSender):
         self._others = others
         self.class_attributes: list[dict[str, Any]] = []
 
-    def take(self, data: bytes) -> None:
+    def parse(self, data: bytes) -> None:
         self.class_attributes.append(dict(vars(FrameSender)))
         for _ in data:
             for sender in (self, *self._others):
@@ -48,7 +48,7 @@ def test_all_that_a_read_leads_to_is_one_write_of_each_connection_at_its_end() -
 
 async def test_what_is_sent_outside_of_a_read_is_written_once_in_the_same_turn_of_the_loop() -> None:
     one = PassingSender()
-    one.take(b"12")
+    one.parse(b"12")
     assert one.transport.writes == []
     await next_turn()
     assert [len(write) for write in one.transport.writes] == [26]

@@ -62,7 +62,8 @@ def fill(root: Path, site_packages: Path) -> None:
     library = Path(sysconfig.get_path("stdlib"))
     home = root / "usr/local" / library.relative_to(sys.base_prefix)
     is_unused = _is_unused_in(library, keeps_data=(site_packages / _PROJECT / _KEEPER).exists())
-    shutil.copytree(library, home, symlinks=True, ignore=_left_out(is_unused))
+    # Without links: those of Debian lead to sources, which go, and to /etc.
+    shutil.copytree(library, home, ignore=_left_out(is_unused))
     _forget_the_build(home)
     packages = root / "opt/serving/lib" / library.name / "site-packages"
     shutil.copytree(site_packages, packages, symlinks=True, ignore=_left_out(_is_unused_package))
@@ -136,8 +137,11 @@ def _copy(path: Path, root: Path) -> Path:
 
 
 def _place_of(path: Path, root: Path) -> Path:
-    """Where a file of the machine goes; the interpreter's own libraries go to where every loader looks."""
-    if path.is_relative_to(sys.base_prefix):
+    """Where a file of the machine goes; the interpreter's own libraries go to where every loader looks.
+
+    A distribution's interpreter has its libraries among all others below ``/usr``, where loaders look.
+    """
+    if sys.base_prefix != "/usr" and path.is_relative_to(sys.base_prefix):
         return root / "usr/lib" / str(sysconfig.get_config_var("MULTIARCH")) / path.name
     return root / path.relative_to("/")
 

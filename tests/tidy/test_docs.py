@@ -24,7 +24,7 @@ _HEADING = re.compile(r"^#+\s+(.+?)\s*$", re.MULTILINE)
 # The files that each way drawn in docs/architecture.md may cross.
 WAYS = {"a request": 9, "a stat": 7, "an annotation": 5, "a pod's start": 12, "a node's removal": 7}
 _WAY = re.compile(r"^### The way of (.+)\n((?:(?!^#).*\n)*)", re.MULTILINE)
-_STEP = re.compile(r"^(\d+)\. `([\w/]+\.py)` `([\w.]+)`: \S", re.MULTILINE)
+_STEP = re.compile(r"^\| (\d+)\. \S.* \| `([\w/]+\.py)` `([\w.]+)` \|$", re.MULTILINE)
 _TREE_LINE = re.compile(r"(?P<indent> *)(?P<name>[A-Za-z]\w*)(?: +(?P<words>.*\S))? *")
 
 
@@ -186,10 +186,10 @@ def test_a_request_has_four_owners_in_the_activator() -> None:
 
 
 def test_the_rule_sees_a_way_that_is_long_or_wrong() -> None:
-    step = "1. `core/traffic/backoff.py` `backoff_s`: x\n"
+    step = "| 1. x | `core/traffic/backoff.py` `backoff_s` |\n"
     assert faults_of_ways(f"### The way of a\n\n{step}\n## Next\n", {"a": 1}) == []
     assert faults_of_ways("### The way of a\n", {"a": 1, "b": 1}) == ["a: not drawn", "b: not drawn"]
-    text = f"### The way of a\n{step}2. `core/traffic/balance.py` `Balancer.no_such`: y\n"
+    text = f"### The way of a\n{step}| 2. y | `core/traffic/balance.py` `Balancer.no_such` |\n"
     assert faults_of_ways(text, {"a": 1}) == ["a: too many files", "a: no Balancer.no_such in core/traffic/balance.py"]
 
 

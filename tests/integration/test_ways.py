@@ -48,7 +48,7 @@ async def test_a_request_takes_its_way() -> None:
 
 
 async def test_the_start_of_a_pod_takes_its_way(tmp_path: Path) -> None:
-    elsewhere = ("queueproxy/", "home/processes/template", "home/processes/spawn", "home/processes/standby")
+    elsewhere = ("queueproxy/", "home/processes/template", "home/processes/spawn")
     drawn = [step for step in WAYS["a pod's start"] if not step[0].startswith(elsewhere)]
     with template_process(tmp_path):
         async with controlled(StateFolder(tmp_path)) as machine:

@@ -30,7 +30,7 @@ STEPS = (
     ("app is forked", "serving.home.processes.spawn", "Spawner._exec_app"),
     ("app is executed", "", ""),
     ("process has its order", "serving.home.processes.spawn", "Spawner._take_place"),
-    ("queue-proxy probes first", "serving.queueproxy.io.readiness", "watch_app"),
+    ("queue-proxy probes first", "serving.queueproxy.io.podservice", "PodService._watch_app"),
     ("app takes a connection", "", ""),
     ("queue-proxy reports readiness", "serving.queueproxy.io.readiness", "ReadinessPipe.push"),
     ("kubelet hears of it", "serving.home.kubelet.pod", "PodRun._set_proxy_ready"),

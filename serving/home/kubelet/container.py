@@ -200,6 +200,7 @@ class ContainerKeeper:
                 return
 
     async def _run_one(self, process: TemplateProcess, started_at: str) -> None:
+        self.verdicts = dict.fromkeys(self.verdicts, ProbeVerdict.UNKNOWN)
         self._report(msgspec.structs.replace(self.state, is_running=True, started_at=started_at))
         async with supervise() as group:
             probing = [group.start(self._probe(), name="probes"), group.start(self._listen_again(), name="listening")]
@@ -267,7 +268,6 @@ class ContainerKeeper:
 
     async def _probe(self) -> None:
         """Run all probes: the startup probe first and alone, then the others side by side."""
-        self.verdicts = dict.fromkeys(self.verdicts, ProbeVerdict.UNKNOWN)
         plans = {plan.kind: plan for plan in self._spec.probes}
         first = plans.pop(ProbeKind.STARTUP, None)
         if first is not None and not await self._probe_repeatedly(first):

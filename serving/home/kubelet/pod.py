@@ -1,7 +1,8 @@
-"""One pod of this machine, from its first process to its last.
+"""One pod of this machine, from its first process to its last: performs what its state (``podstate``) asks for.
 
-App and queue-proxy start side by side. The queue-proxy reports readiness, which is in the pod's status at once. A deleted
-pod drains its queue-proxy first, so that requests in flight are answered before their app ends.
+Init containers run one after another, each until it exits with 0; a failed one is restarted after a pause, unless the pod's
+``restartPolicy`` is Never. Then app and queue-proxy start side by side. The queue-proxy reports readiness, which is in the pod's
+status at once. A deleted pod drains its queue-proxy first, so that requests in flight are answered before their app ends.
 
 The processes belong to the runtime, together with a note that has everything needed to continue: the pod survives the end of this
 control process, and the next one takes it over under the same name and address.
@@ -10,8 +11,10 @@ control process, and the next one takes it over under the same name and address.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -21,14 +24,13 @@ from serving.core.model.objects import Key, Object
 from serving.core.model.versions import POD_RECORDS, FormatVersion
 from serving.home.kubelet.container import ContainerKeeper, ContainerSpec
 from serving.home.kubelet.nodecontext import NodeContext
-from serving.home.kubelet.podkinds import ProcessPod, choose_kind
-from serving.home.kubelet.podlife import ReadinessExplainer, drain, run_init_containers
-from serving.home.kubelet.podsetup import PodSetup, follow_sources
+from serving.home.kubelet.podkinds import PodSetup, ProcessPod, choose_kind
 from serving.home.kubelet.podsleep import AppSleep
+from serving.home.kubelet.podstate import PodEvent, PodState, advance, observation
 from serving.home.kubelet.podwarnings import PodWarnings
 from serving.home.kubelet.stdio import ContainerInput, input_of
 from serving.home.pods.locations import QUEUE_PORTS, PodLocation
-from serving.home.pods.podfolder import disk_error, make_folder, remove_folder
+from serving.home.pods.podfolder import disk_error, make_folder, remove_folder, tail
 from serving.home.pods.podplan import (
     ContainerState,
     as_new,
@@ -38,12 +40,12 @@ from serving.home.pods.podplan import (
 )
 from serving.home.pods.podstatus import evicted_status, pod_status, with_dormancy, with_isolation
 from serving.home.pods.sources import Sources
-from serving.home.pods.unready import Unready
+from serving.home.pods.unready import Unready, explain, with_log
 from serving.home.pods.usage import SessionTotals
 from serving.home.processes.orders import ReadinessChanged, StartProcess
 from serving.net.aio.clock import now_s, stamp
 from serving.net.aio.periodic import wait_for
-from serving.net.aio.supervise import SupervisedTasks, supervise
+from serving.net.aio.supervise import SupervisedTasks, TaskOwner, supervise
 from serving.net.cluster.kinds import POD
 
 _log = logging.getLogger("kubelet")
@@ -56,6 +58,13 @@ _GRACE_DEFAULT_S = 30.0
 _STATUS_LAG_S = 0.05
 # A process that is not reported as ended so long after SIGKILL is the template's to end.
 _KILL_MAX_S = 5.0
+# After the queue-proxy has drained the app holds no request; it has this long to end by itself.
+_APP_GRACE_S = 5.0
+_CHECK_PERIOD_S = 2.0
+_CHECKS_BEFORE_EVENT = 3
+# A pod that is not ready after a minute is looked at less often.
+_CHECKS_OFTEN = 30
+_CHECK_PERIOD_LATER_S = 10.0
 
 
 class PodNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,11 +99,13 @@ class PodRun:
         self._node = node
         self.manifest = manifest
         self._note = note
+        self._was_draining = note is not None and note.is_draining
         self.keepers: dict[str, ContainerKeeper] = {}
         self.inputs: dict[str, ContainerInput] = {}
         self._states: dict[str, ContainerState] = {}
         self.kind: ProcessPod | None = None
         """None until its images are there."""
+        self.state = PodState.PLANNED
         self._has_proxy = self._is_proxy_ready = False
         self.sleep = AppSleep()
         """Whether its app sleeps."""
@@ -106,13 +117,12 @@ class PodRun:
         self._is_urgent = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"PodRun({self.key[0]}/{self.key[1]}, {'ready' if self.is_ready else 'not ready'})"
+        return f"PodRun({self.key[0]}/{self.key[1]}, {self.state})"
 
     @property
     def is_ready(self) -> bool:
         """Whether the pod can take requests."""
-        apps = _apps_of(self.keepers)
-        return (self._is_proxy_ready if self._has_proxy else bool(apps)) and all(keeper.is_fine for keeper in apps)
+        return self.state is PodState.READY
 
     @property
     def folder(self) -> Path:
@@ -140,6 +150,7 @@ class PodRun:
 
     async def run(self, location: PodLocation) -> None:
         """Run until ``stop`` is set, then drain; the caller frees it. On cancellation the pod keeps running."""
+        self._advance(PodEvent.ADMITTED)
         self.location = location
         self._setup = PodSetup(node=self._node, manifest=self.manifest, pod_id=self.id, location=location)
         self._has_proxy = self._setup.has_proxy
@@ -159,7 +170,7 @@ class PodRun:
         async with supervise() as group:
             warnings = PodWarnings(self._node.cluster, self.manifest, group)
             reporting = group.start(self._report_status(), name="status")
-            explaining = group.start(self._explainer(warnings).run(), name="explain")
+            explaining = group.start(self._explain(warnings), name="explain")
             starting = group.start(self._start(group, warnings), name="start")
             if self._note is not None:
                 # A pod is taken over before it can be ended.
@@ -190,6 +201,7 @@ class PodRun:
         elif self._node.cgroups is not None:
             await asyncio.to_thread(self._node.cgroups.remove, self.id)
         await asyncio.to_thread(remove_folder, self.folder)
+        self._advance(PodEvent.FREED)
 
     def again(self) -> "PodRun":
         """The same pod for another attempt, with the same stop event."""
@@ -197,17 +209,65 @@ class PodRun:
         other.stop, other.grace_s, other.turn = self.stop, self.grace_s, self.turn
         return other
 
+    def _advance(self, event: PodEvent) -> None:
+        self.state = advance(self.state, event)
+        if self.is_ready:
+            self.turn.settle()
+
+    def _observe(self) -> None:
+        """Advance by what the containers and the queue-proxy have reported."""
+        apps = self._apps
+        is_fit = bool(apps) and all(keeper.is_fine for keeper in apps)
+        self._advance(observation(is_reached=self._is_proxy_ready if self._has_proxy else is_fit, is_fit=is_fit))
+
     async def _start(self, group: SupervisedTasks, warnings: PodWarnings) -> None:
         """Start all containers as soon as their sources exist, or adopt running ones."""
         if self._note is not None:
             # What runs is reported again by its keeper.
             of_note = self._note.states.items()
             self._states |= {name: msgspec.structs.replace(state, is_running=False) for name, state in of_note}
+        kind = await self._prepare(warnings)
+        if kind is None:
+            return
+        self._advance(PodEvent.PREPARED)
+        first = [self._app(kind, container, warnings) for container in init_containers(self.manifest)]
+        specs = (self._app(kind, container, warnings) for container in self.manifest["spec"]["containers"])
+        apps = [spec for spec in specs if spec is not None]
+        self._keep_note()
+        if not apps or None in first:
+            # Nothing can run: a queue-proxy alone would wait for ever.
+            return
+        await self.turn.acquire_again(self.stop, group, self._process_ids)
+        if not await self._run_init_containers([spec for spec in first if spec is not None], group):
+            return
+        has_proxy_process = self._has_proxy and self._proxy_name == QUEUE_PROXY
+        proxies = [self._spec(kind.start_proxy(), warnings)] if has_proxy_process else []
+        for spec in (*proxies, *apps) if kind.is_proxy_first else (*apps, *proxies):
+            self._advance(PodEvent.PROXY_STARTED if spec in proxies else PodEvent.APP_STARTED)
+            keeper = ContainerKeeper(self._node.runtime, spec, self.stop, niceness=self.turn.niceness, sleep=self.sleep)
+            self._run_container(keeper, spec.start.name, group)
+        if not proxies:
+            self._advance(PodEvent.PROXY_STARTED)
+        self._observe()
+        if self._setup.sources and self.manifest["spec"].get("volumes"):
+            group.start(self._setup.update_volumes(self.stop), name="volumes")
+        if self._note is None:
+            await warnings.send_not_enforced(
+                kind.refused_limits, has_images=kind.has_images, is_rootless=kind.is_rootless
+            )
+
+    def _run_container(self, keeper: ContainerKeeper, name: str, group: SupervisedTasks) -> asyncio.Task[None]:
+        self.keepers[name] = keeper
+        if self._note is not None:
+            keeper.take_over()
+        return group.start(keeper.run(), name=name)
+
+    async def _prepare(self, warnings: PodWarnings) -> ProcessPod | None:
+        """Wait for sources and images, and make volumes and network. None if the pod is deleted before its sources exist."""
         revision, sources = await self._setup.read_revision(), await self._sources()
         if sources is None:
-            return
+            return None
         setup = self._setup = msgspec.structs.replace(self._setup, revision=revision, sources=sources)
-        containers = self.manifest["spec"]["containers"]
         kind = self.kind = await choose_kind(
             setup,
             was_boxed=None if self._note is None else self._note.is_boxed,
@@ -218,41 +278,29 @@ class PodRun:
         user = self._node.isolation.user_of(self.location.address) if self._node.isolation else 0
         if user and not kind.has_images:
             # Its processes have that user, who reads files that are closed to others.
-            setup = self._setup = msgspec.structs.replace(setup, user=user)
-            setup.write_volumes(sources)
-        first = [self._app(kind, container, warnings) for container in init_containers(self.manifest)]
-        specs = (self._app(kind, container, warnings) for container in containers)
-        apps = [spec for spec in specs if spec is not None]
-        self._keep_note()
-        if not apps or None in first:
-            # Nothing can run: a queue-proxy alone would wait for ever.
-            return
-        await self.turn.acquire_again(self.stop, group, self._process_ids)
-        is_initialized = await run_init_containers(
-            self._node.runtime,
-            [spec for spec in first if spec is not None],
-            self.keepers,
-            group=group,
-            stop=self.stop,
-            takes_over=self._note is not None,
-        )
-        if not is_initialized:
-            return
-        has_proxy_process = self._has_proxy and self._proxy_name == QUEUE_PROXY
-        proxies = [self._spec(kind.start_proxy(), warnings)] if has_proxy_process else []
-        for spec in (*proxies, *apps) if kind.is_proxy_first else (*apps, *proxies):
-            keeper = ContainerKeeper(self._node.runtime, spec, self.stop, niceness=self.turn.niceness, sleep=self.sleep)
-            self.keepers[spec.start.name] = keeper
-            if self._note is not None:
-                keeper.take_over()
-            group.start(keeper.run(), name=spec.start.name)
-        if sources and self.manifest["spec"].get("volumes"):
-            following = follow_sources(setup.read_sources, setup.write_volumes, known=sources, stop=self.stop)
-            group.start(following, name="volumes")
-        if self._note is None:
-            await warnings.send_not_enforced(
-                kind.refused_limits, has_images=kind.has_images, is_rootless=kind.is_rootless
-            )
+            self._setup = msgspec.structs.replace(setup, user=user)
+            self._setup.write_volumes(sources)
+        return kind
+
+    async def _run_init_containers(self, specs: Sequence[ContainerSpec], group: SupervisedTasks) -> bool:
+        """Run the init containers; return whether all exited with 0. False once one has finally failed, or the pod is deleted.
+
+        Of a pod that is taken over, containers that exited with 0 are not run again.
+        """
+        for spec in specs:
+            if spec.first.is_over and spec.first.exit_code == 0:
+                continue
+            name, keeper = spec.start.name, ContainerKeeper(self._node.runtime, spec, self.stop)
+            running = self._run_container(keeper, name, group)
+            async with TaskOwner() as tasks:
+                stopping = tasks.start(self.stop.wait(), name="stop")
+                await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if self.stop.is_set():
+                return False
+            del self.keepers[name]
+            if keeper.state.exit_code:
+                return False
+        return True
 
     async def _sources(self) -> Sources | None:
         """The sources once all of them exist; None if the pod is deleted before.
@@ -303,9 +351,8 @@ class PodRun:
     def _set_proxy_ready(self, report: ReadinessChanged) -> None:
         self._is_proxy_ready = report.is_ready
         self.sleep.report(is_dormant=report.is_dormant)
-        if self.is_ready:
-            self.turn.settle()
-        else:
+        self._observe()
+        if not self.is_ready:
             self.sleep.wake_unready()
         self._is_dirty.set()
         self._is_urgent.set()
@@ -322,7 +369,8 @@ class PodRun:
                 self.sleep.report(is_dormant=False)
             if (before or ContainerState()).progress != state.progress:
                 self._keep_note()
-        if self.is_ready or state.has_failed:
+        self._observe()
+        if state.has_failed:
             self.turn.settle()
         self._is_dirty.set()
         if before is not None or not state.is_running:
@@ -333,7 +381,7 @@ class PodRun:
             manifest=as_new(self.manifest, keeps_identity=True),
             location=self.location,
             states=self._states,
-            is_draining=self.stop.is_set(),
+            is_draining=self._was_draining or self.state is PodState.TERMINATING,
             is_boxed=self.kind is not None and self.kind.is_boxed,
         )
         self._node.runtime.keep(self.id, msgspec.to_builtins(note))
@@ -374,29 +422,62 @@ class PodRun:
                 self._is_dirty.set()
                 await asyncio.sleep(_RETRY_S)
 
-    def _explainer(self, warnings: PodWarnings) -> ReadinessExplainer:
-        def changed(unready: Unready | None) -> None:
-            self._unready = unready
-            self._is_dirty.set()
+    @property
+    def _apps(self) -> list[ContainerKeeper]:
+        """The keepers of all containers but the queue-proxy."""
+        return [keeper for name, keeper in self.keepers.items() if name != QUEUE_PROXY]
 
-        return ReadinessExplainer(
-            lambda: _apps_of(self.keepers),
-            is_ready=lambda: self.is_ready,
-            on_change=changed,
-            on_event=warnings.send_later,
-        )
+    async def _explain(self, warnings: PodWarnings) -> None:
+        """Report repeatedly why the pod is not ready: a change in its status, and what stays as an Event."""
+        before: Unready | None = None
+        seen_count = check_count = 0
+        while True:
+            await asyncio.sleep(_CHECK_PERIOD_S if check_count < _CHECKS_OFTEN else _CHECK_PERIOD_LATER_S)
+            check_count = 0 if self.is_ready else check_count + 1
+            unready, log = (None, None) if self.is_ready else await self._find_unready()
+            seen_count = seen_count + 1 if unready == before else 1
+            if unready != before or (unready and seen_count == _CHECKS_BEFORE_EVENT):
+                lines = await asyncio.to_thread(tail, log) if log else ""
+                text = unready and Unready(reason=unready.reason, message=with_log(unready.message, lines))
+                if unready != before:
+                    self._unready = text
+                    self._is_dirty.set()
+                elif text:
+                    warnings.send_later(text.reason, text.message)
+            before = unready
+
+    async def _find_unready(self) -> tuple[Unready | None, Path | None]:
+        """Why a container is not ready, and its log."""
+        for keeper in self._apps:
+            observed = await keeper.observe()
+            if unready := observed and explain(observed):
+                return unready, keeper.log
+        return None, None
 
     async def _drain(self) -> None:
-        was_draining = self._note is not None and self._note.is_draining
+        """Drain the queue-proxy, and end the apps as soon as it allows; return when all have ended.
+
+        The queue-proxy allows that when no request runs. Open tunnels (websockets) hold the apps back only for a while: an app
+        that gets SIGTERM can close them properly, through a queue-proxy that lives on until they have ended.
+        """
+        self._advance(PodEvent.STOPPED)
         self._keep_note()
         grace_s = self.grace_s
         if grace_s is None:
             grace_s = self.manifest["spec"].get("terminationGracePeriodSeconds", _GRACE_DEFAULT_S)
+        end_s = now_s() + grace_s
         keeper = self.keepers.pop(self._proxy_name, None)
+        proxy = None if keeper is None else keeper.process
         apps = [app.process for app in self.keepers.values() if app.process is not None]
-        await drain(keeper.process if keeper else None, apps, grace_s=grace_s, is_draining=was_draining)
-
-
-def _apps_of(keepers: Mapping[str, ContainerKeeper]) -> list[ContainerKeeper]:
-    """The keepers of all containers but the queue-proxy."""
-    return [keeper for name, keeper in keepers.items() if name != QUEUE_PROXY]
+        if proxy is not None and grace_s > 0:
+            if not self._was_draining:
+                # A second SIGTERM would cancel its drain.
+                proxy.send(signal.SIGTERM)
+            allowed: list[asyncio.Future[Any]] = [proxy.ended, proxy.drained]
+            await asyncio.wait(allowed, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        if grace_s > 0:
+            for app in apps:
+                app.send(signal.SIGTERM)
+        if proxy is not None:
+            await proxy.outlast(end_s - now_s())
+        await asyncio.gather(*(app.outlast(min(grace_s, _APP_GRACE_S)) for app in apps))

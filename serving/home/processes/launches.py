@@ -1,6 +1,6 @@
 """Starts of processes and containers, which do not block the template: app and queue-proxy of a pod start side by side.
 
-A container is started by crun or runc, a process from a standby (``standby``). Signals to one that starts are deferred until it has
+A container is started by crun or runc, a process from a standby (``spawn``). Signals to one that starts are deferred until it has
 started, and so is the end of its pod. A new control process gets an inventory when all have started.
 """
 

@@ -19,7 +19,7 @@ from serving.queueproxy.io.admin import AdminHandler
 from serving.queueproxy.io.appmetrics import watch_gauges
 from serving.queueproxy.io.credentials import Credentials
 from serving.queueproxy.io.podrequests import PodRequests
-from serving.queueproxy.io.readiness import ReadinessPipe, watch_app
+from serving.queueproxy.io.readiness import ReadinessPipe, after_attempt, at_start, attempt, listener_check
 from serving.queueproxy.io.stats import announce, dormant_frame, report_stats, stats_link
 from serving.queueproxy.metrics import series
 from serving.queueproxy.podspec import Address, PodSpec
@@ -144,7 +144,7 @@ class PodService:
         async with contextlib.AsyncExitStack() as at_end, supervise() as group:
             # Requests that wait for the drain are still to be answered; a task that failed leaves no listener behind.
             at_end.push_async_callback(self._admin_server.finish, grace_s=_CLOSE_WAIT_S)
-            watch = group.start(self._watch(changed), name="watch app")
+            watch = group.start(self._watch_app(changed), name="watch app")
             tasks = [watch, group.start(self._credentials.keep_valid(), name="credentials")]
             reports = None
             if self._link is not None:
@@ -178,10 +178,28 @@ class PodService:
         if self._pod.dormancy is not None:
             await self._pod.dormancy.recover()
 
-    async def _watch(self, changed: Callable[[bool], None]) -> None:
-        """Watch the app once this pod can be spoken to: without its certificate no request would come through."""
+    async def _watch_app(self, on_change: Callable[[bool], None]) -> None:
+        """Probe the app repeatedly, until cancelled or probing has ended. An app that sleeps is not probed.
+
+        Without its certificate no request would come through, so that is awaited before.
+        """
         await self._credentials.wait()
-        await watch_app(self._spec, self._pod, changed)
+        spec, pod = self._spec, self._pod
+        state, check, foreign = at_start(spec.settings), listener_check(spec), ""
+        while True:
+            async with pod.probing():
+                ok = await attempt(spec.readiness, spec.app, is_http2=spec.is_http2, check=check)
+            before_foreign, foreign = foreign, "" if ok or check is None else check.foreign_at(*spec.app)
+            if foreign and foreign != before_foreign:
+                _LOG.warning("app.port_taken", extra={"reason": foreign})
+            before, state = state, after_attempt(state, ok=ok, probe=spec.readiness, settings=spec.settings)
+            if state.is_ready is not before.is_ready:
+                pod.is_ready = state.is_ready
+                _LOG.info("app.readiness_changed", extra={"ready": state.is_ready})
+                on_change(state.is_ready)
+            if state.pause_s is None:
+                return
+            await asyncio.sleep(state.pause_s)
 
     async def _connect(self, link: Link, known: asyncio.Event) -> None:
         """Keep the connection for statistics. Requests need the app's readiness first, so that is awaited before."""

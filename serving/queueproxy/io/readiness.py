@@ -1,17 +1,15 @@
-"""Probes the app, decides when to probe again, and pushes readiness to the pod's runner."""
+"""Probes the app once, decides when to probe again, and pushes readiness to the pod's runner."""
 
 import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from serving.core.settings.queueproxy import QueueProxySettings
 from serving.net.aio.netns import open_connection
-from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.podspec import Address, PodSpec, Probe
 
 if TYPE_CHECKING:
@@ -145,22 +143,3 @@ class ReadinessPipe:
         except OSError as error:
             _LOG.warning("readiness.not_pushed", extra={"error": str(error)})
             self._descriptor = None
-
-
-async def watch_app(spec: PodSpec, handler: PodRequests[Any], on_change: Callable[[bool], None]) -> None:
-    """Probe the app repeatedly, until cancelled or probing has ended. An app that sleeps is not probed."""
-    state, check, foreign = at_start(spec.settings), listener_check(spec), ""
-    while True:
-        async with handler.probing():
-            ok = await attempt(spec.readiness, spec.app, is_http2=spec.is_http2, check=check)
-        before_foreign, foreign = foreign, "" if ok or check is None else check.foreign_at(*spec.app)
-        if foreign and foreign != before_foreign:
-            _LOG.warning("app.port_taken", extra={"reason": foreign})
-        before, state = state, after_attempt(state, ok=ok, probe=spec.readiness, settings=spec.settings)
-        if state.is_ready is not before.is_ready:
-            handler.is_ready = state.is_ready
-            _LOG.info("app.readiness_changed", extra={"ready": state.is_ready})
-            on_change(state.is_ready)
-        if state.pause_s is None:
-            return
-        await asyncio.sleep(state.pause_s)

@@ -9,8 +9,7 @@ import pytest
 from serving.core.model.objects import Object
 from serving.home.kubelet.container import ContainerSpec
 from serving.home.kubelet.nodecontext import NodeContext
-from serving.home.kubelet.podkinds import InAppPod, PreloadedPod, ProcessPod, choose_kind
-from serving.home.kubelet.podsetup import PodSetup
+from serving.home.kubelet.podkinds import InAppPod, PodSetup, PreloadedPod, ProcessPod, choose_kind
 from serving.home.pods.locations import PodLocation
 from serving.home.processes.processruntime import ProcessRuntime
 from serving.home.store.memory import MemoryCluster

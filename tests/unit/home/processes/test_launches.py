@@ -14,7 +14,7 @@ import pytest
 from serving.home.processes.launches import Launches, lift_quotas, restore_quotas, sealed_copy
 from serving.home.processes.orders import ForgetPod, SendSignal, StartProcess
 from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
-from serving.home.processes.standby import ProcessAssignment, Standby
+from serving.home.processes.spawn import ProcessAssignment, Standby
 
 
 class Stage:
@@ -79,7 +79,7 @@ def test_a_process_that_cannot_start_says_why(stage: Stage) -> None:
 
 
 def test_a_process_that_does_not_start_in_time_has_failed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.home.processes.standby._START_MAX_S", 0.0)
+    monkeypatch.setattr("serving.home.processes.spawn._START_MAX_S", 0.0)
     mine, stage.ends["a"] = socket.socketpair()
     standby = Standby(mine)
     standby.order, standby.end_s = StartProcess(pod="a", name="app", environment={}, log="/log"), 0.0

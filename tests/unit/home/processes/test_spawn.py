@@ -1,10 +1,25 @@
-"""The template does shared work once, before it forks."""
+"""The template does shared work once, before it forks; standby processes are assigned, and one is chosen for a start."""
 
+import asyncio
+import socket
+import threading
 import typing
+from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
-from serving.home.processes.spawn import warm_up
+from serving.home.processes.orders import StartProcess
+from serving.home.processes.processrecords import ProcessRecord
+from serving.home.processes.spawn import (
+    ProcessAssignment,
+    Standby,
+    Standbys,
+    receive,
+    receive_in_loop,
+    report_waiting,
+    warm_up,
+)
 from serving.queueproxy.podspec import spec_from_environment
 
 ENVIRONMENT = {
@@ -25,3 +40,196 @@ def test_after_the_warm_up_a_queue_proxys_environment_is_read_without_resolving_
 
     monkeypatch.setattr(typing, "get_type_hints", resolved)
     assert spec_from_environment(ENVIRONMENT).pod == "hello-00001-x"
+
+
+ASSIGNMENT = ProcessAssignment(
+    order=StartProcess(pod="a", name="app", environment={"TEXT": "x" * 300_000}, log="/log", arguments=("sleep", "1")),
+    record=ProcessRecord(pod="a", name="app", is_app=True),
+)
+
+NOW_S = 100.0
+
+
+class Forked:
+    """A fork in this process: ``ends`` are the sockets of the processes, in order, ``standbys`` the other ends."""
+
+    def __init__(self) -> None:
+        self.ends: list[socket.socket] = []
+        self.kinds: list[bool] = []
+        self.standbys: list[Standby] = []
+
+    def __call__(self, is_app: bool) -> Standby:
+        mine, its = socket.socketpair()
+        self.ends.append(its)
+        self.kinds.append(is_app)
+        self.standbys.append(Standby(mine))
+        return self.standbys[-1]
+
+    def close(self) -> None:
+        for its in self.ends:
+            its.close()
+        for standby in self.standbys:
+            standby.close()
+
+
+@pytest.fixture
+def forked() -> Iterator[Forked]:
+    made = Forked()
+    yield made
+    made.close()
+
+
+def in_thread(process: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=process, daemon=True)
+    thread.start()
+    return thread
+
+
+def begun(standby: Standby, process: Callable[[], None]) -> ProcessRecord:
+    """The result of a start while a process does its part."""
+    thread = in_thread(process)
+    try:
+        standby.begin(ASSIGNMENT)
+        return standby.finish()
+    finally:
+        thread.join(60)
+
+
+def test_a_process_gets_the_whole_assignment_and_answers_with_its_record(forked: Forked) -> None:
+    standby, received = forked(True), []
+
+    def process() -> None:
+        with forked.ends[0] as control:
+            report_waiting(control)
+            found = receive(control)
+            assert found is not None
+            received.append(found)
+            control.sendall(msgspec.json.encode(ProcessRecord(pod="a", name="app", pid=7)) + b"\n")
+
+    assert begun(standby, process).pid == 7
+    assert received == [ASSIGNMENT]
+
+
+def test_what_a_process_says_after_its_record_is_why_it_did_not_start(forked: Forked) -> None:
+    standby = forked(True)
+
+    def process() -> None:
+        with forked.ends[0] as control:
+            receive(control)
+            control.sendall(msgspec.json.encode(ASSIGNMENT.record) + b"\nno such command")
+
+    with pytest.raises(OSError, match=r"^no such command$"):
+        begun(standby, process)
+
+
+def test_a_process_that_ends_without_a_record_has_not_begun(forked: Forked) -> None:
+    standby = forked(False)
+
+    def process() -> None:
+        with forked.ends[0] as control:
+            receive(control)
+
+    with pytest.raises(OSError, match="exited before it was assigned"):
+        begun(standby, process)
+
+
+def test_a_process_that_does_nothing_does_not_hold_up_the_others(
+    forked: Forked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.home.processes.spawn._START_MAX_S", 0.1)
+    standby = forked(True)
+    with pytest.raises(OSError, match="did not start within"):
+        begun(standby, lambda: None)
+
+
+def test_without_the_template_there_is_no_assignment(forked: Forked) -> None:
+    forked(True).close()
+    forked(False).close()
+    assert receive(forked.ends[0]) is None
+    assert asyncio.run(receive_in_loop(forked.ends[1])) is None
+
+
+def test_a_loop_receives_it_too() -> None:
+    mine, its = socket.socketpair()
+    sending = in_thread(lambda: mine.sendall(msgspec.json.encode(ASSIGNMENT) + b"\n"))
+    assert asyncio.run(receive_in_loop(its)) == ASSIGNMENT
+    sending.join(60)
+    assert its.getblocking()
+    mine.close()
+    its.close()
+
+
+def test_a_start_takes_a_process_that_has_prepared_itself(forked: Forked) -> None:
+    standbys = Standbys(forked)
+    standbys.fill(NOW_S)
+    assert forked.kinds == [False, True]
+    report_waiting(forked.ends[1])
+    taken = standbys.acquire(is_app=True, now_s=NOW_S)
+    assert forked.kinds == [False, True]
+    taken.close()
+    assert receive(forked.ends[1]) is None, "it is the one that reported"
+
+
+def test_a_start_does_not_wait_for_one_that_still_prepares_itself(forked: Forked) -> None:
+    standbys = Standbys(forked)
+    standbys.fill(NOW_S)
+    standbys.acquire(is_app=True, now_s=NOW_S)
+    assert forked.kinds == [False, True, True]
+    report_waiting(forked.ends[1])
+    standbys.acquire(is_app=True, now_s=NOW_S)
+    assert forked.kinds == [False, True, True], "the next start has it"
+
+
+def test_a_process_that_has_ended_is_replaced(forked: Forked) -> None:
+    standbys = Standbys(forked)
+    standbys.fill(NOW_S)
+    standbys.fill(NOW_S + 1)
+    is_full_before = standbys.is_full
+    for one in forked.ends:
+        report_waiting(one)
+    count = len(forked.ends)
+    for one, is_app in zip(forked.ends, forked.kinds, strict=True):
+        if is_app:
+            one.close()
+    standbys.acquire(is_app=True, now_s=NOW_S)
+    assert forked.kinds[count:] == [True]
+    assert (is_full_before, standbys.is_full) == (True, False)
+    assert not standbys._waiting[True]
+
+
+def test_forks_ahead_are_not_on_the_path_of_the_start_that_they_replace(forked: Forked) -> None:
+    standbys = Standbys(forked)
+    standbys.fill(NOW_S)
+    standbys.fill(NOW_S + 1)
+    assert standbys.due_in_s(NOW_S + 1) is None
+    for one in forked.ends:
+        report_waiting(one)
+    count = len(forked.kinds)
+    standbys.acquire(is_app=True, now_s=NOW_S + 2)
+    standbys.acquire(is_app=False, now_s=NOW_S + 2.1)
+    standbys.fill(NOW_S + 2.1)
+    assert len(forked.kinds) == count
+    standbys.fill(NOW_S + 2.2)
+    assert forked.kinds[count:] == [False, True]
+
+
+def test_forks_ahead_are_tried_again_when_the_system_has_no_room(capfd: pytest.CaptureFixture[str]) -> None:
+    def refused(is_app: bool) -> Standby:
+        raise OSError(11, f"no room for an app: {is_app}")
+
+    standbys = Standbys(refused)
+    standbys.fill(NOW_S)
+    assert "no process can be forked ahead" in capfd.readouterr().err
+    due_s = standbys.due_in_s(NOW_S)
+    assert due_s is not None
+    assert due_s > 1
+
+
+def test_a_template_that_ended_before_it_read_the_report_is_an_end() -> None:
+    for receiving in (receive, lambda its: asyncio.run(receive_in_loop(its))):
+        mine, its = socket.socketpair()
+        with its:
+            report_waiting(its)
+            # Unread bytes make the kernel reset the connection.
+            mine.close()
+            assert receiving(its) is None

@@ -1,0 +1,107 @@
+"""The states of a pod on one machine, and all transitions.
+
+``TRANSITIONS`` is the life of every pod, from its object to the removal of its files. ``PodRun`` performs the actions of a state,
+reports an event, and lets ``advance`` decide; the kind of the pod supplies the actions (``podkinds``).
+"""
+
+import enum
+from collections.abc import Mapping
+
+from serving.core.model.errors import IllegalTransition
+
+
+class PodState(enum.StrEnum):
+    """The state of a pod, in the order of a start."""
+
+    PLANNED = "planned"
+    """It is bound to this node, and waits for its turn."""
+    ADMITTED = "admitted"
+    """It has an address, and waits for its sources and images."""
+    NETWORK = "network"
+    """It has its volumes and its network, and runs its init containers."""
+    APP_STARTED = "app started"
+    """An app is started, and the queue-proxy is next."""
+    PROXY_STARTED = "queue-proxy started"
+    """Its queue-proxy, if it has one, is started. Some kinds start their apps after it."""
+    PROBED = "probed"
+    """The queue-proxy has reached the app; a probe of the kubelet has not passed, or a container does not run."""
+    READY = "ready"
+    """It takes requests."""
+    TERMINATING = "terminating"
+    """It is deleted or evicted, and drains."""
+    REMOVED = "removed"
+    """Its processes, network and files are gone."""
+
+
+class PodEvent(enum.StrEnum):
+    """An event of a pod."""
+
+    ADMITTED = "admitted"
+    """It has its turn and an address, or an earlier control process has started it."""
+    PREPARED = "prepared"
+    """Its sources, images and network are there."""
+    APP_STARTED = "app started"
+    PROXY_STARTED = "queue-proxy started"
+    UNREADY = "unready"
+    """Observed: the app is not reached, or no longer."""
+    PROBED = "probed"
+    """Observed: the queue-proxy reaches the app."""
+    READY = "ready"
+    """Observed: the queue-proxy reaches the app, and all containers run and pass their probes."""
+    STOPPED = "stopped"
+    """It is deleted or evicted."""
+    FREED = "freed"
+    """Its processes, network and files were removed, also after a failed attempt."""
+
+
+# Reports of its containers do not move it: an init container that runs makes no pod ready.
+_UNMOVED = {
+    state: state
+    for state in (
+        PodState.ADMITTED,
+        PodState.NETWORK,
+        PodState.APP_STARTED,
+        PodState.TERMINATING,
+        PodState.REMOVED,
+    )
+}
+_STARTED = (PodState.PROXY_STARTED, PodState.PROBED, PodState.READY)
+
+TRANSITIONS: Mapping[PodEvent, Mapping[PodState, PodState]] = {
+    PodEvent.ADMITTED: {PodState.PLANNED: PodState.ADMITTED},
+    PodEvent.PREPARED: {PodState.ADMITTED: PodState.NETWORK},
+    PodEvent.APP_STARTED: {
+        PodState.NETWORK: PodState.APP_STARTED,
+        PodState.APP_STARTED: PodState.APP_STARTED,
+        PodState.PROXY_STARTED: PodState.PROXY_STARTED,
+        # A queue-proxy that is taken over reports at once.
+        PodState.PROBED: PodState.PROBED,
+    },
+    PodEvent.PROXY_STARTED: dict.fromkeys((PodState.NETWORK, PodState.APP_STARTED), PodState.PROXY_STARTED),
+    PodEvent.UNREADY: _UNMOVED | dict.fromkeys(_STARTED, PodState.PROXY_STARTED),
+    PodEvent.PROBED: _UNMOVED | dict.fromkeys(_STARTED, PodState.PROBED),
+    PodEvent.READY: _UNMOVED | dict.fromkeys(_STARTED, PodState.READY),
+    PodEvent.STOPPED: dict.fromkeys(
+        (PodState.ADMITTED, PodState.NETWORK, PodState.APP_STARTED, *_STARTED), PodState.TERMINATING
+    ),
+    PodEvent.FREED: dict.fromkeys(PodState, PodState.REMOVED),
+}
+
+
+def advance(state: PodState, event: PodEvent) -> PodState:
+    """The state after an event.
+
+    Raises:
+        IllegalTransition: for a pair that is not in the table.
+    """
+    following = TRANSITIONS[event].get(state)
+    if following is None:
+        raise IllegalTransition(subject="pod", phase=state, event=event)
+    return following
+
+
+def observation(*, is_reached: bool, is_fit: bool) -> PodEvent:
+    """The event for what is observed: whether the queue-proxy reaches the app, and whether all containers run and pass their probes."""
+    if not is_reached:
+        return PodEvent.UNREADY
+    return PodEvent.READY if is_fit else PodEvent.PROBED

@@ -1,0 +1,72 @@
+import pytest
+
+from serving.core.model.errors import IllegalTransition
+from serving.home.kubelet.podstate import TRANSITIONS, PodEvent, PodState, advance, observation
+
+PREPARED = [PodEvent.ADMITTED, PodEvent.PREPARED]
+
+
+def states(*events: PodEvent) -> list[PodState]:
+    """The states that follow one another."""
+    seen = [PodState.PLANNED]
+    for event in events:
+        seen.append(advance(seen[-1], event))
+    return seen
+
+
+def test_a_start_passes_all_states_in_order() -> None:
+    start = [*PREPARED, PodEvent.APP_STARTED, PodEvent.PROXY_STARTED, PodEvent.PROBED, PodEvent.READY]
+    assert states(*start, PodEvent.STOPPED, PodEvent.FREED) == list(PodState)
+
+
+def test_a_queue_proxy_may_start_first_and_report_before_the_app_starts() -> None:
+    start = [*PREPARED, PodEvent.PROXY_STARTED, PodEvent.PROBED, PodEvent.APP_STARTED, PodEvent.APP_STARTED]
+    assert states(*start, PodEvent.READY)[-1] is PodState.READY
+
+
+def test_a_pod_is_ready_again_after_its_app_restarts() -> None:
+    ready = [*PREPARED, PodEvent.APP_STARTED, PodEvent.PROXY_STARTED, PodEvent.READY]
+    again = [PodEvent.PROBED, PodEvent.UNREADY, PodEvent.PROBED, PodEvent.READY]
+    assert states(*ready, *again)[-4:] == [PodState.PROBED, PodState.PROXY_STARTED, PodState.PROBED, PodState.READY]
+
+
+@pytest.mark.parametrize("event", [PodEvent.UNREADY, PodEvent.PROBED, PodEvent.READY])
+@pytest.mark.parametrize(
+    "state",
+    [PodState.ADMITTED, PodState.NETWORK, PodState.APP_STARTED, PodState.TERMINATING, PodState.REMOVED],
+)
+def test_reports_before_and_after_the_start_make_no_pod_ready(state: PodState, event: PodEvent) -> None:
+    assert advance(state, event) is state
+
+
+@pytest.mark.parametrize("state", PodState)
+def test_a_pod_is_freed_in_any_state_and_stopped_once(state: PodState) -> None:
+    assert advance(state, PodEvent.FREED) is PodState.REMOVED
+    stoppable = state not in {PodState.PLANNED, PodState.TERMINATING, PodState.REMOVED}
+    assert (state in TRANSITIONS[PodEvent.STOPPED]) is stoppable
+
+
+@pytest.mark.parametrize(
+    ("state", "event"),
+    [
+        (PodState.PLANNED, PodEvent.PREPARED),
+        (PodState.ADMITTED, PodEvent.APP_STARTED),
+        (PodState.READY, PodEvent.PROXY_STARTED),
+        (PodState.REMOVED, PodEvent.ADMITTED),
+    ],
+)
+def test_a_missing_pair_is_an_error(state: PodState, event: PodEvent) -> None:
+    with pytest.raises(IllegalTransition, match=f"pod: {event} in phase {state}"):
+        advance(state, event)
+
+
+@pytest.mark.parametrize(
+    ("is_reached", "is_fit", "event"),
+    [
+        (False, True, PodEvent.UNREADY),
+        (True, False, PodEvent.PROBED),
+        (True, True, PodEvent.READY),
+    ],
+)
+def test_what_is_observed_is_one_event(is_reached: bool, is_fit: bool, event: PodEvent) -> None:
+    assert observation(is_reached=is_reached, is_fit=is_fit) is event

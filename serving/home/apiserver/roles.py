@@ -24,6 +24,8 @@ from serving.net.cluster.kinds import (
     DEPLOYMENT,
     DOMAIN_MAPPING,
     HORIZONTAL_POD_AUTOSCALER,
+    HTTP_ROUTE,
+    INGRESS,
     KINDS,
     NAMESPACE,
     POD,
@@ -45,7 +47,7 @@ _WRITE = ("create", "update", "patch", "delete", "deletecollection")
 _DEPLOYED = (
     *(SERVING_SERVICE, CONFIGURATION, REVISION, ROUTE, DOMAIN_MAPPING, SCALING_POLICY),
     *(DEPLOYMENT, POD, SERVICE, CONFIG_MAP, SECRET, SERVICE_ACCOUNT),
-    *(HORIZONTAL_POD_AUTOSCALER, POD_DISRUPTION_BUDGET),
+    *(HORIZONTAL_POD_AUTOSCALER, POD_DISRUPTION_BUDGET, HTTP_ROUTE, INGRESS),
 )
 _ENTERED = ("attach", "eviction", "exec", "portforward")
 _SCOPES = {(kind.group, kind.plural): kind.namespaced for kind in KINDS}

@@ -21,6 +21,7 @@ from serving.net.cluster.kinds import (
     EVENT,
     HORIZONTAL_POD_AUTOSCALER,
     HTTP_ROUTE,
+    INGRESS,
     LEASE,
     LIMIT_RANGE,
     NAMESPACE,
@@ -310,6 +311,12 @@ COLUMNS: dict[Kind, tuple[CellColumn, ...]] = {
         _AGE,
     ),
     HTTP_ROUTE: (_NAME, _column("Hostnames", lambda whole: _joined(_listed(whole, "spec", "hostnames"))), _AGE),
+    INGRESS: (
+        _NAME,
+        _column("Class", lambda whole: _at(whole, "spec", "ingressClassName") or _NONE),
+        _column("Hosts", lambda whole: _joined(_at(rule, "host") or "*" for rule in _listed(whole, "spec", "rules"))),
+        _AGE,
+    ),
     POD_DISRUPTION_BUDGET: (
         _NAME,
         _column("Min Available", lambda whole: _text(_at(whole, "spec", "minAvailable"))),

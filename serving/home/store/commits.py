@@ -12,7 +12,7 @@ import logging
 from serving.core.model.errors import Unavailable
 from serving.core.model.objects import Key, Object, key_of
 from serving.home.schemas.records import ObjectMetadata, Stored, decoded, encode, read_metadata
-from serving.home.store.durability import Disk, carried_over, durable_part
+from serving.home.store.durability import Disk, carried_over, durable_part, is_durable
 from serving.home.store.journal import Journal, JournalEntry
 from serving.home.store.state import StoreState
 from serving.net.cluster.kinds import Kind
@@ -33,7 +33,7 @@ class Commits:
 
         If so, the caller must read the object again.
         """
-        under_way = self._under_way.get((kind, key)) if kind.durable else None
+        under_way = self._under_way.get((kind, key))
         if under_way is None:
             return False
         await asyncio.wait([under_way])
@@ -60,6 +60,7 @@ class Commits:
                 self._write_behind(kind, applied.key)
             return applied
         data = encode(durable_part(new))
+        is_stored = not is_removal and is_durable(kind, new)
         self._state.limits.check_size(kind, data)
         # A copy: the caller may change its object while the write waits for the disk.
         new = decoded(encode(new))
@@ -83,7 +84,7 @@ class Commits:
             # The caller may be gone; an exception that no task retrieves is expected then.
             future.exception()
 
-        entry = JournalEntry(kind=kind.resource, namespace=key[0], name=key[1], data=None if is_removal else data)
+        entry = JournalEntry(kind=kind.resource, namespace=key[0], name=key[1], data=data if is_stored else None)
         self._journal.submit(entry, done)
         self._under_way[kind, key] = future
         return await asyncio.shield(future)
@@ -115,7 +116,8 @@ class Commits:
         if self._journal is None or (kind, key) in self._under_way:
             return
         current = self._state.table(kind).objects.get(key)
-        data = None if current is None else encode(durable_part(decoded(current.encoded)))
+        whole = None if current is None else decoded(current.encoded)
+        data = encode(durable_part(whole)) if whole is not None and is_durable(kind, whole) else None
 
         def done(error: Unavailable | None) -> None:
             if error is not None:

@@ -1,9 +1,9 @@
 """Decides on the durable part of an object, and on writes to wait for.
 
-A durable kind is stored without ``status`` and version: as the user wrote it. One field is written behind:
-``Revision.spec.servingState``, because a request from zero flips it, and no request may wait for a disk. The journal gets the
-flip a moment later. If the process dies in between, the old state comes back and corrects itself: the next request flips a
-Reserve, the autoscaler an idle Active one, and the controller retires again.
+A durable object is stored without ``status`` and version: as the user wrote it. Two fields are written behind,
+``Revision.spec.servingState`` and ``Deployment.spec.replicas``, because a request from zero changes them, and no request may wait
+for a disk. The journal gets the change a moment later. If the process dies in between, the old state comes back and corrects
+itself: the next request flips a Reserve, the autoscaler an idle Active one, and the controller retires again.
 
 A durable write is visible only once it is on disk. Writes that did not wait (status, servingState) are kept:
 ``carried_over`` merges them into the durable write's object. Pure.
@@ -14,14 +14,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.core.model.errors import Conflict
-from serving.core.model.objects import Object
+from serving.core.model.objects import Object, controller_uid_of, namespace_of
 from serving.home.schemas.ownership.managers import entries_of, with_entries
 from serving.home.schemas.patch import same_json
-from serving.net.cluster.kinds import REVISION, Kind
+from serving.net.cluster.identity import SYSTEM_NAMESPACE
+from serving.net.cluster.kinds import DEPLOYMENT, REVISION, Kind
 from serving.net.cluster.port import Subresource
 
 # Fields of ``spec`` that are written behind, by kind.
-_SOFT_FIELDS: Mapping[Kind, str] = {REVISION: "servingState"}
+_SOFT_FIELDS: Mapping[Kind, str] = {DEPLOYMENT: "replicas", REVISION: "servingState"}
 _NO_FIELD: Any = object()
 
 
@@ -33,9 +34,16 @@ class Disk(enum.StrEnum):
     AWAITED = "awaited"
 
 
+def is_durable(kind: Kind, whole: Object) -> bool:
+    """Whether an object is in the journal: a user wrote it, and no controller makes it again."""
+    if kind.durable or not kind.durable_unowned:
+        return kind.durable
+    return not controller_uid_of(whole) and namespace_of(whole) != SYSTEM_NAMESPACE
+
+
 def disk_for(kind: Kind, old: Object | None, new: Object, *, subresource: Subresource | None = None) -> Disk:
     """Whether a write waits for the journal, is written behind, or is not stored. ``old`` None is a creation."""
-    if not kind.durable or subresource is not None:
+    if subresource == "status" or not (is_durable(kind, new) or (old is not None and is_durable(kind, old))):
         return Disk.NONE
     return Disk.BEHIND if old is not None and _is_soft(kind, old, new) else Disk.AWAITED
 

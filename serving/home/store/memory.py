@@ -35,7 +35,7 @@ from serving.home.schemas.records import Stored, checked_metadata, decoded, read
 from serving.home.schemas.strategic import patched
 from serving.home.store.budgets import check_budgets
 from serving.home.store.commits import Commits
-from serving.home.store.durability import Disk, disk_for
+from serving.home.store.durability import Disk, disk_for, is_durable
 from serving.home.store.former import write_note
 from serving.home.store.history import StoreLimits, Watch
 from serving.home.store.journal import Journal
@@ -321,7 +321,7 @@ class MemoryCluster(Cluster):
         metadata = read_metadata(new)
         is_removal = not is_held(kind, new, metadata)
         if is_removal or not same_json(old, new):
-            disk = Disk.AWAITED if kind.durable else Disk.NONE
+            disk = Disk.AWAITED if is_durable(kind, old) else Disk.NONE
             await self._commits.apply(kind, old, new, disk=disk, metadata=metadata, is_removal=is_removal)
             await turn()
 

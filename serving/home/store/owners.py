@@ -4,7 +4,7 @@ The store updates it with each change: living uids, their dependents, and a queu
 (``home/controllers/garbage.py``). Nothing is deleted here.
 
 The uid of an object that a controller makes again after a restart stays the same. Such an object is not on disk
-(``Kind.durable``), and has an owner or is in the namespace of the system. Its uid follows from its owner's uid, its kind and
+(``is_durable``), and has an owner or is in the namespace of the system. Its uid follows from its owner's uid, its kind and
 its name, so references to it stay valid. One that is deleted and created again in the same run gets a random uid, as on a
 real API server.
 """
@@ -15,6 +15,7 @@ import uuid
 
 from serving.core.model.objects import Key, Object, controller_uid_of, name_of, namespace_of
 from serving.home.schemas.records import Stored
+from serving.home.store.durability import is_durable
 from serving.home.store.history import StoreChange
 from serving.net.cluster.identity import SYSTEM_NAMESPACE
 from serving.net.cluster.kinds import NAMESPACE, Kind
@@ -119,6 +120,6 @@ def derived_uid(kind: Kind, new: Object) -> str:
     """The uid derived from an object's owner; "" for objects on disk and without an owner."""
     owner_uid, namespace = controller_uid_of(new), namespace_of(new)
     is_made_again = bool(owner_uid) or namespace == SYSTEM_NAMESPACE
-    if kind.durable or not is_made_again or new["metadata"].get("generateName"):
+    if is_durable(kind, new) or not is_made_again or new["metadata"].get("generateName"):
         return ""
     return str(uuid.uuid5(_SPACE, "/".join((owner_uid, kind.resource, namespace, name_of(new)))))

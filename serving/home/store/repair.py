@@ -141,7 +141,7 @@ def _query(where: str, order: str) -> str:
 
 def _read_kinds(connection: sqlite3.Connection, rows: dict[_Key, bytes]) -> Iterator[str]:
     """Read all rows that can be read; yields a line for each gap."""
-    known = sorted(kind.resource for kind in KINDS if kind.durable)
+    known = sorted(kind.resource for kind in KINDS if kind.durable or kind.durable_unowned)
     for kind in (*known, None):
         where, values = ("WHERE kind = ?", (kind,)) if kind else ("", ())
         ends = []

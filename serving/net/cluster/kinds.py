@@ -12,6 +12,7 @@ from serving.core.model.knative import OWN_API_VERSION, SERVING_GROUP
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """One kind: ``group`` is "" for Kubernetes' core. ``durable`` kinds are written by users and journalled.
 
+    Objects of a ``durable_unowned`` kind are journalled unless a controller owns them, and so makes them again.
     ``is_view`` marks a kind that the controller derives from other objects; the API server rejects writes to it.
     """
 
@@ -25,6 +26,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     has_status: bool = True
     has_scale: bool = False
     durable: bool = False
+    durable_unowned: bool = False
     is_view: bool = False
 
     def __hash__(self) -> int:
@@ -82,7 +84,7 @@ NAMESPACE = _core("Namespace", "namespaces", "ns", durable=True, has_status=True
 # Durable, because users cordon and taint.
 NODE = _core("Node", "nodes", "no", has_status=True, durable=True, namespaced=False)
 POD = _core("Pod", "pods", "po", has_status=True)
-SERVICE = _core("Service", "services", "svc", has_status=True)
+SERVICE = _core("Service", "services", "svc", has_status=True, durable_unowned=True)
 CONFIG_MAP = _core("ConfigMap", "configmaps", "cm", durable=True)
 SECRET = _core("Secret", "secrets", durable=True)
 SERVICE_ACCOUNT = _core("ServiceAccount", "serviceaccounts", "sa", durable=True)
@@ -90,11 +92,14 @@ RESOURCE_QUOTA = _core("ResourceQuota", "resourcequotas", "quota", durable=True,
 PERSISTENT_VOLUME_CLAIM = _core("PersistentVolumeClaim", "persistentvolumeclaims", "pvc", durable=True, has_status=True)
 LIMIT_RANGE = _core("LimitRange", "limitranges", "limits", durable=True)
 EVENT = _core("Event", "events", "ev")
-DEPLOYMENT = _kind("apps/v1", "Deployment", "deployments", "deploy", has_scale=True)
+DEPLOYMENT = _kind("apps/v1", "Deployment", "deployments", "deploy", has_scale=True, durable_unowned=True)
 ENDPOINT_SLICE = _kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices", has_status=False)
 HORIZONTAL_POD_AUTOSCALER = _kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", "hpa")
 # Of the Gateway API, which installs its own definitions.
-HTTP_ROUTE = _kind("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes", categories=("gateway-api",))
+HTTP_ROUTE = _kind(
+    "gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes", categories=("gateway-api",), durable_unowned=True
+)
+INGRESS = _kind("networking.k8s.io/v1", "Ingress", "ingresses", "ing", durable=True)
 LEASE = _kind("coordination.k8s.io/v1", "Lease", "leases", has_status=False)
 POD_DISRUPTION_BUDGET = _kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", "pdb", durable=True)
 MACHINE = _machines("Machine", "machines", "ma", has_scale=False)
@@ -135,7 +140,6 @@ UNUSED_KINDS = (
     _unused("apps", "StatefulSet", "statefulsets"),
     _unused("batch", "Job", "jobs"),
     _unused("batch", "CronJob", "cronjobs"),
-    _unused("networking.k8s.io", "Ingress", "ingresses"),
 )
 """Kinds that clients list although nothing here runs them, such as ``kubectl apply --prune``. They are only read."""
 
@@ -155,6 +159,7 @@ KINDS: tuple[Kind, ...] = (
     ENDPOINT_SLICE,
     HORIZONTAL_POD_AUTOSCALER,
     HTTP_ROUTE,
+    INGRESS,
     LEASE,
     MACHINE,
     MACHINE_SET,

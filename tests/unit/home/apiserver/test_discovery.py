@@ -27,6 +27,7 @@ def test_every_group_is_listed_once() -> None:
         "discovery.k8s.io",
         "autoscaling",
         "gateway.networking.k8s.io",
+        "networking.k8s.io",
         "coordination.k8s.io",
         "cluster.x-k8s.io",
         "metrics.k8s.io",
@@ -36,7 +37,6 @@ def test_every_group_is_listed_once() -> None:
         "autoscaling.internal.knative.dev",
         "serving.dev",
         "batch",
-        "networking.k8s.io",
     ]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from serving.core.model.errors import Conflict
 from serving.home.store.durability import Disk, carried_over, disk_for, durable_part
-from serving.net.cluster.kinds import CONFIG_MAP, POD, REVISION
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, REVISION
 
 
 def revision(state: str | None = "Reserve", *, generation: int = 1, **rest: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
@@ -44,6 +44,18 @@ def test_a_status_never_touches_the_disk() -> None:
 
 def test_a_kind_that_is_rebuilt_never_touches_the_disk() -> None:
     assert disk_for(POD, None, {"metadata": {"name": "one"}}) is Disk.NONE
+
+
+def test_a_scale_does_not_wait_for_the_disk() -> None:
+    old, new = ({"metadata": {"name": "one"}, "spec": {"replicas": count}} for count in (0, 1))
+    assert disk_for(DEPLOYMENT, old, new, subresource="scale") is Disk.BEHIND
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"ownerReferences": [{"controller": True, "uid": "a"}]}, {"namespace": "knative-serving"}]
+)
+def test_a_deployment_that_is_made_again_never_touches_the_disk(metadata: dict[str, Any]) -> None:
+    assert disk_for(DEPLOYMENT, None, {"metadata": {"name": "one", **metadata}}) is Disk.NONE
 
 
 def test_other_kinds_have_nothing_that_passes_by() -> None:

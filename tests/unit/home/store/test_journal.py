@@ -32,6 +32,11 @@ def revision(name: str = "one", state: str = "Reserve") -> Object:
     return {"metadata": {"name": name}, "spec": {"containers": [{"image": "i"}], "servingState": state}}
 
 
+def deployment(name: str, *, owner: str = "") -> Object:
+    owners = [{"apiVersion": "v1", "kind": "A", "name": "a", "uid": owner, "controller": True}] if owner else []
+    return {"metadata": {"name": name, "ownerReferences": owners}, "spec": {"replicas": 3}}
+
+
 @asynccontextmanager
 async def store(folder: Path, *, bytes_max: int = 2**30) -> AsyncIterator[MemoryCluster]:
     cluster = MemoryCluster(Journal(folder / "journal.db", bytes_max=bytes_max))
@@ -91,6 +96,27 @@ async def test_what_is_rebuilt_is_not_there_again(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         assert (await cluster.list(POD)).items == []
         assert "status" not in await cluster.get(REVISION, "default", "one")
+
+
+async def test_a_deployment_of_a_user_is_there_again_with_its_scale(tmp_path: Path) -> None:
+    async with store(tmp_path) as cluster:
+        for name, owner in (("own", ""), ("derived", "a"), ("left", "a"), ("deleted", "")):
+            await cluster.create(DEPLOYMENT, deployment(name, owner=owner))
+        await cluster.patch(DEPLOYMENT, "default", "own", patch={"spec": {"replicas": 0}}, subresource="scale")
+        await cluster.patch(DEPLOYMENT, "default", "left", patch={"metadata": {"ownerReferences": None}})
+        await cluster.delete(DEPLOYMENT, "default", "deleted")
+    async with store(tmp_path) as cluster:
+        present = (await cluster.list(DEPLOYMENT)).items
+    assert [(one["metadata"]["name"], one["spec"]["replicas"]) for one in present] == [("left", 3), ("own", 0)]
+
+
+async def test_a_deployment_that_a_controller_adopts_is_not_there_again(tmp_path: Path) -> None:
+    async with store(tmp_path) as cluster:
+        await cluster.create(DEPLOYMENT, deployment("one"))
+        owners = deployment("one", owner="a")["metadata"]
+        await cluster.patch(DEPLOYMENT, "default", "one", patch={"metadata": owners})
+    async with store(tmp_path) as cluster:
+        assert (await cluster.list(DEPLOYMENT)).items == []
 
 
 async def test_a_flip_is_written_behind(tmp_path: Path) -> None:
@@ -269,7 +295,7 @@ async def test_a_full_disk_does_not_hold_up_what_needs_none(tmp_path: Path) -> N
         await cluster.create(REVISION, revision())
         await fill(cluster)
         await cluster.create(POD, {"metadata": {"name": "one"}, "spec": {}})
-        await cluster.create(DEPLOYMENT, {"metadata": {"name": "one"}, "spec": {"replicas": 0}})
+        await cluster.create(DEPLOYMENT, deployment("one", owner="a"))
         await cluster.patch(DEPLOYMENT, "default", "one", patch={"spec": {"replicas": 1}}, subresource="scale")
         await cluster.patch(REVISION, "default", "one", patch={"spec": {"servingState": "Active"}})
         await cluster.patch(REVISION, "default", "one", patch={"status": {"x": 1}}, subresource="status")

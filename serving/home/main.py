@@ -51,6 +51,7 @@ from serving.home.controllers.manager import Manager, until_rebuilt
 from serving.home.controllers.namespaceobjects import NamespaceObjects
 from serving.home.controllers.podscaler import PodScaler
 from serving.home.controllers.scheduler import PodScheduler
+from serving.home.controllers.workloads import Reach
 from serving.home.kubelet.kubelet import Kubelet
 from serving.home.kubelet.nodecontext import NodeContext, gone_log_limits
 from serving.home.kubelet.podstreams import FilePodLogs, LocalPodStreams
@@ -138,7 +139,7 @@ async def _body(stop: asyncio.Event) -> None:
             await kubelet.sweep()
             rules.enforce()
             tasks += [group.start(kubelet.run(), name="kubelet"), group.start(hosts.run(), name="hosts")]
-            tasks += _start_controllers(group, cluster, state, scheduler=scheduler)
+            tasks += _start_controllers(group, cluster, state, scheduler=scheduler, reach=kubelet.reach)
             tasks += _beside_containers(group, cluster, containers, rules=lambda: config.own.settings.host_rules)
             await publish_activators(cluster, system_namespace(), inner_port=inner_port)
             controlling = group.start(controller.run(stop), name="controller")
@@ -201,13 +202,13 @@ def _store(
 
 
 def _start_controllers(
-    group: SupervisedTasks, cluster: MemoryCluster, state: StateFolder, *, scheduler: PodScheduler
+    group: SupervisedTasks, cluster: MemoryCluster, state: StateFolder, *, scheduler: PodScheduler, reach: Reach
 ) -> list[asyncio.Task[None]]:
     """Start the controllers that other clusters have."""
     jobs = {
         "namespaces": NamespaceObjects(cluster).run(),
         "scheduler": scheduler.run(),
-        "manager": Manager(cluster, scheduler).run(),
+        "manager": Manager(cluster, scheduler, reach=reach).run(),
         "pod scaler": PodScaler(cluster).run(),
         "claims": ClaimKeeper(cluster, state.volumes).run(),
         "garbage": collect_garbage(cluster),

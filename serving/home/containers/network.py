@@ -130,7 +130,7 @@ class PodNetworks:
             self.remove(pod)
             raise failures[0]
         link = _link_of(address)
-        _ip(f"link set {link} up\nroute replace {_routed(address)}/32 dev {link}\n")
+        _ip(f"link set {link} up\nroute replace {routed_address(address)}/32 dev {link}\n")
         return path
 
     def _make(self, path: Path, address: str) -> None:
@@ -140,7 +140,7 @@ class PodNetworks:
         _ip(
             "link set lo up\n"
             f"link add eth0 type veth peer name {_link_of(address)} netns {os.getpid()}\n"
-            f"address add {_routed(address)}/32 dev eth0\n"
+            f"address add {routed_address(address)}/32 dev eth0\n"
             "link set eth0 up\n"
             f"route add {self.gateway.inner} dev eth0 scope link\n"
             f"route add default via {self.gateway.inner}\n"
@@ -205,7 +205,8 @@ def _ahead(address: str) -> str:
     return f"ahead-{address}"
 
 
-def _routed(address: str) -> str:
+def routed_address(address: str) -> str:
+    """The address of a pod's own network, as this machine reaches it. 127.64.3.7: 10.137.3.7."""
     return _POD_NETWORK + host_part(address)
 
 

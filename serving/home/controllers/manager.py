@@ -6,6 +6,7 @@ endpoints.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -16,9 +17,10 @@ from serving.core.model.objects import Key, Object, conditions_of, nested
 from serving.home.controllers.scheduler import PodScheduler
 from serving.home.controllers.workloads import (
     CREATE_FAILED,
+    Reach,
     adoptable,
     deployment_status,
-    desired_slice,
+    desired_slices,
     is_ready,
     new_pod,
     owner_of_pods,
@@ -55,10 +57,15 @@ _PAUSE_S = 0.01
 
 
 class Manager:
-    """Runs until cancelled."""
+    """Runs until cancelled. ``reach`` tells where container ports of pods without queue-proxy are."""
 
-    def __init__(self, cluster: Cluster, scheduler: PodScheduler | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, scheduler: PodScheduler | None = None, *, reach: Reach = lambda _ns, _name, _port: None
+    ) -> None:
         self._cluster = cluster
+        self._reach = reach
+        # By Service: its slices beside the first.
+        self._further_slices: dict[Key, set[str]] = {}
         self._scheduler = scheduler or PodScheduler(cluster)
         self._deployments = Reflector(cluster, DEPLOYMENT, on_change=self._deployment_changed)
         self._services = Reflector(cluster, SERVICE, on_change=self._service_changed)
@@ -208,13 +215,22 @@ class Manager:
         candidates: set[Key] = set()
         for label in _selectors(namespace, service["spec"]["selector"]):
             candidates |= self._pods_with.get(label, set())
-        wanted = desired_slice(service, self._known(candidates))
-        name = wanted["metadata"]["name"]
-        patch = {"endpoints": wanted["endpoints"], "ports": wanted["ports"]}
-        try:
-            await self._cluster.patch(ENDPOINT_SLICE, namespace, name, patch=patch)
-        except NotFound:
-            await self._cluster.create(ENDPOINT_SLICE, wanted)
+        slices = desired_slices(service, self._known(candidates), reach=self._reach)
+        for wanted in slices:
+            patch = {"endpoints": wanted["endpoints"], "ports": wanted["ports"]}
+            try:
+                await self._cluster.patch(ENDPOINT_SLICE, namespace, wanted["metadata"]["name"], patch=patch)
+            except NotFound:
+                await self._cluster.create(ENDPOINT_SLICE, wanted)
+        key = (namespace, service["metadata"]["name"])
+        further = {wanted["metadata"]["name"] for wanted in slices[1:]}
+        for name in self._further_slices.get(key, set()) - further:
+            with contextlib.suppress(NotFound):
+                await self._cluster.delete(ENDPOINT_SLICE, namespace, name)
+        if further:
+            self._further_slices[key] = further
+        else:
+            self._further_slices.pop(key, None)
 
     def _pods_owned_by(self, uid: str) -> list[Object]:
         """Pods known from the watch, and recently created ones that it does not show yet."""

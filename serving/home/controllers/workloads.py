@@ -1,4 +1,4 @@
-"""The controller-manager's part, as decisions: pods of a Deployment, its status, the EndpointSlice of a Service.
+"""The controller-manager's part, as decisions: pods of a Deployment, its status, the EndpointSlices of a Service.
 
 Input: objects as the store has them; output: objects as they should be, and names of pods to delete. It starts nothing and writes
 nothing. Pods belong to their Deployment directly, without a ReplicaSet. A label has the digest of a pod's template, so that a
@@ -7,12 +7,12 @@ recreated after each restart while its pods keep running.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from serving.core.model.knative import GUARDED_ANNOTATION, POD_TEMPLATE_HASH_LABEL
+from serving.core.model.knative import GUARDED_ANNOTATION, POD_TEMPLATE_HASH_LABEL, REVISION_LABEL
 from serving.core.model.objects import Object, annotations_of, is_true, labels_of, nested
 from serving.home.pods.diskbudget import is_evicted
 
@@ -23,6 +23,10 @@ _DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
 _HASH_LENGTH = 10
 _SERVICE_NAME = "kubernetes.io/service-name"
+
+
+Reach = Callable[[str, str, int], tuple[str, int] | None]
+"""Where a container port is reached, by namespace and name of its pod; None while that is unknown."""
 
 
 class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,10 +169,38 @@ def deployment_status(deployment: Object, pods: Sequence[Object], *, refusal: st
     return status
 
 
-def desired_slice(service: Object, pods: Iterable[Object]) -> Object:
-    """The EndpointSlice of a Service: selected pods with an address, and their readiness."""
-    metadata = service["metadata"]
+def desired_slices(service: Object, pods: Iterable[Object], *, reach: Reach) -> list[Object]:
+    """The EndpointSlices of a Service: selected pods with an address, and their readiness. The first one always exists.
+
+    Pods of revisions are at their queue-proxy. Any other pod is where ``reach`` says that its container ports are; pods whose ports
+    have other numbers need a slice of their own, as in Kubernetes.
+    """
     selected = [pod for pod in pods if selects(service, pod) and (pod.get("status") or {}).get("podIP")]
+    ports = [
+        (entry.get("name", ""), entry.get("targetPort", entry["port"])) for entry in service["spec"].get("ports", ())
+    ]
+    as_written = tuple(ports)
+    groups: dict[tuple[tuple[str, int | str], ...], list[Object]] = {}
+    for pod in sorted(selected, key=lambda pod: str(pod["metadata"]["name"])):
+        if REVISION_LABEL in labels_of(pod):
+            groups.setdefault(as_written, []).append(_endpoint(pod, pod["status"]["podIP"]))
+            continue
+        numbers = [(name, _container_port(pod, target)) for name, target in ports]
+        places = [(name, reach(*_key_of(pod), number)) for name, number in numbers if number is not None]
+        reached = [(name, place) for name, place in places if place is not None]
+        if reached:
+            own = tuple((name, port) for name, (_, port) in reached)
+            groups.setdefault(own, []).append(_endpoint(pod, reached[0][1][0]))
+    prefix = f"{service['metadata']['name']}-local"
+    slices = [_slice(service, prefix, as_written, endpoints=groups.pop(as_written, []))]
+    for numbered, endpoints in sorted(groups.items()):
+        name = "-".join((prefix, *(str(port) for _, port in numbered)))
+        slices.append(_slice(service, name, numbered, endpoints=endpoints))
+    return slices
+
+
+def _slice(service: Object, name: str, ports: Iterable[tuple[str, int | str]], *, endpoints: list[Object]) -> Object:
+    metadata = service["metadata"]
     owner = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -180,18 +212,30 @@ def desired_slice(service: Object, pods: Iterable[Object]) -> Object:
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {
-            "name": f"{metadata['name']}-local",
+            "name": name,
             "namespace": metadata["namespace"],
             "labels": {**metadata.get("labels", {}), _SERVICE_NAME: metadata["name"]},
             "ownerReferences": [owner],
         },
         "addressType": "IPv4",
-        "ports": [
-            {"name": port.get("name", ""), "port": port.get("targetPort", port["port"]), "protocol": "TCP"}
-            for port in service["spec"].get("ports", ())
-        ],
-        "endpoints": [_endpoint(pod) for pod in sorted(selected, key=lambda pod: str(pod["metadata"]["name"]))],
+        "ports": [{"name": name, "port": port, "protocol": "TCP"} for name, port in ports],
+        "endpoints": endpoints,
     }
+
+
+def _container_port(pod: Object, target: int | str) -> int | None:
+    """A target port as a number; None for a name that no container of the pod has."""
+    if isinstance(target, int):
+        return target
+    for container in pod["spec"]["containers"]:
+        for port in container.get("ports") or ():
+            if port.get("name") == target:
+                return int(port["containerPort"])
+    return None
+
+
+def _key_of(pod: Object) -> tuple[str, str]:
+    return pod["metadata"]["namespace"], pod["metadata"]["name"]
 
 
 def selects(service: Object, pod: Object) -> bool:
@@ -206,11 +250,11 @@ def is_ready(pod: Object) -> bool:
     return is_true(pod, "Ready")
 
 
-def _endpoint(pod: Object) -> Object:
+def _endpoint(pod: Object, address: str) -> Object:
     is_going = bool(pod["metadata"].get("deletionTimestamp"))
     serves = is_ready(pod)
     return {
-        "addresses": [pod["status"]["podIP"]],
+        "addresses": [address],
         "conditions": {"ready": serves and not is_going, "serving": serves, "terminating": is_going},
         "targetRef": {
             "kind": "Pod",

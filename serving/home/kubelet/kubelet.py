@@ -132,6 +132,14 @@ class Kubelet:
             return self._running[uid]
         raise NotFound(f'pod "{name}" does not run on this machine')
 
+    def reach(self, namespace: str, name: str, port: int) -> tuple[str, int] | None:
+        """Where processes of this machine reach a container port of a pod; None before its network is known."""
+        try:
+            kind = self.find(namespace, name).kind
+        except NotFound:
+            return None
+        return None if kind is None else kind.reach(port)
+
     async def take_over(self) -> None:
         """Create the objects of pods still held by the template. Waits for the template. Raises ``NewerFormat``."""
         await self._node.runtime.connected.wait()

@@ -43,6 +43,7 @@ from serving.core.scaling.spec import ScalingSpec, dormant_variables
 from serving.core.traffic.backoff import backoff_s
 from serving.home.apiserver.accounttokens import LIFETIME_MIN_S, account_token
 from serving.home.containers.cgroups import PodCgroups, limits_of
+from serving.home.containers.network import routed_address
 from serving.home.containers.podsandbox import PodSandbox
 from serving.home.images.pullers import credentials_of
 from serving.home.images.store import ImageUnavailable, StoredImage
@@ -474,6 +475,10 @@ class ProcessPod:
             raise ConnectionRefusedError(f"the pod listens on {ports}, not on {port}")
         return await asyncio.open_connection("127.0.0.1", port)
 
+    def reach(self, port: int) -> tuple[str, int]:
+        """Where processes of this machine reach a container port: the app listens on the port that it was given."""
+        return "127.0.0.1", self.tcp_ports.get(port, self.port)
+
     def _declares(self, port: int) -> bool:
         return any(serving_port.get("containerPort") == port for serving_port in serving_ports(self.setup.manifest))
 
@@ -605,6 +610,10 @@ class InAppPod(ProcessPod):
             listening=updated.listening and self._marked(updated.listening),
         )
 
+    def reach(self, port: int) -> tuple[str, int]:
+        """As in the base class; the app listens at the address of the queue-proxy."""
+        return self.setup.location.address, self.tcp_ports.get(port, self.port)
+
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """As in the base class; the app listens at the address of the queue-proxy."""
         if self._declares(port):
@@ -636,6 +645,10 @@ class NetworkedPod(ProcessPod):
         if is_own_proxy(self.setup.manifest, container):
             raise InvalidValue(text=annotations_of(self.setup.manifest)[QUEUE_PROXY_ANNOTATION], expected=_NO_BOX)
         return super().start(container)
+
+    def reach(self, port: int) -> tuple[str, int]:
+        """The container port itself, in the network of the pod if it has one."""
+        return routed_address(self.setup.location.address) if self.network else "127.0.0.1", port
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """As in the base class; no other process listens in its network."""

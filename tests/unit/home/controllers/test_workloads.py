@@ -6,7 +6,7 @@ from serving.core.model.objects import Object
 from serving.home.controllers.workloads import (
     PodPlan,
     deployment_status,
-    desired_slice,
+    desired_slices,
     is_ready,
     new_pod,
     plan_pods,
@@ -104,6 +104,15 @@ def test_a_condition_that_did_not_change_stays_as_it_was() -> None:
     assert deployment_status(one, [])["conditions"] != [before]
 
 
+def nowhere(_namespace: str, _name: str, _port: int) -> None:
+    return None
+
+
+def of_revision(one: Object) -> Object:
+    labels = {**one["metadata"]["labels"], "serving.knative.dev/revision": "a-00001"}
+    return {**one, "metadata": {**one["metadata"], "labels": labels}}
+
+
 def service(selector: dict[str, str] | None) -> Object:
     metadata = {"name": "s", "namespace": "default", "uid": "su", "labels": {"x": "y"}}
     return {
@@ -113,10 +122,8 @@ def service(selector: dict[str, str] | None) -> Object:
 
 
 def test_a_slice_names_who_is_selected_and_whether_it_takes_requests() -> None:
-    found = desired_slice(
-        service({"app": "a"}),
-        [pod("b", ready=False), pod("a"), pod("c", deletionTimestamp="x"), {**pod("d"), "status": {}}],
-    )
+    pods = [pod("b", ready=False), pod("a"), pod("c", deletionTimestamp="x"), {**pod("d"), "status": {}}]
+    (found,) = desired_slices(service({"app": "a"}), [of_revision(one) for one in pods], reach=nowhere)
     assert found["metadata"]["labels"] == {"x": "y", "kubernetes.io/service-name": "s"}
     assert found["ports"] == [{"name": "http", "port": 8012, "protocol": "TCP"}]
     assert [(one["targetRef"]["name"], one["conditions"]) for one in found["endpoints"]] == [
@@ -124,6 +131,32 @@ def test_a_slice_names_who_is_selected_and_whether_it_takes_requests() -> None:
         ("b", {"ready": False, "serving": False, "terminating": False}),
         ("c", {"ready": False, "serving": True, "terminating": True}),
     ]
+
+
+def test_pods_without_a_queue_proxy_are_where_their_ports_are() -> None:
+    """Two processes with ports of their own need a slice each; a container has the port that it names."""
+    named = service({"app": "a"})
+    named["spec"]["ports"][0]["targetPort"] = "web"
+    containers = [{"name": "c", "ports": [{"name": "admin", "containerPort": 9}, {"name": "web", "containerPort": 80}]}]
+    pods = [{**pod(name), "spec": {"containers": containers}} for name in ("a", "b", "c", "d")]
+    places = {"a": ("127.0.0.1", 20001), "b": ("127.0.0.1", 20002), "c": ("10.137.3.7", 80)}
+
+    def reach(_namespace: str, name: str, port: int) -> tuple[str, int] | None:
+        assert port == 80
+        return places.get(name)
+
+    slices = {one["metadata"]["name"]: one for one in desired_slices(named, pods, reach=reach)}
+    assert sorted(slices) == ["s-local", "s-local-20001", "s-local-20002", "s-local-80"]
+    assert slices["s-local"]["endpoints"] == []
+    assert slices["s-local-80"]["ports"] == [{"name": "http", "port": 80, "protocol": "TCP"}]
+    assert [one["addresses"] for one in slices["s-local-20002"]["endpoints"]] == [["127.0.0.1"]]
+
+
+def test_a_pod_without_the_named_port_is_in_no_slice() -> None:
+    named = service({"app": "a"})
+    named["spec"]["ports"][0]["targetPort"] = "web"
+    (only,) = desired_slices(named, [{**pod("a"), "spec": {"containers": [{"name": "c"}]}}], reach=nowhere)
+    assert only["endpoints"] == []
 
 
 def test_a_service_without_a_selector_selects_no_pod() -> None:

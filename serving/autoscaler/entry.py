@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from serving.core.model.knative import ServingState
 from serving.core.model.revisionnumbers import PodCounts
 from serving.core.scaling.budget import BudgetTenant
 from serving.core.scaling.decision.path import PublicSlices
@@ -14,6 +15,7 @@ from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
 from serving.core.scaling.decision.view import ScalerView
 from serving.core.scaling.policies.usage import Usages
 from serving.core.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble, pod_of
+from serving.core.scaling.rivals import RivalWrites
 from serving.core.scaling.scaler.anticipation import Anticipation
 from serving.core.scaling.scaler.decision_history import DecisionHistory
 from serving.core.scaling.scaler.scaler import Scaler
@@ -112,6 +114,7 @@ class RevisionEntry:
         "public",
         "ready_names",
         "revision",
+        "rivals",
         "scaler",
         "troubles",
     )
@@ -129,10 +132,23 @@ class RevisionEntry:
         self.scaler: Scaler | None = None
         self.proved_at_s: float | None = None
         self.public = PublicSlices()
+        self.rivals = RivalWrites()
         self.cause: DecisionCause | None = None
         self.is_woken = False
         self.latest: ScalerOutcome | None = None
         self.history = DecisionHistory(decisions_max)
+
+    def set_deployment(self, deployment: ScaledDeployment, now_s: float) -> bool:
+        """Store the present state of the Deployment or target; return whether its scale has changed.
+
+        The autoscaler knows its own writes before a watch brings them: any other change of a target's scale is by another client.
+        """
+        before, self.deployment = self.deployment, deployment
+        has_changed = before is None or before.replica_count != deployment.replica_count
+        is_ours = self.latest is not None and self.latest.apply_count == deployment.replica_count
+        if before is not None and has_changed and not is_ours and deployment.target is not None:
+            self.rivals = self.rivals.add(deployment.replica_count, now_s)
+        return has_changed
 
     @property
     def is_empty(self) -> bool:
@@ -203,10 +219,11 @@ class RevisionEntry:
         revision, deployment = self.revision, self.deployment
         if revision is None or deployment is None or deployment.revision_uid != revision.uid:
             return None
+        is_resting = not revision.has_state and deployment.replica_count == 0
         return ScalerView(
             present_scale=deployment.replica_count,
             ready_count=len(self.ready_names),
-            serving_state=revision.serving_state,
+            serving_state=ServingState.RESERVE if is_resting else revision.serving_state,
             is_recorded=revision.was_ready,
             is_failed=revision.is_failed,
             proved_at_s=self.proved_at_s,

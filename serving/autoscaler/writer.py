@@ -115,7 +115,7 @@ class Writer:
         if latest is not None and latest.to_prove:
             await self._prove_path(key)
             latest = self._latest(key)
-        if latest is not None and latest.apply_count is not None:
+        if latest is not None and latest.apply_count is not None and not self._is_contested(key):
             await self._apply(key, latest, count=latest.apply_count)
         # Pods first: requests wait for them. On the way to zero the path was written, and proved, long before.
         await self._lead(key)
@@ -126,6 +126,13 @@ class Writer:
             await self._scale(key, count)
         if count and not latest.present.concurrency:
             await self._wake(key)
+
+    def _is_contested(self, key: RevisionKey) -> bool:
+        """Whether another controller scales the target: the two would undo each other's writes for ever. At zero none does."""
+        view = self._view(key)
+        if view is None or view.revision is None or view.deployment is None:
+            return False
+        return view.revision.is_contested and view.deployment.replica_count > 0
 
     def _latest(self, key: RevisionKey) -> ScalerOutcome | None:
         view = self._view(key)

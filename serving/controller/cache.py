@@ -213,6 +213,16 @@ def activator_pages(cache: ControllerCache) -> tuple[str, ...]:
     return cache.settings.activator_page_addresses or cache.activators.pages
 
 
+def holder_of(cache: ControllerCache, namespace: str, host: str) -> str | None:
+    """What holds a host for another namespace: a Route, or a ClusterDomainClaim; None if nothing does."""
+    route = cache.indexes.claims.holder(host)
+    if route is not None and route[0] != namespace:
+        return f"Route {'/'.join(route)}"
+    claim = cache.get(kinds.CLUSTER_DOMAIN_CLAIM, ("", host))
+    owner = nested(claim, "spec", "namespace")
+    return None if owner in (None, namespace) else f"namespace {owner}, by a ClusterDomainClaim"
+
+
 def _order(resource: Object, version: str) -> int:
     """Compare an object with a version: 1 if it is newer, else -1; 0 if either is no number."""
     own = version_of(resource)

@@ -20,6 +20,7 @@ USED_ELSEWHERE: dict[str, str] = {
     "serving/tools/cli/system/service.py: install_service": "the table of commands names it",
     "serving/tools/samples/hello.py: do_GET": "http.server calls it",
     "serving/core/scaling/decision/policy.py: algorithm_count": "policies of users call it",
+    "serving/core/model/scaledworkload.py: to_object": "serving adopt will write it",
 }
 _ENTRY_POINTS = {"main"}
 

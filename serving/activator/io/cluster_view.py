@@ -1,7 +1,7 @@
 """Follows the cluster for the ingress, and sets revisions Active.
 
-``ClusterView`` hands Routes, Revisions, EndpointSlices, DomainMappings and ClusterDomainClaims to the ingress as watches bring them. It flips a
-revision from Reserve to Active with one PATCH on the version that it knows; after a conflict it reads the object and patches
+``ClusterView`` hands Routes, Revisions, ScaledWorkloads, EndpointSlices, DomainMappings and ClusterDomainClaims to the ingress as watches bring
+them. Slices of workloads are followed in their namespaces only. It flips a revision from Reserve to Active with one PATCH on the version that it knows; after a conflict it reads the object and patches
 once more. ``wake.py`` decides when to retry a flip that failed. The activator writes nothing else.
 """
 
@@ -10,17 +10,29 @@ from collections.abc import Callable, Mapping
 
 from serving.activator.io.ingress import Ingress
 from serving.activator.queueing.outcome import RevisionWake
-from serving.activator.queueing.revisions import ServedRevision, revision_of
+from serving.activator.queueing.revisions import ServedRevision, revision_of, workload_of
 from serving.activator.queueing.slices import ServedSlice, slice_of
-from serving.activator.routing.hostclaims import DomainTargets, ServedRoute, route_of
+from serving.activator.queueing.workloads import SERVICE_NAME_LABEL, WorkloadBackends, backend_of
+from serving.activator.routing.hostclaims import DomainTargets, ServedRoute, owner_of_rules, route_of, rules_of
+from serving.activator.routing.workloads import host_rules_of
 from serving.core.model.errors import ClusterError, Conflict, NotFound
 from serving.core.model.knative import REVISION_LABEL, RevisionKey, ServingState
 from serving.core.model.nodata import NoData
 from serving.core.model.objects import Object
 from serving.core.model.routehosts import HostRules
+from serving.core.model.scaledworkload import serving_state_patch
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.net.aio.supervise import SupervisedTasks, supervise
-from serving.net.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ENDPOINT_SLICE, REVISION, ROUTE
+from serving.net.cluster.kinds import (
+    CLUSTER_DOMAIN_CLAIM,
+    DOMAIN_MAPPING,
+    ENDPOINT_SLICE,
+    REVISION,
+    ROUTE,
+    SCALED_WORKLOAD,
+    Kind,
+)
+from serving.net.cluster.namespaced import NamespacedReflectors
 from serving.net.cluster.port import Cluster, EventType
 from serving.net.cluster.reflector import CacheChange, Reflector
 
@@ -60,7 +72,12 @@ class ClusterView:
         self._routes = routes
         mappings = Reflector(cluster, DOMAIN_MAPPING, on_change=self._mapping_changed)
         claims = Reflector(cluster, CLUSTER_DOMAIN_CLAIM, on_change=self._claim_changed)
-        self._reflectors = (revisions, slices, routes, mappings, claims)
+        self._workloads = Reflector(cluster, SCALED_WORKLOAD, on_change=self._workload_changed)
+        self._workload_slices = NamespacedReflectors(
+            cluster, ENDPOINT_SLICE, label_selector=SERVICE_NAME_LABEL, on_change=self._workload_slice_changed
+        )
+        self._backends = WorkloadBackends()
+        self._reflectors = (revisions, slices, routes, mappings, claims, self._workloads)
         self._domains = DomainTargets()
         self._on_secrets = on_secrets
         self._on_route = on_route
@@ -74,11 +91,13 @@ class ClusterView:
         if scaling != self._scaling:
             self._scaling = scaling
             self._revisions.repeat_all()
+            self._workloads.repeat_all()
 
     async def synced(self) -> None:
         """Wait until all kinds have been listed once."""
         for reflector in self._reflectors:
             await reflector.synced.wait()
+        await self._workload_slices.synced()
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -86,6 +105,7 @@ class ClusterView:
             self._group = group
             for reflector in self._reflectors:
                 group.start(reflector.run(), name=f"activator {reflector!r}")
+            group.start(self._workload_slices.run(), name="activator slices of workloads")
 
     def flip(self, wake: RevisionWake) -> None:
         """Set a revision Active, unless such a write is under way."""
@@ -96,17 +116,20 @@ class ClusterView:
 
     async def _flip(self, key: RevisionKey, resource_version: str) -> None:
         try:
+            is_workload = key in self._workloads.cache and key not in self._revisions.cache
+            kind = SCALED_WORKLOAD if is_workload else REVISION
+            read, seen = (workload_of, self._workload_seen) if is_workload else (revision_of, self._revision_seen)
             try:
-                after = await self._patch(key, resource_version)
+                after = await self._patch(kind, key, resource_version)
             except Conflict:
-                after = await self._cluster.get(REVISION, *key)
-                self._revision_seen(after)
-                revision = revision_of(after, self._scaling)
+                after = await self._cluster.get(kind, *key)
+                seen(after)
+                revision = read(after, self._scaling)
                 if isinstance(revision, NoData) or revision.serving_state is not ServingState.RESERVE:
                     return
-                after = await self._patch(key, revision.resource_version)
+                after = await self._patch(kind, key, revision.resource_version)
             _log.info("revision.activated", extra={"namespace": key[0], "revision": key[1]})
-            self._revision_seen(after)
+            seen(after)
         except NotFound:
             # The watch brings the deletion, and requests that wait are rejected then.
             return
@@ -117,12 +140,11 @@ class ClusterView:
         finally:
             self._flipping.discard(key)
 
-    async def _patch(self, key: RevisionKey, resource_version: str) -> Object:
-        patch = {
-            "metadata": {"resourceVersion": resource_version},
-            "spec": {"servingState": ServingState.ACTIVE.value},
-        }
-        return await self._cluster.patch(REVISION, *key, patch=patch)
+    async def _patch(self, kind: Kind, key: RevisionKey, resource_version: str) -> Object:
+        patch = serving_state_patch(
+            ServingState.ACTIVE, resource_version=resource_version, is_workload=kind == SCALED_WORKLOAD
+        )
+        return await self._cluster.patch(kind, *key, patch=patch)
 
     def _revision_changed(self, change: CacheChange) -> None:
         if change.type is EventType.DELETED:
@@ -139,6 +161,53 @@ class ClusterView:
         else:
             _log_unreadable("Revision", revision, served)
 
+    def _workload_changed(self, change: CacheChange) -> None:
+        owner = "/".join(change.key)
+        if change.type is not EventType.DELETED:
+            self._workload_seen(change.new)
+            return
+        for endpoint_slice in self._backends.own_slices(change.key, self._workload_slices.cache(change.key[0])):
+            if isinstance(endpoint_slice, ServedSlice):
+                self._ingress.apply(self._ingress.router.remove_slice(endpoint_slice.key, self._clock()))
+        self._backends.put(change.key, None)
+        self._workload_slices.choose(self._backends.namespaces)
+        self._ingress.routes.set_rules(owner, ())
+        if change.key not in self._revisions.cache:
+            self._ingress.apply(self._ingress.router.remove_revision(change.key, self._clock()))
+
+    def _workload_seen(self, workload: Object) -> None:
+        served, rules, backend = workload_of(workload, self._scaling), host_rules_of(workload), backend_of(workload)
+        if isinstance(served, NoData) or isinstance(rules, NoData):
+            _log_unreadable("ScaledWorkload", workload, NoData(missing=str(served)))
+            return
+        if served.key in self._revisions.cache:
+            # The controller says so in a condition.
+            return
+        cached = self._workload_slices.cache(served.key[0])
+        if self._backends.backend(served.key) != backend:
+            for endpoint_slice in self._backends.own_slices(served.key, cached):
+                if isinstance(endpoint_slice, ServedSlice):
+                    self._ingress.apply(self._ingress.router.remove_slice(endpoint_slice.key, self._clock()))
+            self._backends.put(served.key, backend)
+            self._workload_slices.choose(self._backends.namespaces)
+            for endpoint_slice in self._backends.own_slices(served.key, cached):
+                self._slice_seen(endpoint_slice)
+        self._ingress.routes.set_rules("/".join(served.key), rules)
+        self._ingress.apply(self._ingress.router.set_revision(served, self._clock()))
+
+    def _workload_slice_changed(self, change: CacheChange) -> None:
+        for served in self._backends.slices(change.new):
+            if change.type is not EventType.DELETED:
+                self._slice_seen(served)
+            elif isinstance(served, ServedSlice):
+                self._ingress.apply(self._ingress.router.remove_slice(served.key, self._clock()))
+
+    def _slice_seen(self, served: ServedSlice | NoData) -> None:
+        if isinstance(served, ServedSlice):
+            self._ingress.apply(self._ingress.router.set_slice(served, self._clock()))
+        else:
+            _log.error("object.unreadable", extra={"kind": "EndpointSlice", "missing": served.missing})
+
     def _slice_changed(self, change: CacheChange) -> None:
         if change.type is EventType.DELETED:
             self._ingress.apply(self._ingress.router.remove_slice("/".join(change.key), self._clock()))
@@ -152,11 +221,13 @@ class ClusterView:
     def _route_changed(self, change: CacheChange) -> None:
         if change.type is EventType.DELETED:
             self._ingress.routes.remove("/".join(change.key))
+            self._ingress.routes.set_rules(owner_of_rules("/".join(change.key)), ())
             self._on_route("/".join(change.key), None)
         else:
             route = route_of(change.new, self._rules)
             if isinstance(route, ServedRoute):
                 self._ingress.routes.set(route)
+                self._ingress.routes.set_rules(owner_of_rules(route.key), rules_of(route))
                 self._on_route(route.key, route)
             else:
                 _log_unreadable("Route", change.new, route)
@@ -171,7 +242,7 @@ class ClusterView:
             self._domains_changed()
 
     def _domains_changed(self) -> None:
-        self._ingress.routes.set_domains(self._domains.hosts(self._rules))
+        self._ingress.routes.set_domains(self._domains.hosts(self._rules), self._domains.claims)
         self._secrets_changed()
 
     def _secrets_changed(self) -> None:

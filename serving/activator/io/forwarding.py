@@ -40,7 +40,10 @@ class PodCredentials:
         return revision_secret(self._key, namespace=key[0], uid=known) if known else ""
 
     def lines(self, pod: ServedPod, key: RevisionKey) -> bytes:
-        """The header lines added to each request to a pod of a revision."""
+        """The header lines added to each request to a pod of a revision; none for the app of a ScaledWorkload."""
+        revision = self._revision(key)
+        if revision is not None and revision.is_workload:
+            return b""
         secret = self.secret(pod, key)
         secret_lines = [(b"K-Pod-Secret", secret.encode())] if secret else []
         return header_lines((b"K-Proxy-Request", b"activator"), *secret_lines)

@@ -269,7 +269,9 @@ class Ingress:
         head = exchange.head
         named = named_revision(head) if head.reserved else None
         host = exchange.peer.full_host(head.host.decode("latin-1"))
-        site = self.routes.find(_LISTENERS[exchange.listener], host, named=named)
+        site = self.routes.find(
+            _LISTENERS[exchange.listener], host, named=named, target=head.target, values=head.values
+        )
         marks = marks_of(head)
         _, agent, _ = marks
         is_probe = is_probe_agent(agent)
@@ -320,16 +322,25 @@ class Ingress:
         return response is not None or site is None
 
     def _requeue(self, exchange: Exchange) -> bool:
-        """Requeue a request and eject its pod; False if the request has no tries left."""
+        """Requeue a request and eject its pod; False if the request has no tries left.
+
+        A pod of a ScaledWorkload without a readiness probe is listed as ready before its app listens: the time to wait for a pod
+        bounds its tries.
+        """
         visit = exchange.context
         assert isinstance(visit, Visit)
-        if visit.tries >= self._settings.pod_tries_max:
+        if visit.tries >= self._settings.pod_tries_max and not self._is_starting(exchange, visit):
             return False
         visit.tries += 1
         for dispatch in self.router.requeue(visit.key, exchange, self._clock()):
             self._dispatch(dispatch)
         self.ticker.schedule()
         return True
+
+    def _is_starting(self, exchange: Exchange, visit: Visit) -> bool:
+        revision = self.router.directory.revision(visit.key)
+        waited_s = self._clock() - exchange.started_s
+        return revision is not None and revision.is_workload and waited_s < self._settings.queue_wait_max_s
 
     def _arrive(self, exchange: Exchange, visit: Visit, client: ClientLoad | None = None) -> None:
         response = self.router.arrive(
@@ -380,7 +391,7 @@ class Ingress:
                 exchange.response_headers += _COLD_START
         endpoint = self._endpoints.to(dispatch.pod, visit.key)
         lines = endpoint.lines
-        if dispatch.waited_s:
+        if dispatch.waited_s and lines:
             # The pod judges a goal for latency by all of the time.
             lines += b"K-Held-Ms: %d\r\n" % (1000 * dispatch.waited_s)
         lines += client_line(visit.client.address) if exchange.peer.is_trusted else b""

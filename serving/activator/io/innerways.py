@@ -1,6 +1,7 @@
 """Inner TLS of an activator: connections to pods and autoscalers, and those to its inner listener."""
 
 import asyncio
+import ssl
 from collections.abc import Callable, Mapping
 
 from serving.activator.queueing.slices import PodEndpoints
@@ -9,10 +10,11 @@ from serving.core.model.identities import ACTIVATOR, AUTOSCALER
 from serving.core.settings.innertls import InnerTlsSettings
 from serving.net.aio.mutualtls import PeerTls
 from serving.net.proxy.forwarding.exchange import Wiring
-from serving.net.proxy.http1.pool import Connector
+from serving.net.proxy.http1.pool import Connector, PlainConnector, UpstreamProtocol
+from serving.net.proxy.http1.upstream import Address
 from serving.net.proxy.server.connection import Connection
 from serving.net.proxy.server.listener import HttpServer
-from serving.net.proxy.tls.connector import RefusalLog, TlsConnector
+from serving.net.proxy.tls.connector import RefusalLog, TlsConnector, open_client
 from serving.net.proxy.tls.front import TlsFront
 from serving.net.proxy.tls.layer import TlsLayer, TlsTerms
 from serving.net.wire.issuing import DaemonTls
@@ -58,17 +60,17 @@ class InnerWays:
         """The TLS parameters of a probe of the pod at an address; None without TLS."""
         return None if self.secured is None else self.secured.to(self._endpoints.identity_at(address))
 
-    def connector(self) -> Connector | None:
-        """Opens connections to pods over TLS, and verifies the identity expected at each address; None without TLS."""
-        secured = self.secured
-        if secured is None:
-            return None
-        return TlsConnector(
-            secured.tls,
+    def connector(self) -> Connector:
+        """Opens connections to pods: over TLS with a verified identity, plain ones without TLS, and to apps as their Service says."""
+        if self.secured is None:
+            return PodConnector(self._endpoints, PlainConnector())
+        secured = TlsConnector(
+            self.secured.tls,
             expected=self._endpoints.identity_at,
-            takes_plain=not secured.settings.is_strict,
+            takes_plain=not self.secured.settings.is_strict,
             refusals=self._refusals,
         )
+        return PodConnector(self._endpoints, secured)
 
     def front_of(self, listener: Listener) -> Callable[[HttpServer, Wiring], asyncio.Protocol]:
         """The protocol factory for connections to a listener."""
@@ -88,3 +90,31 @@ class InnerWays:
         """Renew the certificate until cancelled."""
         if self.secured is not None:
             await self.secured.keep_valid()
+
+
+class PodConnector:
+    """Opens connections to queue-proxies by ``inner``, and to apps without one by the scheme of their Service's port.
+
+    The certificate of such an app is not verified: it is for other names than a pod's address.
+    """
+
+    def __init__(self, endpoints: PodEndpoints, inner: Connector) -> None:
+        self.attempts_max = inner.attempts_max
+        self._endpoints = endpoints
+        self._inner = inner
+        self._plain = PlainConnector()
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._context.check_hostname = False
+        self._context.verify_mode = ssl.CERT_NONE
+
+    @property
+    def turn(self) -> int:
+        """Grows with each new certificate of the inner TLS."""
+        return self._inner.turn
+
+    async def connect(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
+        """As ``serving.net.proxy.http1.pool.Connector``."""
+        scheme = self._endpoints.scheme_at(address)
+        if scheme == "https":
+            return await open_client(self._context, make, address)
+        return await (self._plain if scheme else self._inner).connect(make, address)

@@ -71,6 +71,7 @@ class StatsClient:
                 request_count=load.request_count,
                 window_concurrency=load.window_concurrency,
                 window_request_count=load.window_request_count,
+                pod_loads=load.pod_loads,
             )
             for (namespace, revision), load in loads
         ]

@@ -11,7 +11,7 @@ pod do.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -149,10 +149,11 @@ def _pause_s(candidate: _UnreadyPod, now_s: float) -> float:
 class RevisionDirectory:
     """All revisions and slices. ``slices``, ``unready`` and ``announced`` are updated through their own methods."""
 
-    __slots__ = ("_gone", "_revisions", "announced", "slices", "unready")
+    __slots__ = ("_gone", "_revisions", "_workloads", "announced", "slices", "unready")
 
     def __init__(self) -> None:
         self._revisions: dict[RevisionKey, ServedRevision] = {}
+        self._workloads: set[RevisionKey] = set()
         # Revisions known not to exist, the oldest first.
         self._gone: dict[RevisionKey, None] = {}
         self.announced = AnnouncedPods()
@@ -177,6 +178,7 @@ class RevisionDirectory:
         """Add or update a revision; return whether it is new."""
         is_new = revision.key not in self._revisions
         self._gone.pop(revision.key, None)
+        (self._workloads.add if revision.is_workload else self._workloads.discard)(revision.key)
         self._revisions[revision.key] = revision
         return is_new
 
@@ -184,6 +186,7 @@ class RevisionDirectory:
         """Remove a revision and return it."""
         self.unready.forget(key)
         self.announced.forget(key)
+        self._workloads.discard(key)
         self.mark_gone(key)
         return self._revisions.pop(key, None)
 
@@ -205,6 +208,14 @@ class RevisionDirectory:
     def pods_of(self, key: RevisionKey) -> dict[str, ServedPod]:
         """The pods of a revision that may get requests, by address."""
         return self.slices.pods_of(key) | self.unready.confirmed(key)
+
+    def is_workload(self, key: RevisionKey) -> bool:
+        """Whether a revision is a ScaledWorkload."""
+        return key in self._workloads
+
+    def idle_workloads(self, busy: Container[RevisionKey]) -> list[RevisionKey]:
+        """ScaledWorkloads with pods and without requests: all but those in ``busy``. Their pods report nothing."""
+        return sorted(key for key in self._workloads if key not in busy and self.slices.pods_of(key))
 
     def announce(self, key: RevisionKey, pod: ServedPod, now_s: float, *, until_s: float) -> bool:
         """Take a pod that announced itself; False if its revision is unknown or a slice lists it as ready."""

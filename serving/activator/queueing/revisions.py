@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from serving.core.model.errors import SettingsError
 from serving.core.model.knative import (
     CONDITION_READY,
     CONFIGURATION_LABEL,
@@ -19,6 +20,7 @@ from serving.core.model.knative import (
 )
 from serving.core.model.nodata import NoData
 from serving.core.model.objects import Object, condition_of, kubelet_decides
+from serving.core.model.scaledworkload import as_revision
 from serving.core.scaling.learnt.target import with_saved_target
 from serving.core.scaling.resolve import resolve_annotations
 from serving.core.settings.autoscaler import AutoscalerSettings
@@ -55,6 +57,8 @@ class ServedRevision(msgspec.Struct, frozen=True, kw_only=True):
     delay: str | None = None
     configuration: str = ""
     kubelet_decides: bool = False
+    is_workload: bool = False
+    """Whether it is a ScaledWorkload, whose pods have no queue-proxy."""
 
 
 class _RevisionMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -118,6 +122,18 @@ def revision_of(revision: Mapping[str, Any], scaling: AutoscalerSettings) -> Ser
         configuration=(metadata.labels or {}).get(CONFIGURATION_LABEL, ""),
         kubelet_decides=kubelet_decides(spec.containers or ()),
     )
+
+
+def workload_of(workload: Object, scaling: AutoscalerSettings) -> ServedRevision | NoData:
+    """Read a ScaledWorkload as the revision that it is to the activator: the kubelet alone decides on readiness."""
+    try:
+        revision = as_revision(workload)
+    except SettingsError as error:
+        return NoData(missing=f"a ScaledWorkload that can be read: {error}")
+    served = revision_of(revision, scaling)
+    if isinstance(served, NoData):
+        return served
+    return msgspec.structs.replace(served, kubelet_decides=True, is_workload=True)
 
 
 def _message_of(condition: Object) -> str:

@@ -12,6 +12,8 @@ wait, and the ejected pods keep it from pods that fail. The slot book passes slo
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
+import msgspec
+
 from serving.activator.queueing.outcome import (
     Dispatch,
     Rejection,
@@ -31,6 +33,8 @@ from serving.core.model.knative import RevisionKey
 from serving.core.settings.activator import ActivatorSettings
 from serving.core.traffic.openrequests import RequestView
 from serving.core.traffic.places import Queued
+
+_IDLE = RevisionLoad(concurrency=0.0, request_count=0.0)
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 RequestId_contra = TypeVar("RequestId_contra", bound=Hashable, contravariant=True)
@@ -228,7 +232,10 @@ class RequestRouter(Generic[RequestId]):
         )
 
     def report(self, now_s: float) -> list[tuple[RevisionKey, RevisionLoad]]:
-        """Close the reporting period and return the load of each revision. Drops idle revisions."""
+        """Close the reporting period and return the load of each revision. Drops idle revisions.
+
+        A ScaledWorkload with pods has a load of 0 while it is idle: nothing else would say so.
+        """
         loads: list[tuple[RevisionKey, RevisionLoad]] = []
         for key, throttler in list(self.throttlers.items()):
             load = throttler.report(now_s, period_s=self.settings.report_period_s)
@@ -237,8 +244,11 @@ class RequestRouter(Generic[RequestId]):
                 self.directory.unready.forget(key)
                 self.schedule.forget(key)
             else:
+                if self.directory.is_workload(key):
+                    load = msgspec.structs.replace(load, pod_loads=throttler.pod_loads())
                 loads.append((key, load))
                 self.schedule.schedule_tick(key)
+        loads += [(key, _IDLE) for key in self.directory.idle_workloads(self.throttlers)]
         if self._slots is not None:
             self._slots.return_unused()
         return loads

@@ -21,18 +21,21 @@ _PORT_DEFAULT = 8012
 
 # About 2 MB, however many pods come and go. A dropped endpoint is recreated in microseconds.
 _ENDPOINTS_MAX = 2_048
+# Values of appProtocol whose connections are TLS.
+_TLS_PROTOCOLS = frozenset({"https", "kubernetes.io/wss"})
 
 
 class ServedPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod: the address at which it takes requests ("127.64.0.3:8012"), its identity, and its node.
 
-    ``node`` is "" if it is unknown.
+    ``node`` is "" if it is unknown. ``scheme`` is "" for a queue-proxy, "http" or "https" for an app without one.
     """
 
     address: str
     namespace: str
     name: str
     node: str = ""
+    scheme: str = ""
 
 
 class ServedSlice(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,9 +69,10 @@ class _Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     node_name: str | None = None
 
 
-class _SlicePort(msgspec.Struct, frozen=True, kw_only=True):
+class _SlicePort(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     name: str | None = None
     port: int | None = None
+    app_protocol: str | None = None
 
 
 class _Slice(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,15 +83,41 @@ class _Slice(msgspec.Struct, frozen=True, kw_only=True):
 
 def slice_of(endpoint_slice: Mapping[str, Any]) -> ServedSlice | NoData:
     """Read an EndpointSlice; one without the label of a revision belongs to another Service."""
-    try:
-        read = msgspec.convert(endpoint_slice, _Slice)
-    except msgspec.ValidationError as error:
-        return NoData(missing=f"an EndpointSlice that can be read: {error}")
-    metadata = read.metadata
-    revision = (metadata.labels or {}).get(REVISION_LABEL)
+    read = _read(endpoint_slice)
+    if isinstance(read, NoData):
+        return read
+    revision = (read.metadata.labels or {}).get(REVISION_LABEL)
     if not revision:
         return NoData(missing=f"the label {REVISION_LABEL}")
-    port = _port_of(read.ports or ())
+    key = f"{read.metadata.namespace}/{read.metadata.name}"
+    return _served(read, key, revision, port=_port_of(read.ports or ()))
+
+
+def workload_slice_of(
+    endpoint_slice: Mapping[str, Any], workload: str, *, port_name: str | None
+) -> ServedSlice | NoData:
+    """Read a slice of the Service of a ScaledWorkload. ``port_name`` None is the only port, or the first of several."""
+    read = _read(endpoint_slice)
+    if isinstance(read, NoData):
+        return read
+    ports = [port for port in read.ports or () if port.port and port_name in (None, port.name or "")]
+    key = f"{read.metadata.namespace}/{read.metadata.name}@{workload}"
+    if not ports or ports[0].port is None:
+        # Its pods lack the port, or the slice names none yet.
+        return ServedSlice(key=key, revision=(read.metadata.namespace, workload), pods=())
+    is_tls = (ports[0].app_protocol or "").lower() in _TLS_PROTOCOLS
+    return _served(read, key, workload, port=ports[0].port, scheme="https" if is_tls else "http")
+
+
+def _read(endpoint_slice: Mapping[str, Any]) -> _Slice | NoData:
+    try:
+        return msgspec.convert(endpoint_slice, _Slice)
+    except msgspec.ValidationError as error:
+        return NoData(missing=f"an EndpointSlice that can be read: {error}")
+
+
+def _served(read: _Slice, key: str, revision: str, *, port: int, scheme: str = "") -> ServedSlice:
+    metadata = read.metadata
     ready: list[ServedPod] = []
     unready: list[ServedPod] = []
     for endpoint in read.endpoints or ():
@@ -99,10 +129,11 @@ def slice_of(endpoint_slice: Mapping[str, Any]) -> ServedSlice | NoData:
                 namespace=metadata.namespace,
                 name=endpoint.target_ref.name if endpoint.target_ref else "",
                 node=endpoint.node_name or "",
+                scheme=scheme,
             )
             (unready if conditions.ready is False else ready).append(pod)
     return ServedSlice(
-        key=f"{metadata.namespace}/{metadata.name}",
+        key=key,
         revision=(metadata.namespace, revision),
         pods=tuple(ready),
         unready=tuple(unready),
@@ -167,13 +198,14 @@ class PodEndpoint(msgspec.Struct, frozen=True, kw_only=True):
 class PodEndpoints:
     """The endpoints of all pods. ``override`` is the setting ``pod_address_override``; ``lines_to`` makes a pod's header lines."""
 
-    __slots__ = ("_endpoints", "_identities", "_lines_to", "_listed_prefix", "_used_prefix")
+    __slots__ = ("_endpoints", "_identities", "_lines_to", "_listed_prefix", "_schemes", "_used_prefix")
 
     def __init__(self, override: str, *, lines_to: Callable[[ServedPod, RevisionKey], bytes]) -> None:
         self._listed_prefix, _, self._used_prefix = override.partition("=")
         self._lines_to = lines_to
         self._endpoints: dict[str, PodEndpoint] = {}
         self._identities: dict[tuple[str, int], str] = {}
+        self._schemes: dict[tuple[str, int], str] = {}
 
     def to(self, pod: ServedPod, revision: RevisionKey) -> PodEndpoint:
         """The endpoint of a pod of a revision."""
@@ -184,10 +216,15 @@ class PodEndpoints:
         """The SPIFFE id of the pod at an address that ``to`` gave; "" for any other address."""
         return self._identities.get(address, "")
 
+    def scheme_at(self, address: tuple[str, int]) -> str:
+        """The scheme of the app without queue-proxy at an address that ``to`` gave; "" for a queue-proxy."""
+        return self._schemes.get(address, "")
+
     def _make(self, pod: ServedPod, revision: RevisionKey) -> PodEndpoint:
         if len(self._endpoints) >= _ENDPOINTS_MAX:
             self._endpoints.clear()
             self._identities.clear()
+            self._schemes.clear()
         address = pod.address
         if address.startswith(self._listed_prefix):
             address = self._used_prefix + address.removeprefix(self._listed_prefix)
@@ -196,4 +233,8 @@ class PodEndpoints:
         self._endpoints[pod.address] = endpoint
         # A slice may not name the pod; then any pod of the revision is accepted.
         self._identities[endpoint.address] = pods_of(*revision) + pod.name
+        if pod.scheme:
+            self._schemes[endpoint.address] = pod.scheme
+        else:
+            self._schemes.pop(endpoint.address, None)
         return endpoint

@@ -8,6 +8,7 @@ Between any two calls no request waits while a slot is free, none is sent to a d
 request is any hashable object of the caller. One throttler exists for each revision with requests; none for an idle one.
 """
 
+import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
@@ -24,6 +25,7 @@ from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.slices import ServedPod
 from serving.activator.queueing.wake import RevisionLoad, WakeInput, WakeState, calm, reported, wake
 from serving.core.model.knative import RevisionKey
+from serving.core.model.stat import POD_LOADS_MAX
 from serving.core.settings.activator import ActivatorSettings
 from serving.core.traffic.admission import Admission, AdmissionTerms
 from serving.core.traffic.balance import Balancer
@@ -283,6 +285,12 @@ class RevisionThrottler(Generic[RequestId]):
             key=self.key, flip=decision.flip, poke=decision.poke, resource_version=revision.resource_version
         )
         return (woken,), decision.next_wake_s
+
+    def pod_loads(self) -> dict[str, float]:
+        """The running requests of each pod that has any, by its name."""
+        counts = self.balancer.in_flight_by_pod()
+        named = ((self.pods[address].name, count) for address, count in counts.items() if address in self.pods)
+        return {name: float(count) for name, count in itertools.islice(named, POD_LOADS_MAX)}
 
     def report(self, now_s: float, *, period_s: float) -> RevisionLoad | None:
         """Close the reporting period and return its load; None without load and requests."""

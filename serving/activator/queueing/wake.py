@@ -11,6 +11,7 @@ at one moment, not the mean of a second.
 """
 
 import enum
+from collections.abc import Mapping
 
 import msgspec
 
@@ -31,13 +32,15 @@ class PokeReason(enum.StrEnum):
 class RevisionLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The load of one revision: its mean concurrency, and requests a second.
 
-    The ``window_`` pair is what the autoscaler averages over its windows; None: the same.
+    The ``window_`` pair is what the autoscaler averages over its windows; None: the same. ``pod_loads`` are the requests in each pod of a
+    ScaledWorkload, by name.
     """
 
     concurrency: float
     request_count: float
     window_concurrency: float | None = None
     window_request_count: float | None = None
+    pod_loads: Mapping[str, float] = {}
 
 
 class Poke(msgspec.Struct, frozen=True, kw_only=True):

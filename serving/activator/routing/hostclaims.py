@@ -11,13 +11,16 @@ from typing import Any
 
 import msgspec
 
+from serving.activator.routing.hosttable import HostRule, normal_path
 from serving.activator.routing.sites import INNER_DOMAIN, AccessRule, Listener, Site
+from serving.core.model.knative import CLUSTER_LOCAL, VISIBILITY_LABEL
 from serving.core.model.nodata import NoData
 from serving.core.model.objects import Object, generation_of, is_true, name_of, namespace_of, nested
 from serving.core.model.rollout import tag_splits
 from serving.core.model.routehosts import ClaimedHost, HostRules, claimed_hosts, inner_host
 from serving.core.model.routepolicy import RoutePolicy, route_digest, route_policy
 
+_OF_ROUTE = ":route"
 _NO_TAGS: Mapping[str, Site] = {}
 
 
@@ -106,16 +109,10 @@ def claims_of(facts: ServedRoute) -> Iterator[HostClaim]:
     "hello" in "default" with the domain localhost and a tag "new" claims hello.default.localhost and
     new-hello.default.localhost in public, and both names with default.svc.cluster.local on the inner listener.
     """
-    entries = [entry for entry in facts.status.traffic or () if entry.revision_name]
-    tagged = {entry.tag: entry for entry in entries if entry.tag}
-    # During a gradual rollout a tag has several revisions, with other shares than on the route's own host.
-    splits = tag_splits(facts.metadata.annotations or {})
+    tagged = _tagged(facts)
     policy = route_policy(facts.metadata.annotations or {})
-    tags = {
-        tag: _site(facts, splits.get(tag, ((entry.revision_name, 100),)), policy=policy)
-        for tag, entry in tagged.items()
-    }
-    own = _site(facts, [(entry.revision_name, entry.percent or 0) for entry in entries], tags, policy=policy)
+    own = _own_site(facts, policy)
+    tags = own.tags
     for host in facts.hosts:
         if host.is_public and host.tag in tagged and _is_inner(tagged[host.tag].url):
             # A cluster-local tag of a public route: the only restriction that is read from a status.
@@ -123,6 +120,49 @@ def claims_of(facts: ServedRoute) -> Iterator[HostClaim]:
         site = tags.get(host.tag, _site(facts, (), policy=policy)) if host.tag else own
         listener = Listener.PUBLIC if host.is_public else Listener.INNER
         yield HostClaim(since=host.since, route=facts.key, host=host.host.lower(), listener=listener, site=site)
+
+
+def rules_of(facts: ServedRoute) -> list[HostRule]:
+    """The hosts that a route shares with others, by its annotation. A cluster-local route shares them inside only."""
+    policy = route_policy(facts.metadata.annotations or {})
+    if not policy.shared_hosts:
+        return []
+    is_local = (facts.metadata.labels or {}).get(VISIBILITY_LABEL) == CLUSTER_LOCAL
+    site = _own_site(facts, policy)
+    return [
+        HostRule(
+            since=facts.metadata.creation_timestamp,
+            owner=owner_of_rules(facts.key),
+            host=shared.host,
+            path=normal_path(shared.path),
+            site=site,
+            listeners=(Listener.INNER,) if is_local else (Listener.PUBLIC, Listener.INNER),
+        )
+        for shared in policy.shared_hosts
+        if not shared.host.endswith(f".{INNER_DOMAIN}")
+    ]
+
+
+def owner_of_rules(route: str) -> str:
+    """The owner of a route's rules in the table of hosts; no ScaledWorkload has such a name."""
+    return f"{route}{_OF_ROUTE}"
+
+
+def _tagged(facts: ServedRoute) -> dict[str, _TrafficTarget]:
+    """The traffic of each tag."""
+    return {entry.tag: entry for entry in facts.status.traffic or () if entry.revision_name and entry.tag}
+
+
+def _own_site(facts: ServedRoute, policy: RoutePolicy) -> Site:
+    """The site of a route's own host, with those of its tags."""
+    # During a gradual rollout a tag has several revisions, with other shares than on the route's own host.
+    splits = tag_splits(facts.metadata.annotations or {})
+    tags = {
+        tag: _site(facts, splits.get(tag, ((entry.revision_name, 100),)), policy=policy)
+        for tag, entry in _tagged(facts).items()
+    }
+    entries = [entry for entry in facts.status.traffic or () if entry.revision_name]
+    return _site(facts, [(entry.revision_name, entry.percent or 0) for entry in entries], tags, policy=policy)
 
 
 def _site(
@@ -136,16 +176,6 @@ def _site(
             revisions.append(revision)
             bounds.append((bounds[-1] if bounds else 0) + percent)
     name, namespace = facts.metadata.name, facts.metadata.namespace
-    access = None
-    if policy.is_private or policy.callers is not None or policy.jwt is not None:
-        access = AccessRule(
-            namespace=namespace,
-            route=name,
-            version=policy.token_version,
-            is_private=policy.is_private,
-            callers=policy.callers,
-            jwt=policy.jwt,
-        )
     return Site(
         route=facts.key,
         namespace=namespace,
@@ -153,7 +183,21 @@ def _site(
         bounds=tuple(bounds),
         tags=tags,
         policy=policy,
-        access=access,
+        access=access_of(policy, namespace, name),
+    )
+
+
+def access_of(policy: RoutePolicy, namespace: str, name: str) -> AccessRule | None:
+    """The access rule of a route's policy; None if the route is open to all."""
+    if not policy.is_private and policy.callers is None and policy.jwt is None:
+        return None
+    return AccessRule(
+        namespace=namespace,
+        route=name,
+        version=policy.token_version,
+        is_private=policy.is_private,
+        callers=policy.callers,
+        jwt=policy.jwt,
     )
 
 
@@ -208,6 +252,11 @@ class DomainTargets:
         if isinstance(after, str):
             self._owners[host.lower()] = after
         return before != after
+
+    @property
+    def claims(self) -> dict[str, str]:
+        """The namespace that has claimed each host."""
+        return dict(self._owners)
 
     def hosts(self, rules: HostRules) -> dict[str, str]:
         """The cluster-local host that each host leads to."""

@@ -7,7 +7,8 @@ cluster resolvers allow; the public listener serves no such name. A Gateway that
 headers and keeps the client's host. These headers count on the inner listener only, where any client may address any revision by
 its host. The site of a revision is as private as the routes that lead to it.
 
-If two routes claim one host, the older claim wins; the other takes over when the older one is removed.
+If two routes claim one host, the older claim wins; the other takes over when the older one is removed. A table of hosts with
+paths and headers stands beside the routes (``hosttable.py``): it has what no route has, and paths of its own namespace's routes.
 """
 
 import bisect
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from serving.activator.routing.hostclaims import HostClaim, ServedRoute, claims_of
+from serving.activator.routing.hosttable import HeaderValues, HostRule, HostTable
 from serving.activator.routing.sites import INNER_DOMAIN, AccessRule, Listener, Site
 from serving.core.model.knative import RevisionKey
 
@@ -24,12 +26,13 @@ _SHORT_PARTS = 2
 # Later than any time that the API writes: a route always takes precedence over a revision of that name.
 _AFTER_ALL = "~"
 _REVISION = ":revision"
+_NO_CLAIMS: Mapping[str, str] = {}
 
 
 class Routes:
     """All claims, and the winning claim of each host. The cost of a change grows with the hosts of one route."""
 
-    __slots__ = ("_claims", "_claims_of", "_digests", "_domains", "_private", "_sites", "turn")
+    __slots__ = ("_claims", "_claims_of", "_digests", "_domains", "_private", "_sites", "_table", "turn")
 
     def __init__(self) -> None:
         self._claims: dict[tuple[Listener, str], list[HostClaim]] = {}
@@ -37,6 +40,7 @@ class Routes:
         self._digests: dict[str, str] = {}
         self._sites: dict[Listener, dict[str, Site]] = {listener: {} for listener in Listener}
         self._domains: Mapping[str, str] = {}
+        self._table = HostTable()
         # The private routes that lead to a revision, by name: its own host is as private as they are.
         self._private: dict[RevisionKey, dict[str, AccessRule]] = {}
         self.turn = 0
@@ -65,10 +69,19 @@ class Routes:
         """Remove a revision."""
         self.remove(_of_revision(key))
 
-    def set_domains(self, targets: Mapping[str, str]) -> None:
-        """Replace all domain mappings: the cluster-local host that each mapped host leads to."""
+    def set_domains(self, targets: Mapping[str, str], claims: Mapping[str, str] = _NO_CLAIMS) -> None:
+        """Replace all domain mappings, and the namespace that has claimed each host.
+
+        ``targets`` has the cluster-local host that each mapped host leads to.
+        """
         self._domains = targets
+        self._table.claims = claims
         self.turn += 1
+
+    def set_rules(self, owner: str, rules: Sequence[HostRule]) -> None:
+        """Replace the rules of an owner in the table of hosts; none removes it."""
+        if self._table.set(owner, rules):
+            self.turn += 1
 
     def _set(self, route: str, claims: list[HostClaim]) -> None:
         self.remove(route)
@@ -89,11 +102,17 @@ class Routes:
                 self._private.get(revision, {}).pop(key, None)
 
     def find(
-        self, listener: Listener, host: str, *, named: tuple[Sequence[bytes], Sequence[bytes]] | None = None
+        self,
+        listener: Listener,
+        host: str,
+        *,
+        named: tuple[Sequence[bytes], Sequence[bytes]] | None = None,
+        target: bytes = b"/",
+        values: HeaderValues = lambda _: (),
     ) -> Site | None:
         """The site of a Host header, whatever its case, port and final dot. None if no service has it.
 
-        ``named`` are the values of Knative-Serving-Namespace and Knative-Serving-Revision. On the inner listener they take
+        ``target`` and ``values`` of headers choose among sites that share a host. ``named`` are the values of Knative-Serving-Namespace and Knative-Serving-Revision. On the inner listener they take
         precedence over the host if each has one value, unless the route itself selects by session or header.
         """
         if named is not None and listener is Listener.INNER and len(named[0]) == len(named[1]) == 1:
@@ -101,7 +120,21 @@ class Routes:
             return self._chooser(host, key) or self._guarded(self._find_revision(key))
         sites = self._sites[listener]
         site = sites.get(host) or sites.get(_bare(host)) or sites.get(_whole(_bare(host)))
-        return self._guarded(site or self._find_domain(_bare(host)))
+        site = self._guarded(site or self._find_domain(_bare(host)))
+        if not self._table:
+            return site
+        return self._find_rule(listener, _bare(host), target=target, values=values, site=site)
+
+    def _find_rule(
+        self, listener: Listener, host: str, *, target: bytes, values: HeaderValues, site: Site | None
+    ) -> Site | None:
+        """The site of the table of hosts, where no route has the host or one of the same namespace shares it."""
+        rule = self._table.find(listener, host, target=target, values=values)
+        if rule is None and listener is Listener.INNER and (whole := _whole(host)):
+            rule = self._table.find(listener, whole, target=target, values=values)
+        if rule is None or (site is not None and (rule.is_whole_host or rule.site.namespace != site.namespace)):
+            return site
+        return rule.site
 
     def _chooser(self, host: str, key: RevisionKey) -> Site | None:
         """The site of a host forwarded by a Gateway, if it routes to the revision and has its own routing rules."""

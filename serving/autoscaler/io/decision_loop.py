@@ -32,6 +32,7 @@ from serving.autoscaler.writer import (
 from serving.core.model.errors import ClusterError, InvalidValue
 from serving.core.model.knative import (
     ANTICIPATED_PODS_ANNOTATION,
+    CONTESTED_ANNOTATION,
     LEARNT_ANNOTATION,
     LEARNT_TARGET_ANNOTATION,
     POLICY_FAILURE_ANNOTATION,
@@ -264,16 +265,26 @@ class DecisionLoop:
         learnt_target = scaler.target.due_save(outcome.at_s)
         if learnt_target is not None:
             self._queue_save(key, LEARNT_TARGET_ANNOTATION, learnt_target)
-        shortage = shortage_of(outcome.inputs.allowance)
-        if entry.revision is not None and shortage != entry.revision.shortage:
-            self._queue_save(key, SHORTAGE_ANNOTATION, shortage or None)
-        if entry.revision is not None and scaler.policy.failure != entry.revision.policy_failure:
-            self._queue_save(key, POLICY_FAILURE_ANNOTATION, scaler.policy.failure or None)
+        self._queue_sentences(key, entry, outcome)
         publication = self._publication(entry, outcome, at_wall_s=at_wall_s)
         if publication is not None:
             pods = publication.pods
             self._queue_save(key, ANTICIPATED_PODS_ANNOTATION, None if pods is None else pods.text())
         return outcome
+
+    def _queue_sentences(self, key: RevisionKey, entry: RevisionEntry, outcome: ScalerOutcome) -> None:
+        """Save changed problems of a revision; the controller makes conditions of them."""
+        revision, scaler = entry.revision, entry.scaler
+        if revision is None or scaler is None:
+            return
+        sentences = {
+            SHORTAGE_ANNOTATION: (shortage_of(outcome.inputs.allowance), revision.shortage),
+            POLICY_FAILURE_ANNOTATION: (scaler.policy.failure, revision.policy_failure),
+            CONTESTED_ANNOTATION: (entry.rivals.sentence(outcome.at_s), revision.contested),
+        }
+        for annotation, (sentence, written) in sentences.items():
+            if sentence != written:
+                self._queue_save(key, annotation, sentence or None)
 
     def _allow(self, key: RevisionKey, entry: RevisionEntry, demand: BudgetDemand) -> Allowance | None:
         """The pods that the memory of the machine and budgets leave; of two the fewer."""
@@ -322,7 +333,7 @@ class DecisionLoop:
         entry = self._watch.entries.get(key)
         if entry is None or entry.scaler is None:
             return ()
-        return cost_changes(self._watch.ready_pods(key), entry.scaler.pods, victim_count=victim_count)
+        return cost_changes(self._watch.ready_pods(key), entry.scaler.pod_reports, victim_count=victim_count)
 
     def _learn(self, key: RevisionKey, learned: Learned) -> None:
         entry = self._watch.entries.get(key)

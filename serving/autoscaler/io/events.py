@@ -9,7 +9,8 @@ import msgspec
 from serving.autoscaler.io.sharing import Sharing
 from serving.core.model.errors import AlreadyExists, ClusterError
 from serving.core.model.event import OOM_KILLED_REASON, SCALED_REASON, About, EventText, new_event
-from serving.core.model.knative import SERVING_API_VERSION
+from serving.core.model.knative import OWN_API_VERSION, SERVING_API_VERSION
+from serving.core.model.scaledworkload import KIND
 from serving.core.scaling.revision import Group, ScaledPod, ScaledRevision, group_of
 from serving.net.aio.clock import now_s, stamp
 from serving.net.cluster.kinds import EVENT
@@ -74,8 +75,8 @@ def scale_event(
     """The Event of one change of scale, or of another ``reason``; ``now`` is the time as the API writes it."""
     namespace, name = revision.key
     of = About(
-        api_version=SERVING_API_VERSION,
-        kind="Revision",
+        api_version=OWN_API_VERSION if revision.is_workload else SERVING_API_VERSION,
+        kind=KIND if revision.is_workload else "Revision",
         namespace=namespace,
         name=name,
         uid=revision.uid,

@@ -17,7 +17,14 @@ from serving.core.model.objects import Object
 from serving.core.scaling.decision.view import ScalerView
 from serving.core.scaling.kpa.merge import Proposal
 from serving.core.scaling.policies.engine import Requests, Triggers
-from serving.core.scaling.policies.index import PolicyKey, policy_of
+from serving.core.scaling.policies.index import (
+    PolicyKey,
+    ScalingPolicyView,
+    is_of_workload,
+    policy_name_of,
+    policy_of,
+    schedules_as_policy,
+)
 from serving.core.scaling.policies.scalingpolicy import TargetRef
 from serving.core.scaling.policies.triggertypes import ContainerUse, ObservedPods
 from serving.core.scaling.policies.usage import Usages, container_uses, observed_pods, requests_of
@@ -26,7 +33,7 @@ from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.net.aio.clock import now_s, stamp, wall_s
 from serving.net.aio.periodic import next_beat
 from serving.net.aio.supervise import supervise
-from serving.net.cluster.kinds import POD_METRICS, SCALING_POLICY
+from serving.net.cluster.kinds import POD_METRICS, SCALED_WORKLOAD, SCALING_POLICY
 from serving.net.cluster.port import Cluster, EventType
 from serving.net.cluster.reflector import CacheChange, Reflector
 from serving.net.cluster.schedules import schedule_problems, schedule_state
@@ -73,6 +80,7 @@ class PolicyClient:
         )
         self.usages = Usages()
         self.policies = Reflector(cluster, SCALING_POLICY, on_change=self._changed)
+        self._workloads = Reflector(cluster, SCALED_WORKLOAD, on_change=self._workload_changed)
         self.status_write_count = 0
         self.failure_count = 0
         self._cluster = cluster
@@ -122,14 +130,26 @@ class PolicyClient:
         """Work until cancelled."""
         async with supervise() as group:
             group.start(self.policies.run(), name="autoscaler policies")
+            group.start(self._workloads.run(), name="autoscaler schedules of workloads")
             group.start(self._statuses.run(1, self._write_status), name="autoscaler policy status")
             group.start(self._follow_usage(), name="autoscaler usage")
 
     def _changed(self, change: CacheChange) -> None:
         policy = None if change.type is EventType.DELETED else policy_of(change.new, schedule_problems)
+        self._set_policy(change, change.key, policy)
+
+    def _workload_changed(self, change: CacheChange) -> None:
+        """Take the schedules of a ScaledWorkload as a policy of their own; its condition ScalingValid says what is wrong with them."""
+        body = None if change.type is EventType.DELETED else schedules_as_policy(change.new)
+        policy = None if body is None else policy_of(body, schedule_problems)
+        key = (change.key[0], policy_name_of(change.key[1]))
+        if policy is not None or self.triggers.target(key) is not None:
+            self._set_policy(change, key, policy)
+
+    def _set_policy(self, change: CacheChange, key: PolicyKey, policy: ScalingPolicyView | None) -> None:
         if policy is None:
-            self._written.pop(change.key, None)
-            self.triggers.drop_policy(change.key)
+            self._written.pop(key, None)
+            self.triggers.drop_policy(key)
         else:
             is_ours = self._sharing.is_ours(self._group_of(policy.key[0], policy.target))
             self.triggers.take_policy(policy, is_ours=is_ours)
@@ -138,6 +158,8 @@ class PolicyClient:
 
     def _queue_status(self, key: PolicyKey) -> None:
         """Queue a status write: once all revisions are decided on, a policy's target is known to exist or not."""
+        if is_of_workload(key[1]):
+            return
         is_followed = self.triggers.is_followed(key)
         self._statuses.add_after(
             key, _CHANGE_LAG_S if is_followed else self._settings.decision_period_s + _CHANGE_LAG_S

@@ -1,19 +1,28 @@
 """Watches revisions, and keeps one entry for each.
 
-``RevisionWatch`` follows Revisions, their Deployments, Pods and public EndpointSlices. It stores the observed state of each
-revision, and calls its listener on changes. It decides nothing.
+``RevisionWatch`` follows Revisions, their Deployments, Pods and public EndpointSlices, and ScaledWorkloads with theirs
+(``workload_watch``). It stores the observed state of each revision, and calls its listener on changes. It decides nothing.
 """
 
 from collections.abc import Coroutine, Iterator
 from typing import Any, Protocol
 
 from serving.autoscaler.entry import RevisionEntry
+from serving.autoscaler.io.workload_watch import WorkloadWatch
 from serving.core.model.knative import REVISION_LABEL, RevisionKey, ServingState
 from serving.core.model.objects import Object, is_older_version
 from serving.core.model.quantity import Resources
 from serving.core.scaling.decision.path import PUBLIC_SLICES, public_slice_of
 from serving.core.scaling.policies.usage import Usages, requests_of
-from serving.core.scaling.revision import ScaledPod, ScaledRevision, deployment_of, pod_of, revision_of
+from serving.core.scaling.revision import (
+    ScaledDeployment,
+    ScaledPod,
+    ScaledRevision,
+    deployment_of,
+    pod_of,
+    revision_of,
+    workload_of,
+)
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.net.aio.clock import now_s
 from serving.net.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, REVISION
@@ -55,6 +64,7 @@ class RevisionWatch:
         self._pods = Reflector(cluster, POD, label_selector=REVISION_LABEL, on_change=self._pod_changed)
         slices = Reflector(cluster, ENDPOINT_SLICE, label_selector=PUBLIC_SLICES, on_change=self._slice_changed)
         self._reflectors = (self._revisions, deployments, self._pods, slices)
+        self._workloads = WorkloadWatch(cluster, settings=settings, sink=self)
 
     @property
     def scaled_count(self) -> int:
@@ -65,25 +75,30 @@ class RevisionWatch:
         """The watch tasks: names, and coroutines that run until cancelled."""
         for reflector in self._reflectors:
             yield f"autoscaler {reflector.kind.plural}", reflector.run()
+        yield from self._workloads.jobs()
 
     async def synced(self) -> None:
         """Wait until all kinds have been listed once."""
         for reflector in self._reflectors:
             await reflector.synced.wait()
+        await self._workloads.synced()
 
     def reconfigure(self, settings: AutoscalerSettings) -> None:
         """Resolve all revisions from these settings, soon."""
         self._settings = settings
         self._revisions.repeat_all()
+        self._workloads.reconfigure(settings)
 
     def pod(self, namespace: str, name: str) -> Object | None:
-        """The last observed state of a pod of a revision."""
-        return self._pods.cache.get((namespace, name))
+        """The last observed state of a pod of a revision or workload."""
+        return self._pods.cache.get((namespace, name)) or self._workloads.pod(namespace, name)
 
     def ready_pods(self, key: RevisionKey) -> Iterator[ScaledPod]:
         """The ready pods of a revision, by name."""
         entry = self.entries.get(key)
-        if entry is not None:
+        if entry is not None and entry.revision is not None and entry.revision.is_workload:
+            yield from self._workloads.ready_pods(key, entry.ready_names)
+        elif entry is not None:
             yield from entry.ready_pods(key[0], self._pods.cache)
 
     def requests(self, key: RevisionKey) -> dict[str, Resources]:
@@ -105,14 +120,23 @@ class RevisionWatch:
 
     def written(self, key: RevisionKey, resource: Object) -> None:
         """Store the Revision returned by a write; one of another uid is ignored."""
-        entry, revision = self.entries.get(key), revision_of(resource, self._settings)
+        entry = self.entries.get(key)
+        is_workload = entry is not None and entry.revision is not None and entry.revision.is_workload
+        revision = (workload_of if is_workload else revision_of)(resource, self._settings)
         if entry is None or revision is None or entry.revision is None or entry.revision.uid != revision.uid:
             return
         self._apply(key, entry, revision)
 
     def _revision_changed(self, change: CacheChange) -> None:
-        key = change.key
-        revision = None if change.type is EventType.DELETED else revision_of(change.new, self._settings)
+        is_gone = change.type is EventType.DELETED
+        self.set_revision(change.key, None if is_gone else revision_of(change.new, self._settings))
+
+    def is_taken(self, key: RevisionKey) -> bool:
+        """Whether a Revision has a key; a ScaledWorkload of that name is not scaled."""
+        return key in self._revisions.cache
+
+    def set_revision(self, key: RevisionKey, revision: ScaledRevision | None) -> None:
+        """Store the present state of a revision or workload; None if it is gone, or not scaled here."""
         entry = self._entry(key)
         if revision is None or (entry.revision is not None and entry.revision.uid != revision.uid):
             self._stop(key, entry)
@@ -138,7 +162,8 @@ class RevisionWatch:
         was_reserved = before is not None and before.serving_state is ServingState.RESERVE
         entry.is_woken = entry.is_woken or (was_reserved and revision.serving_state is ServingState.ACTIVE)
         if entry.scaler is None:
-            self._listener.complete(key, entry, is_restart=before is not None)
+            # A workload had a scale before it was given to this autoscaler.
+            self._listener.complete(key, entry, is_restart=before is not None or revision.is_workload)
             return
         entry.scaler.update(revision, now_s())
         if before is None or (before.serving_state, before.spec) != (revision.serving_state, revision.spec):
@@ -146,10 +171,13 @@ class RevisionWatch:
 
     def _deployment_changed(self, change: CacheChange) -> None:
         deployment = deployment_of(change.new)
-        if deployment is None:
-            return
+        if deployment is not None:
+            self.set_deployment(deployment, is_gone=change.type is EventType.DELETED)
+
+    def set_deployment(self, deployment: ScaledDeployment, *, is_gone: bool) -> None:
+        """Store the present state of a revision's Deployment, or of a workload's target."""
         entry = self._entry(deployment.key)
-        if change.type is EventType.DELETED:
+        if is_gone:
             if entry.deployment is not None and entry.deployment.name == deployment.name:
                 entry.deployment = None
                 self._drop_if_empty(deployment.key, entry)
@@ -158,19 +186,21 @@ class RevisionWatch:
             deployment.resource_version, entry.deployment.resource_version
         ):
             return
-        before, entry.deployment = entry.deployment, deployment
+        has_changed = entry.set_deployment(deployment, now_s())
         if entry.scaler is None:
-            self._listener.complete(deployment.key, entry, is_restart=False)
-        elif before is None or before.replica_count != deployment.replica_count:
+            self._listener.complete(deployment.key, entry, is_restart=deployment.target is not None)
+        elif has_changed:
             self._listener.changed(deployment.key)
 
     def _pod_changed(self, change: CacheChange) -> None:
         pod = pod_of(change.new)
-        if pod is None:
-            return
+        if pod is not None:
+            self.set_pod(pod, is_gone=change.type is EventType.DELETED)
+
+    def set_pod(self, pod: ScaledPod, *, is_gone: bool) -> None:
+        """Store the present state of a pod of a revision or workload."""
         entry = self._entry(pod.key)
         was_ready = pod.name in entry.ready_names
-        is_gone = change.type is EventType.DELETED
         is_ready = pod.is_ready and not is_gone
         is_killed = entry.take_pod(pod, now_s(), is_gone=is_gone)
         if is_killed and entry.scaler is not None and entry.revision is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from serving.core.model.errors import ClusterError, Conflict, NotFound
+from serving.core.model.errors import ClusterError, Conflict, NotFound, Unsupported
 from serving.core.model.knative import (
     ANTICIPATED_PODS_ANNOTATION,
     LEARNT_ANNOTATION,
@@ -22,10 +22,11 @@ from serving.core.model.knative import (
     TrafficPath,
 )
 from serving.core.model.objects import Object
+from serving.core.model.scaledworkload import WorkloadTarget, serving_state_patch
 from serving.core.scaling.revision import ScaledDeployment, ScaledRevision
 from serving.net.aio.mutualtls import PeerTls, open_tls
 from serving.net.aio.supervise import supervise
-from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION
+from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION, SCALED_WORKLOAD, TARGET_KINDS, Kind
 from serving.net.cluster.port import Cluster
 
 _log = logging.getLogger("autoscaler")
@@ -57,6 +58,24 @@ class WriteCounts(msgspec.Struct, kw_only=True):
     anticipated_writes: int = 0
 
 
+def target_kind_of(target: WorkloadTarget | None) -> Kind:
+    """The kind of a target; a Deployment for None. Raises ``Unsupported`` for a kind that is not scaled."""
+    if target is None:
+        return DEPLOYMENT
+    for kind in TARGET_KINDS:
+        if (kind.api_version, kind.name) == (target.api_version, target.kind):
+            return kind
+    raise Unsupported(f"{target.kind} of {target.api_version} is not scaled here")
+
+
+def _kind_of(revision: ScaledRevision) -> Kind:
+    return SCALED_WORKLOAD if revision.is_workload else REVISION
+
+
+def _state_patch(revision: ScaledRevision, state: ServingState) -> Object:
+    return serving_state_patch(state, resource_version=revision.resource_version, is_workload=revision.is_workload)
+
+
 class ScaleClient:
     """Carries out writes. Refusals for reasons not named here are raised."""
 
@@ -66,15 +85,12 @@ class ScaleClient:
 
     async def reserve(self, revision: ScaledRevision) -> tuple[bool, Object | None]:
         """Put a revision into reserve if it is unchanged; return whether it was, and the present object."""
-        patch = {
-            "metadata": {"resourceVersion": revision.resource_version},
-            "spec": {"servingState": ServingState.RESERVE.value},
-        }
+        patch = _state_patch(revision, ServingState.RESERVE)
         try:
-            written = await self._cluster.patch(REVISION, *revision.key, patch=patch)
+            written = await self._cluster.patch(_kind_of(revision), *revision.key, patch=patch)
         except Conflict:
             self.counts.reserve_conflicts += 1
-            return False, await self._cluster.get(REVISION, *revision.key)
+            return False, await self._cluster.get(_kind_of(revision), *revision.key)
         except NotFound:
             return False, None
         self.counts.reserve_writes += 1
@@ -82,12 +98,9 @@ class ScaleClient:
 
     async def wake(self, revision: ScaledRevision) -> Object | None:
         """Take a revision out of reserve if it is unchanged; None if it has changed or is gone."""
-        patch = {
-            "metadata": {"resourceVersion": revision.resource_version},
-            "spec": {"servingState": ServingState.ACTIVE.value},
-        }
+        patch = _state_patch(revision, ServingState.ACTIVE)
         try:
-            written = await self._cluster.patch(REVISION, *revision.key, patch=patch)
+            written = await self._cluster.patch(_kind_of(revision), *revision.key, patch=patch)
         except (Conflict, NotFound):
             return None
         self.counts.wake_writes += 1
@@ -103,7 +116,7 @@ class ScaleClient:
             }
         }
         try:
-            written = await self._cluster.patch(REVISION, *revision.key, patch=patch)
+            written = await self._cluster.patch(_kind_of(revision), *revision.key, patch=patch)
         except (Conflict, NotFound):
             return None
         self.counts.path_writes += 1
@@ -113,7 +126,7 @@ class ScaleClient:
         """Write annotations of a revision, and remove those set to None; None if it is gone."""
         patch = {"metadata": {"uid": revision.uid, "annotations": dict(notes)}}
         try:
-            written = await self._cluster.patch(REVISION, *revision.key, patch=patch)
+            written = await self._cluster.patch(_kind_of(revision), *revision.key, patch=patch)
         except (Conflict, NotFound):
             return None
         self.counts.learnt_writes += LEARNT_ANNOTATION in notes
@@ -122,22 +135,22 @@ class ScaleClient:
         return written
 
     async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:
-        """Set a Deployment's scale if it is unchanged; the new version, None if it has changed or is gone.
+        """Set the scale of a Deployment or target if it is unchanged; the new version, None if it has changed or is gone.
 
-        A Deployment also changes with each pod that becomes ready; after such a change the write is retried.
+        It also changes with each pod that becomes ready; after such a change the write is retried.
         """
-        namespace, name = deployment.key[0], deployment.name
+        namespace, name, kind = deployment.key[0], deployment.name, target_kind_of(deployment.target)
         version = deployment.resource_version
         for _ in range(_SCALE_ATTEMPTS):
             patch = {"metadata": {"resourceVersion": version}, "spec": {"replicas": count}}
             try:
-                written = await self._cluster.patch(DEPLOYMENT, namespace, name, patch=patch, subresource="scale")
+                written = await self._cluster.patch(kind, namespace, name, patch=patch, subresource="scale")
                 break
             except NotFound:
                 return None
             except Conflict:
                 self.counts.scale_conflicts += 1
-                present = await self._cluster.get(DEPLOYMENT, namespace, name, subresource="scale")
+                present = await self._cluster.get(kind, namespace, name, subresource="scale")
                 if int(present["spec"].get("replicas") or 0) != deployment.replica_count:
                     # Another client has scaled it; the watch brings that, and another decision.
                     return None

@@ -172,6 +172,7 @@ class ActivatorSender(Sender):
                 request_count=reported.request_count,
                 window_concurrency=reported.window_concurrency,
                 window_request_count=reported.window_request_count,
+                pod_loads=reported.pod_loads,
             )
             self._record((reported.namespace, reported.revision), stat, StatSource.ACTIVATOR)
 

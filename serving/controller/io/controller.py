@@ -13,12 +13,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from serving.controller.cache import ControllerCache, activator_pages
+from serving.controller.cache import ControllerCache, activator_pages, holder_of
 from serving.controller.decide import decide
 from serving.controller.io.plan_writer import NoteWriter, PlanWriter
 from serving.controller.io.rollout_watcher import RolloutWatcher
 from serving.controller.io.route_prober import RouteProber
 from serving.controller.io.sources import CacheSources, settings_notes
+from serving.controller.io.workload_writer import WorkloadWriter
 from serving.controller.revisions.concurrency import ConcurrencyLimit
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.values.writes import Note, WaitingWrites, WorkKey, text_of
@@ -90,6 +91,13 @@ class Controller:
         self._sources = CacheSources(
             cluster, self._cache, settings=self._settings, wake=self._wake_of, note=self._events.enqueue
         )
+        self._workloads = WorkloadWriter(
+            cluster,
+            settings=self._settings,
+            scaling=self._scaling,
+            is_revision=lambda key: self._cache.get(kinds.REVISION, key) is not None,
+            holder=functools.partial(holder_of, self._cache),
+        )
         self._writer = PlanWriter(cluster, self._cache, wake=self._wake, on_call=self._note_call)
 
     @property
@@ -115,6 +123,7 @@ class Controller:
             self._settings = settings
             self._scaling = scaling
             self._wake(self._cache.reconfigure(settings, scaling, proxy))
+            self._workloads.reconfigure(settings, scaling)
 
     def report(self, note: Note) -> None:
         """Write an Event that belongs to no plan."""
@@ -137,6 +146,7 @@ class Controller:
                 group.start(self._reconcile(), name="controller-work"),
                 group.start(self._events.run(), name="controller-events"),
                 group.start(self._wake_crowds(), name="controller-crowds"),
+                group.start(self._workloads.run(), name="controller-workloads"),
             ]
             await every(self._settings.resync_period_s, self._resync, stop=stop, on_error=_log_resync)
             for task in tasks:

@@ -73,6 +73,10 @@ ROLLOUT_ANNOTATION = "networking.internal.knative.dev/rollout"
 METRIC_ANNOTATION = f"{AUTOSCALING_GROUP}/metric"
 CLASS_ANNOTATION = f"{AUTOSCALING_GROUP}/class"
 WINDOW_ANNOTATION = f"{AUTOSCALING_GROUP}/window"
+MIN_SCALE_ANNOTATION = f"{AUTOSCALING_GROUP}/min-scale"
+MAX_SCALE_ANNOTATION = f"{AUTOSCALING_GROUP}/max-scale"
+REQUEST_TARGET_ANNOTATION = f"{AUTOSCALING_GROUP}/target"
+SCALE_DOWN_DELAY_ANNOTATION = f"{AUTOSCALING_GROUP}/scale-down-delay"
 
 # Annotations that Kubernetes defines.
 LAST_APPLIED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
@@ -115,6 +119,8 @@ SHORTAGE_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/shortage"
 """On a revision: why a budget is too small for it, written by the autoscaler only; the condition WithinBudget."""
 POLICY_FAILURE_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/policy-failure"
 """On a revision: why Knative's policy decides in place of its own, written by the autoscaler only; the condition PolicyInForce."""
+CONTESTED_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/contested"
+"""On a ScaledWorkload: who else sets its scale, written by the autoscaler only; the condition ScaledAlone."""
 ANTICIPATED_PODS_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/anticipated-pods"
 """Pods expected within the boot time of a node (``core/model/anticipation.py``), written by the autoscaler."""
 CLAIMED_TAGS_ANNOTATION = f"{OWN_GROUP}/claimed-tags"
@@ -150,6 +156,10 @@ SESSION_AFFINITY_ANNOTATION = f"{OWN_GROUP}/session-affinity"
 """On a Service or Route: "cookie" or "header:X-User" keeps the requests of a session on one pod."""
 NODE_GROUP_STATE_ANNOTATION = f"{OWN_GROUP}/node-group-state"
 """On a NodeGroup: its scale lock and failure breaker, by the daemon. The journal of one machine keeps metadata and no status."""
+SERVING_STATE_ANNOTATION = f"{OWN_GROUP}/serving-state"
+"""On a ScaledWorkload, written by activator and autoscaler only: its ``ServingState``. A Revision has it in its spec."""
+PATHS_ANNOTATION = f"{OWN_GROUP}/paths"
+"""On a Service or Route: further hosts, alone or with a path, as "shop.example.com/api, *.example.com"."""
 PLACEHOLDER_PAGE_ANNOTATION = f"{OWN_GROUP}/placeholder-page"
 """On a Service or Route: "true" shows browsers a page that reloads itself while a pod starts."""
 START_EVENTS_ANNOTATION = f"{OWN_GROUP}/start-events"
@@ -183,7 +193,7 @@ SNAPSHOT_ANNOTATION = f"{OWN_GROUP}/snapshot"
 
 REVISION_STATE_ANNOTATIONS = BECAME_READY_ANNOTATIONS | {
     *(ROUTES_ANNOTATION, ROUTING_STATE_MODIFIED_ANNOTATION, SHORTAGE_ANNOTATION, TRAFFIC_PATH_ANNOTATION),
-    *(FAILURE_ANNOTATION, POLICY_FAILURE_ANNOTATION),
+    *(FAILURE_ANNOTATION, POLICY_FAILURE_ANNOTATION, SERVING_STATE_ANNOTATION, CONTESTED_ANNOTATION),
     *(ANTICIPATED_PODS_ANNOTATION, LEARNT_ANNOTATION, LEARNT_TARGET_ANNOTATION, SAVINGS_ANNOTATION),
 }
 """Annotations that daemons write on a running revision. Templates and pods do not have them."""

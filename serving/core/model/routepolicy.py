@@ -23,6 +23,7 @@ from serving.core.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
     JWT_ANNOTATION,
     NAMED_PORT_ANNOTATION,
+    PATHS_ANNOTATION,
     PLACEHOLDER_PAGE_ANNOTATION,
     ROUTE_BY_HEADER_ANNOTATION,
     SESSION_AFFINITY_ANNOTATION,
@@ -33,6 +34,7 @@ from serving.core.model.knative import (
 from serving.core.model.objects import Object, annotations_of, labels_of, nested, uid_of
 from serving.core.model.rollout import tag_splits
 from serving.core.model.routehosts import HostRules, claimed_hosts
+from serving.core.model.scaledworkload import HOSTS_MAX, is_host, is_path
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VERSION = re.compile(r"[0-9A-Za-z._-]{1,63}")
@@ -78,6 +80,13 @@ class TcpPort(msgspec.Struct, frozen=True, kw_only=True, order=True):
     is_tls: bool = False
 
 
+class SharedHost(msgspec.Struct, frozen=True, kw_only=True):
+    """A host that other services may share, exact or a wildcard; ``path`` is the prefix of this one, "/" for all paths."""
+
+    host: str
+    path: str = "/"
+
+
 class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The policy of a route. ``token_version`` is "" for the first token, ``callers`` None where they are not limited; ``problems`` are sentences for an Event."""
 
@@ -91,6 +100,7 @@ class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     has_start_events: bool = False
     tcp_ports: tuple[TcpPort, ...] = ()
     named_port: int = 0
+    shared_hosts: tuple[SharedHost, ...] = ()
     problems: tuple[str, ...] = ()
 
     @property
@@ -140,6 +150,7 @@ def route_policy(annotations: Mapping[str, str]) -> RoutePolicy:
         has_start_events=_flag(annotations, START_EVENTS_ANNOTATION, problems),
         tcp_ports=tcp_ports,
         named_port=_named_port(annotations.get(NAMED_PORT_ANNOTATION, ""), problems),
+        shared_hosts=_shared_hosts(annotations.get(PATHS_ANNOTATION, ""), problems),
         problems=tuple(problems),
     )
     return OPEN_POLICY if policy == OPEN_POLICY else policy
@@ -225,6 +236,20 @@ def _tcp_ports(text: str, problems: list[str]) -> tuple[TcpPort, ...]:
         problems.append(str(ports))
         return ()
     return ports
+
+
+def _shared_hosts(text: str, problems: list[str]) -> tuple[SharedHost, ...]:
+    shared: list[SharedHost] = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        host, _, path = part.partition("/")
+        if not is_host(host) or not is_path(f"/{path}"):
+            expected = "HOST or HOST/PATH, as in shop.example.com/api or *.example.com"
+            problems.append(_problem(PATHS_ANNOTATION, part, expected))
+        elif len(shared) == HOSTS_MAX:
+            problems.append(_problem(PATHS_ANNOTATION, part, f"at most {HOSTS_MAX} hosts"))
+        else:
+            shared.append(SharedHost(host=host, path=f"/{path}"))
+    return tuple(shared)
 
 
 def _named_port(text: str, problems: list[str]) -> int:

@@ -22,6 +22,10 @@ _AMOUNT_MAX = 1e12
 Amount = Annotated[float, msgspec.Meta(ge=0, le=_AMOUNT_MAX)]
 GaugeName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_:][A-Za-z0-9_:.-]{0,62}$")]
 Bins = Annotated[tuple[Amount, ...], msgspec.Meta(max_length=BINS_MAX)]
+POD_LOADS_MAX = 1000
+"""Most pods of a ScaledWorkload whose requests an activator reports."""
+
+PodLoads = Annotated[Mapping[str, Amount], msgspec.Meta(max_length=POD_LOADS_MAX)]
 Gauges = Annotated[Mapping[GaugeName, Amount], msgspec.Meta(max_length=GAUGES_MAX)]
 
 
@@ -40,7 +44,8 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     Both add up to the present load. The ``window_`` pair is added to the mean of the second instead; None: the same.
 
     ``is_dormant`` says that the pod's app sleeps: its next report comes when it has woken, and until then it has no load. Its last request
-    ended ``idle_s`` seconds before the report. ``unfrozen`` is why its processes run all the same; "" if they are frozen. ``is_loading`` asks to keep a pod whose app was never ready yet.
+    ended ``idle_s`` seconds before the report. ``pod_loads`` are the requests of an activator in each pod of a ScaledWorkload, which reports
+    nothing itself. ``unfrozen`` is why its processes run all the same; "" if they are frozen. ``is_loading`` asks to keep a pod whose app was never ready yet.
     """
 
     pod: str = ""
@@ -58,4 +63,5 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     is_dormant: bool = False
     idle_s: Amount = 0.0
     is_loading: bool = False
+    pod_loads: PodLoads = msgspec.field(default_factory=dict)
     unfrozen: Annotated[str, msgspec.Meta(max_length=UNFROZEN_MAX)] = ""

@@ -17,6 +17,7 @@ from serving.core.model.knative import (
     BECAME_READY_ANNOTATIONS,
     CONDITION_DORMANT,
     CONFIGURATION_LABEL,
+    CONTESTED_ANNOTATION,
     LEARNT_ANNOTATION,
     LEARNT_TARGET_ANNOTATION,
     POD_DELETION_COST_ANNOTATION,
@@ -25,6 +26,7 @@ from serving.core.model.knative import (
     ROUTING_STATE_LABEL,
     SAVINGS_ANNOTATION,
     SERVICE_LABEL,
+    SERVING_STATE_ANNOTATION,
     SHORTAGE_ANNOTATION,
     TRAFFIC_PATH_ANNOTATION,
     RevisionKey,
@@ -32,8 +34,9 @@ from serving.core.model.knative import (
     TargetMode,
     TrafficPath,
 )
-from serving.core.model.objects import key_of
+from serving.core.model.objects import Object, annotations_of, key_of
 from serving.core.model.quantity import MEMORY_ASSUMED_BYTES, Resources, resources_of
+from serving.core.model.scaledworkload import SCALED_ALONE, WorkloadTarget, as_revision
 from serving.core.scaling.resolve import resolve_annotations
 from serving.core.scaling.spec import ScalingSpec
 from serving.core.settings.autoscaler import CLASSIC_CLASS, KPA_CLASS, AutoscalerSettings
@@ -124,6 +127,18 @@ class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
     container: ServingContainer = ServingContainer()
     """The container that takes requests, and its limits; without name or limits where the revision has none."""
 
+    is_workload: bool = False
+    """Whether it is a ScaledWorkload: activators alone report its load."""
+
+    has_state: bool = True
+    """Whether its serving state was ever written. A new ScaledWorkload has none: it rests while its target is at zero."""
+
+    is_contested: bool = False
+    """Whether another controller scales the target of a ScaledWorkload."""
+
+    contested: str = ""
+    """Who else sets the scale of the target, as written last; "" for none."""
+
     @property
     def depends_on_usage(self) -> bool:
         """Whether measurements of cpu and memory may change its target. Protection acts within limits only."""
@@ -133,13 +148,15 @@ class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScaledDeployment(msgspec.Struct, frozen=True, kw_only=True):
-    """The Deployment of a revision. ``replica_count`` is its scale; unset means 1."""
+    """The Deployment of a revision, or the target of a ScaledWorkload. ``replica_count`` is its scale; unset means 1."""
 
     name: str
     key: RevisionKey
     revision_uid: str
     replica_count: int
     resource_version: str
+    target: WorkloadTarget | None = None
+    """The target of a ScaledWorkload; None for the Deployment of a revision."""
 
 
 class Trouble(enum.StrEnum):
@@ -208,8 +225,40 @@ def revision_of(resource: Mapping[str, Any], settings: AutoscalerSettings) -> Sc
         learnt_target=annotations.get(LEARNT_TARGET_ANNOTATION, ""),
         shortage=annotations.get(SHORTAGE_ANNOTATION, ""),
         policy_failure=annotations.get(POLICY_FAILURE_ANNOTATION, ""),
+        contested=annotations.get(CONTESTED_ANNOTATION, ""),
         pod_bytes=memory_of(spec.get("containers") or ()),
         container=serving_container(spec.get("containers") or ()),
+    )
+
+
+def workload_of(resource: Object, settings: AutoscalerSettings) -> ScaledRevision | None:
+    """Read a ScaledWorkload as the revision that it is to the autoscaler. Raises ``SettingsError`` if it cannot be read.
+
+    It ran before anybody scaled it, so no initial scale is due, and no condition of it says that its pods failed.
+    """
+    revision = revision_of(as_revision(resource), settings)
+    if revision is None:
+        return None
+    is_contested = _has_status(resource, SCALED_ALONE, "False")
+    return msgspec.structs.replace(
+        revision,
+        is_workload=True,
+        was_ready=True,
+        is_contested=is_contested,
+        has_state=SERVING_STATE_ANNOTATION in annotations_of(resource),
+    )
+
+
+def target_of(resource: Object, key: RevisionKey, target: WorkloadTarget, *, uid: str) -> ScaledDeployment:
+    """Read the target of a ScaledWorkload with this key and uid: any object with ``spec.replicas``."""
+    replicas = (resource.get("spec") or {}).get("replicas")
+    return ScaledDeployment(
+        name=target.name,
+        key=key,
+        revision_uid=uid,
+        replica_count=1 if replicas is None else int(replicas),
+        resource_version=resource["metadata"].get("resourceVersion", ""),
+        target=target,
     )
 
 
@@ -234,10 +283,10 @@ def deployment_of(resource: Mapping[str, Any]) -> ScaledDeployment | None:
     )
 
 
-def pod_of(resource: Mapping[str, Any]) -> ScaledPod | None:
-    """Read a Pod of a revision; None for any other."""
+def pod_of(resource: Mapping[str, Any], *, workload: str | None = None) -> ScaledPod | None:
+    """Read a Pod of a revision, by its label, or of a ScaledWorkload; None for any other."""
     metadata = resource["metadata"]
-    revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
+    revision = workload or (metadata.get("labels") or {}).get(REVISION_LABEL)
     if revision is None:
         return None
     is_ending = bool(metadata.get("deletionTimestamp"))

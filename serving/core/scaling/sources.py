@@ -63,6 +63,17 @@ class Sources:
         return dict(self._pods)
 
     @property
+    def pod_loads(self) -> dict[str, float]:
+        """The requests in each pod of a ScaledWorkload, by the last report of each activator."""
+        loads: dict[str, float] = {}
+        for reports in self._activators.values():
+            # A poke names no pods.
+            named = next((stat.pod_loads for stat in reversed(reports) if stat.pod_loads), {})
+            for pod, load in named.items():
+                loads[pod] = loads.get(pod, 0.0) + load
+        return loads
+
+    @property
     def is_silent(self) -> bool:
         """Whether no source has a report that still counts, as of the last call."""
         return not self._pods and not self._activators
@@ -82,6 +93,7 @@ class Sources:
                 request_count=last.request_count + stat.request_count,
                 window_concurrency=_window_concurrency((last, stat)),
                 window_request_count=_window_requests((last, stat)),
+                pod_loads=stat.pod_loads or last.pod_loads,
             )
         reports.append(stat)
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from serving.controller.revisions.defaults import fields_not_allowed
-from serving.core.model.errors import Invalid, Problem
+from serving.core.model.errors import Invalid, Problem, SettingsError
 from serving.core.model.knative import (
     CREATOR_ANNOTATION,
     LAST_MODIFIER_ANNOTATION,
@@ -25,6 +25,7 @@ from serving.core.model.knative import (
 from serving.core.model.objects import Object, annotations_of, name_of, namespace_of, nested, with_kubernetes_scheme
 from serving.core.model.ports import CONTAINER_PORT
 from serving.core.model.routepolicy import read_tcp_ports
+from serving.core.model.scaledworkload import ScaledWorkloadSpec
 from serving.core.scaling.policies.scalingpolicy import ScalingPolicySpec, check_scaling_policy
 from serving.core.scaling.policies.triggertypes import REGISTRY
 from serving.core.settings.annotations import read_annotations, read_rollout_check_of, read_rollout_duration
@@ -49,6 +50,7 @@ from serving.net.cluster.kinds import (
     POD,
     REVISION,
     ROUTE,
+    SCALED_WORKLOAD,
     SCALING_POLICY,
     SECRET,
     SERVING_SERVICE,
@@ -132,6 +134,11 @@ def own_problems(kind: Kind, whole: Object) -> Iterator[Problem]:
         yield from _policy_problems(whole.get("spec") or {})
     if kind == DOMAIN_MAPPING:
         yield from _namespace_problems(whole)
+    if kind == SCALED_WORKLOAD:
+        try:
+            ScaledWorkloadSpec.from_object(whole)
+        except SettingsError as error:
+            yield from error.problems
 
 
 def _policy_problems(spec: object) -> Iterator[Problem]:

@@ -32,6 +32,7 @@ from serving.net.cluster.kinds import (
     POD_DISRUPTION_BUDGET,
     REVISION,
     ROUTE,
+    SCALED_WORKLOAD,
     SCALING_POLICY,
     SECRET,
     SERVICE,
@@ -45,7 +46,7 @@ _READ = ("get", "list", "watch")
 _WRITE = ("create", "update", "patch", "delete", "deletecollection")
 # Kinds that a service needs. Slices and status are excluded: their writer could redirect other users' requests.
 _DEPLOYED = (
-    *(SERVING_SERVICE, CONFIGURATION, REVISION, ROUTE, DOMAIN_MAPPING, SCALING_POLICY),
+    *(SERVING_SERVICE, CONFIGURATION, REVISION, ROUTE, DOMAIN_MAPPING, SCALING_POLICY, SCALED_WORKLOAD),
     *(DEPLOYMENT, POD, SERVICE, CONFIG_MAP, SECRET, SERVICE_ACCOUNT),
     *(HORIZONTAL_POD_AUTOSCALER, POD_DISRUPTION_BUDGET, HTTP_ROUTE, INGRESS),
 )

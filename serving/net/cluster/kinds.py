@@ -123,6 +123,7 @@ CLUSTER_DOMAIN_CLAIM = _internal(
 SERVERLESS_SERVICE = _internal("networking", "ServerlessService", "serverlessservices", "sks", is_view=True)
 POD_AUTOSCALER = _internal("autoscaling", "PodAutoscaler", "podautoscalers", "kpa", "pa", is_view=True)
 SCALING_POLICY = _kind(OWN_API_VERSION, "ScalingPolicy", "scalingpolicies", "sp", durable=True)
+SCALED_WORKLOAD = _kind(OWN_API_VERSION, "ScaledWorkload", "scaledworkloads", "sw", durable=True)
 # Cluster-scoped, as the nodes are.
 NODE_GROUP = _kind(OWN_API_VERSION, "NodeGroup", "nodegroups", "ng", namespaced=False, durable=True)
 
@@ -131,13 +132,18 @@ def _unused(group: str, name: str, plural: str, *, namespaced: bool = True) -> K
     return Kind(group=group, version="v1", name=name, plural=plural, namespaced=namespaced, is_view=True)
 
 
+REPLICA_SET = _unused("apps", "ReplicaSet", "replicasets")
+STATEFUL_SET = _unused("apps", "StatefulSet", "statefulsets")
+TARGET_KINDS = (DEPLOYMENT, STATEFUL_SET, REPLICA_SET)
+"""The kinds that a ScaledWorkload may scale."""
+
 UNUSED_KINDS = (
     _unused("", "Endpoints", "endpoints"),
     _unused("", "PersistentVolume", "persistentvolumes", namespaced=False),
     _unused("", "ReplicationController", "replicationcontrollers"),
     _unused("apps", "DaemonSet", "daemonsets"),
-    _unused("apps", "ReplicaSet", "replicasets"),
-    _unused("apps", "StatefulSet", "statefulsets"),
+    REPLICA_SET,
+    STATEFUL_SET,
     _unused("batch", "Job", "jobs"),
     _unused("batch", "CronJob", "cronjobs"),
 )
@@ -177,6 +183,7 @@ KINDS: tuple[Kind, ...] = (
     SERVERLESS_SERVICE,
     POD_AUTOSCALER,
     SCALING_POLICY,
+    SCALED_WORKLOAD,
     NODE_GROUP,
     *UNUSED_KINDS,
 )

@@ -6,10 +6,11 @@ import pytest
 from serving.autoscaler.entry import PodStarts, PodState, PodStates, RevisionEntry, state_of
 from serving.core.model.quantity import Resources
 from serving.core.model.revisionnumbers import PodCounts
+from serving.core.model.scaledworkload import WorkloadTarget
 from serving.core.model.stat import Stat
 from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
 from serving.core.scaling.policies.usage import Usages
-from serving.core.scaling.revision import ScaledPod, ServingContainer
+from serving.core.scaling.revision import ScaledDeployment, ScaledPod, ServingContainer
 from serving.core.scaling.scaler.scaler import Scaler, StatSource
 from serving.core.settings.autoscaler import AdaptiveSettings, AutoscalerSettings
 from tests.unit.core.scaling.kpa_builders import spec_with
@@ -170,3 +171,32 @@ def test_each_pod_counts_once_as_it_is_now() -> None:
     states.update(pod("c", is_ending=True), is_gone=True)
     states.update(pod("b", phase="Failed"), is_gone=False)
     assert states.counts() == PodCounts(not_ready=1)
+
+
+def test_only_changes_of_a_targets_scale_by_others_count_as_rivals() -> None:
+    entry, target = RevisionEntry(10), WorkloadTarget(name="shop")
+
+    def seen(count: int, now_s: float, *, target: WorkloadTarget | None = target) -> bool:
+        deployment = ScaledDeployment(
+            name="shop",
+            key=("default", "r"),
+            revision_uid="u",
+            replica_count=count,
+            resource_version="1",
+            target=target,
+        )
+        return entry.set_deployment(deployment, now_s)
+
+    assert seen(1, 0.0)
+    assert not seen(1, 1.0)
+    assert not entry.rivals.times
+    assert seen(3, 2.0)
+    assert seen(4, 3.0, target=None)
+    assert list(entry.rivals.times) == [2.0]
+    assert entry.rivals.count == 3
+    scaler = Scaler(revision_with(), facts_of(0), SETTINGS, is_restart=False, now_s=0.0)
+    scaler.record(Stat(pod="a", at_s=0.1, concurrency=1.0, request_count=1.0), StatSource.ACTIVATOR)
+    entry.latest = scaler.tick(facts_of(0), DecisionCause.LOAD, 0.1)
+    assert entry.latest.apply_count == 1
+    assert seen(1, 4.0)
+    assert list(entry.rivals.times) == [2.0]

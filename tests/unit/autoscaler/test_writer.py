@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
+import pytest
 
 from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.writer import (
@@ -119,6 +120,15 @@ def test_without_a_deployment_nothing_is_scaled() -> None:
     world.entry.deployment = None
     world.write()
     assert world.scaled == []
+
+
+@pytest.mark.parametrize(("present", "scaled"), [(1, []), (0, [2])])
+def test_a_target_that_another_controller_scales_is_only_woken(present: int, scaled: list[int]) -> None:
+    world, _ = wanting(2)
+    world.entry.revision = msgspec.structs.replace(revision(), is_contested=True)
+    world.entry.deployment = msgspec.structs.replace(DEPLOYMENT, replica_count=present)
+    world.write()
+    assert world.scaled == scaled
 
 
 def test_a_revision_that_vanishes_while_it_is_reserved_is_decided_on_again() -> None:

@@ -19,6 +19,7 @@ from serving.core.model.knative import (
     RouteFields,
     ServiceFields,
 )
+from serving.core.model.scaledworkload import ScaledWorkloadSpec
 from serving.core.scaling.policies.scalingpolicy import ScalingPolicySpec
 from serving.core.settings.knob import COUNT, DURATION, FLAG, TEXT, fields_of
 from serving.core.settings.nodegroup import NodeGroupQuirks, NodeGroupSettings
@@ -32,6 +33,7 @@ from serving.net.cluster.kinds import (
     POD_AUTOSCALER,
     REVISION,
     ROUTE,
+    SCALED_WORKLOAD,
     SCALING_POLICY,
     SERVERLESS_SERVICE,
     SERVING_SERVICE,
@@ -55,6 +57,7 @@ SPECS: Mapping[Kind, object] = {
     DOMAIN_MAPPING: DomainMappingFields,
     CLUSTER_DOMAIN_CLAIM: DomainClaimFields,
     SCALING_POLICY: ScalingPolicySpec,
+    SCALED_WORKLOAD: ScaledWorkloadSpec,
 }
 # Kinds with another reader of their spec, and the test that compares the two.
 ELSEWHERE = {
@@ -183,7 +186,12 @@ def records_below(record: Any) -> set[Any]:  # noqa: ANN401 - a type
 def test_the_code_names_every_field_of_a_record() -> None:
     files = [path for path in product_files() if named(path) != "serving/core/model/knative.py"]
     known = {text for path in files for text in literals_of(parsed(path.read_text()))}
-    records = {one for record in SPECS.values() if record is not ScalingPolicySpec for one in records_below(record)}
+    records = {
+        one
+        for record in SPECS.values()
+        if record not in (ScalingPolicySpec, ScaledWorkloadSpec)
+        for one in records_below(record)
+    }
     unread = {f"{one.__name__}.{field}" for one in records for field in one.__optional_keys__ if field not in known}
     assert unread == set()
 

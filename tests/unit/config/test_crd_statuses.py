@@ -11,6 +11,7 @@ from serving.controller.routes.domain_mapping import MappingContext, reconcile_d
 from serving.controller.routes.rollout import RouteTargets
 from serving.controller.routes.route import RouteContext, reconcile_route
 from serving.controller.routes.service import ServiceChildren, reconcile_service
+from serving.controller.workloads.status import WorkloadView, workload_status
 from serving.core.model.objects import Object
 from serving.core.scaling.policies.engine import Triggers
 from serving.core.settings.triggers import TriggerSettings
@@ -23,6 +24,7 @@ from serving.net.cluster.kinds import (
     POD_AUTOSCALER,
     REVISION,
     ROUTE,
+    SCALED_WORKLOAD,
     SCALING_POLICY,
     SERVERLESS_SERVICE,
     SERVING_SERVICE,
@@ -157,6 +159,15 @@ def scaling_policy() -> Object:
     return found
 
 
+def scaled_workload() -> Object:
+    kind = {"apiVersion": "serving.dev/v1alpha1", "kind": "ScaledWorkload", "metadata": {"name": "shop"}}
+    one = stored({**kind, "spec": {"target": {"name": "shop"}, "service": {"name": "shop"}}})
+    target = {"spec": {"replicas": 0}}
+    view = WorkloadView(target=target, service={"spec": {"ports": [{"name": "http", "port": 80}]}})
+    before = {**one, "status": workload_status(one, WorkloadView(), settings=SETTINGS, scaling=SCALING, now=NOW)}
+    return workload_status(before, view, settings=SETTINGS, scaling=SCALING, now=NOW)
+
+
 STATUSES: Mapping[Kind, Callable[[], Object]] = {
     SERVING_SERVICE: service,
     CONFIGURATION: configuration,
@@ -165,6 +176,7 @@ STATUSES: Mapping[Kind, Callable[[], Object]] = {
     DOMAIN_MAPPING: mapping,
     NODE_GROUP: node_group,
     SCALING_POLICY: scaling_policy,
+    SCALED_WORKLOAD: scaled_workload,
     POD_AUTOSCALER: lambda: pod_autoscaler()["status"],
     SERVERLESS_SERVICE: lambda: serverless_service()["status"],
 }

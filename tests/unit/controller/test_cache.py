@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from serving.controller.cache import ControllerCache, activator_pages
+from serving.controller.cache import ControllerCache, activator_pages, holder_of
 from serving.controller.decide import decide
 from serving.controller.revisions.deployment import desired_private_service
 from serving.controller.revisions.sidecar import Sidecar
@@ -494,3 +494,13 @@ def test_a_verdict_that_changes_wakes_the_route_until_that_is_gone() -> None:
     assert cache.judge(where, back) == {ROUTE}
     cache.drop(kinds.ROUTE, where)
     assert where not in cache.judged
+
+
+def test_what_holds_a_host_for_another_namespace_is_named() -> None:
+    claim = {"metadata": {"name": "a.example.com"}, "spec": {"namespace": "shop"}}
+    cache = knowing((kinds.ROUTE, a_route()), (kinds.CLUSTER_DOMAIN_CLAIM, claim))
+    assert holder_of(cache, "shop", "hello.default.svc.cluster.local") == "Route default/hello"
+    assert holder_of(cache, "default", "hello.default.svc.cluster.local") is None
+    assert holder_of(cache, "default", "a.example.com") == "namespace shop, by a ClusterDomainClaim"
+    assert holder_of(cache, "shop", "a.example.com") is None
+    assert holder_of(cache, "shop", "b.example.com") is None

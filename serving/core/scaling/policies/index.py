@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
-from serving.core.model.errors import Problem
+from serving.core.model.errors import Problem, SettingsError
 from serving.core.model.knative import RevisionKey
 from serving.core.model.objects import key_of
+from serving.core.model.scaledworkload import ScaledWorkloadSpec
 from serving.core.scaling.policies.points import UsagePoint
 from serving.core.scaling.policies.scalingpolicy import (
     ScalingPolicySpec,
@@ -31,6 +32,8 @@ PolicyKey = tuple[str, str]
 
 PolicyCheck = Callable[[ScalingPolicySpec], Iterable[Problem]]
 """Finds problems of a policy."""
+
+_OF_WORKLOAD = " (workload)"
 
 _Target = tuple[str, str, str]
 
@@ -71,6 +74,34 @@ class ScalingPolicyView(msgspec.Struct, frozen=True, kw_only=True):
     problem: str
     conditions: tuple[Mapping[str, Any], ...]
     saved: tuple[KeptState, ...]
+
+
+def policy_name_of(workload: str) -> str:
+    """The name under which the schedules of a ScaledWorkload are a policy; no object has such a name."""
+    return f"{workload}{_OF_WORKLOAD}"
+
+
+def is_of_workload(policy: str) -> bool:
+    """Whether a policy is the schedules of a ScaledWorkload, so that there is no object with its status."""
+    return policy.endswith(_OF_WORKLOAD)
+
+
+def schedules_as_policy(workload: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The schedules of a ScaledWorkload as the body of a ScalingPolicy; None without any, or if it cannot be read."""
+    try:
+        schedules = ScaledWorkloadSpec.from_object(workload).scaling.schedules
+    except SettingsError:
+        return None
+    if not schedules:
+        return None
+    metadata = workload["metadata"]
+    return {
+        "metadata": {**metadata, "name": policy_name_of(metadata["name"])},
+        "spec": {
+            "targetRef": {"kind": "Revision", "name": metadata["name"]},
+            "schedules": msgspec.to_builtins(schedules),
+        },
+    }
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,6 +63,7 @@ class Scaler:
         self.shadow = shadow
         self.target = RevisionTarget(revision, settings.adaptive)
         self._limit = limit
+        self._is_workload = revision.is_workload
         self._slo = RevisionSlo(now_s)
         self._quirks = settings.quirks
         self._spec = revision.spec
@@ -102,6 +103,13 @@ class Scaler:
     def pods(self) -> dict[str, Stat]:
         """The latest valid report of each pod."""
         return self._sources.pods
+
+    @property
+    def pod_reports(self) -> dict[str, Stat]:
+        """The latest report of each pod; of a workload what activators have in each, as its report."""
+        if not self._is_workload:
+            return self.pods
+        return {pod: Stat(pod=pod, concurrency=load) for pod, load in self._sources.pod_loads.items()}
 
     @property
     def is_silent(self) -> bool:
@@ -183,7 +191,7 @@ class Scaler:
             further=self._windows.query_further(now_s),
             proposals=tuple(proposals),
             loading_count=sum(pod.is_loading for pod in self.pods.values()),
-            knows_in_flight=bool(self._sources.pods) or not view.ready_count,
+            knows_in_flight=self._knows_in_flight(view),
             spec=self._spec,
             quirks=self._quirks,
             learnt=self.target.learnt,
@@ -202,6 +210,11 @@ class Scaler:
                 now_s=now_s,
             )
         return outcome
+
+    def _knows_in_flight(self, view: ScalerView) -> bool:
+        """Whether some source reports what is in flight: a pod, or an activator of a workload."""
+        is_reported = not self._sources.is_silent if self._is_workload else bool(self._sources.pods)
+        return is_reported or not view.ready_count
 
     def windows(self) -> WindowContents | None:
         """Window contents of the latest decision, in the same turn of the loop; None for the classic algorithm."""

@@ -57,6 +57,33 @@ class RefusalLog:
             _log.warning("tls.refused", extra={"peer": address, "reason": reason, "since_start": dict(self._failures)})
 
 
+async def open_client(
+    context: ssl.SSLContext,
+    make: Callable[[], UpstreamProtocol],
+    address: Address,
+    *,
+    check: Callable[["TlsClient"], None] = lambda _: None,
+) -> UpstreamProtocol:
+    """Connect over TLS; ``check`` raises ``PeerRefused`` for a peer that must not be used. Raises ``OSError``."""
+    loop = asyncio.get_running_loop()
+    protocols: list[UpstreamProtocol] = []
+
+    def app() -> UpstreamProtocol:
+        protocols.append(make())
+        return protocols[0]
+
+    ready = loop.create_future()
+    _, client = await loop.create_connection(lambda: TlsClient(context, app, ready), *address)
+    try:
+        await ready
+        check(client)
+    except BaseException:
+        client.abort()
+        raise
+    client.start()
+    return protocols[0]
+
+
 class TlsConnector:
     """Opens upstream connections over TLS.
 
@@ -82,33 +109,17 @@ class TlsConnector:
 
     async def connect(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
         """As ``serving.net.proxy.http1.pool.Connector``."""
-        loop = asyncio.get_running_loop()
         if self._plain and self._plain.get(address, 0.0) > now_s():
-            _, plain = await loop.create_connection(make, *address)
+            _, plain = await asyncio.get_running_loop().create_connection(make, *address)
             return plain
-        protocols: list[UpstreamProtocol] = []
-
-        def app() -> UpstreamProtocol:
-            protocols.append(make())
-            return protocols[0]
-
-        ready = loop.create_future()
-        _, client = await loop.create_connection(lambda: TlsClient(self._tls.client, app, ready), *address)
         try:
-            await ready
-            self._check(client, address)
+            return await open_client(self._tls.client, make, address, check=lambda client: self._check(client, address))
         except PeerRefused as refused:
-            client.abort()
             if refused.reason == NO_TLS and self._takes_plain:
                 self._remember_plain(address)
                 return await self.connect(make, address)
             self._refusals.refuse(address[0], refused.reason)
             raise
-        except BaseException:
-            client.abort()
-            raise
-        client.start()
-        return protocols[0]
 
     def _check(self, client: "TlsClient", address: Address) -> None:
         expected = self._expected(address)

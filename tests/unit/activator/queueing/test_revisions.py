@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from serving.activator.queueing.revisions import ServedRevision, revision_of
+from serving.activator.queueing.revisions import ServedRevision, revision_of, workload_of
 from serving.core.model.knative import ServingState
 from serving.core.model.nodata import NoData
 from serving.core.scaling.resolve import resolve
@@ -120,3 +120,24 @@ def test_the_saved_learnt_target_is_asked_by_where_it_is_in_force() -> None:
     for mode, target in (("use", 7.0), ("protect", 7.0), ("shadow", 70.0), ("off", 70.0)):
         annotations = {**learnt, "autoscaling.serving.dev/target": mode}
         assert revision(annotations=annotations).target_concurrency == target
+
+
+def test_a_workload_is_a_revision_without_queue_proxy() -> None:
+    metadata = {"name": "shop", "namespace": "default", "resourceVersion": "7"}
+    spec = {"target": {"name": "shop"}, "service": {"name": "shop"}, "scaling": {"target": 10}, "timeoutSeconds": 9}
+    assert workload_of({"metadata": metadata, "spec": spec}, SCALING) == ServedRevision(
+        key=("default", "shop"),
+        resource_version="7",
+        serving_state=ServingState.ACTIVE,
+        target_concurrency=7.0,
+        timeout_s=9,
+        kubelet_decides=True,
+        is_workload=True,
+    )
+
+
+@pytest.mark.parametrize("broken", [{"spec": {}}, {"spec": None}, {"metadata": {"name": "shop", "uid": 3}}])
+def test_a_workload_that_cannot_be_read_says_why(broken: dict[str, Any]) -> None:
+    spec = {"target": {"name": "shop"}, "service": {"name": "shop"}}
+    found = workload_of({"metadata": {"name": "shop"}, "spec": spec, **broken}, SCALING)
+    assert isinstance(found, NoData)

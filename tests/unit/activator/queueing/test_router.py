@@ -613,3 +613,24 @@ def test_a_silent_pod_is_ejected_and_its_revision_gets_a_tick() -> None:
     (silent,) = made.eject_silent(3.0, has_begun=lambda _: False)
     assert (silent.pod, silent.requests) == (pod("p"), ("a", "b", "c"))
     assert made.schedule.has_pending_work
+
+
+def test_an_idle_workload_with_pods_is_reported_as_idle() -> None:
+    """Its pods report nothing. One without pods, and a revision, are not reported."""
+    workload = msgspec.structs.replace(revision(), is_workload=True, kubelet_decides=True)
+    made = router(facts=workload)
+    assert made.report(1.0) == []
+    made.set_slice(pods("p"), 1.0)
+    idle = RevisionLoad(concurrency=0.0, request_count=0.0)
+    assert made.report(2.0) == [(KEY, idle)]
+    come(made, "r", now_s=2.0)
+    ((_, load),) = made.report(3.0)
+    assert (load.concurrency, load.pod_loads) == (1.0, {"pod-p": 1.0})
+    made.finish(KEY, "r", 3.0)
+    made.report(4.0)
+    assert made.report(5.0) == [(KEY, idle)]
+    made.set_revision(revision(), 5.0)
+    assert made.report(6.0) == []
+    made.set_revision(workload, 6.0)
+    made.remove_revision(KEY, 6.0)
+    assert made.report(7.0) == []

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from serving.activator.queueing import slices as module
@@ -174,3 +175,8 @@ def test_an_address_has_the_identity_of_its_pod() -> None:
     address = known.to(pod(), ("default", "hello-00001")).address
     assert known.identity_at(address).endswith("/ns/default/revision/hello-00001/pod/p")
     assert known.identity_at(("10.9.9.9", 1)) == ""
+    assert known.scheme_at(address) == ""
+    app = msgspec.structs.replace(ServedPod(address="10.0.0.9:80", namespace="default", name="q"), scheme="https")
+    assert known.scheme_at(known.to(app, REVISION).address) == "https"
+    proxied = msgspec.structs.replace(app, scheme="")
+    assert known.scheme_at(known.to(proxied, REVISION).address) == ""

@@ -59,6 +59,7 @@ def test_a_host_leads_where_the_namespace_with_its_claim_says() -> None:
     assert not targets.claim(HOST, a_claim("default"))
     assert not targets.put(KEY, a_mapping(certificate="cert"))
     assert targets.hosts(RULES) == {HOST: "hello.default.svc.cluster.local"}
+    assert targets.claims == {HOST: "default"}
     assert targets.secrets(not_taken) == {HOST: ("default", "cert")}
     assert targets.put(KEY, a_mapping())
     assert targets.secrets(not_taken) == {}

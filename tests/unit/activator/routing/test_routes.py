@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.activator.routing.hostclaims import ServedRoute, claims_of, route_of
+from serving.activator.routing.hostclaims import ServedRoute, claims_of, owner_of_rules, route_of, rules_of
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener, Site, choose
 from serving.core.model.knative import (
@@ -443,3 +443,27 @@ def test_a_host_that_chooses_by_session_is_kept_for_a_revision_of_its_own() -> N
     other = made.find(INNER, host, named=([b"default"], [b"hello-00002"]))
     assert other is not None
     assert other.revisions == ("hello-00002",)
+
+
+def test_services_share_a_host_by_path() -> None:
+    routes = Routes()
+    shown = {"api": "shop.example.com/api", "web": "shop.example.com", "inner": "shop.example.com/inner"}
+    for name, paths in shown.items():
+        labels = {"networking.knative.dev/visibility": "cluster-local"} if name == "inner" else None
+        route = facts(name, labels=labels, annotations={"serving.dev/paths": f"{paths}, x.default.svc.cluster.local"})
+        routes.set(route)
+        routes.set_rules(owner_of_rules(route.key), rules_of(route))
+
+    def found(target: bytes, listener: Listener = PUBLIC, host: str = "shop.example.com") -> str | None:
+        site = routes.find(listener, host, target=target)
+        return None if site is None else site.route
+
+    assert (found(b"/"), found(b"/api/1"), found(b"/inner")) == ("default/web", "default/api", "default/web")
+    assert found(b"/inner", INNER) == "default/inner"
+    assert found(b"/", INNER, "x.default.svc.cluster.local") is None
+    assert rules_of(facts()) == []
+    turn = routes.turn
+    routes.set_rules(owner_of_rules("default/none"), ())
+    assert routes.turn == turn
+    routes.set_rules(owner_of_rules("default/web"), ())
+    assert found(b"/") is None

@@ -15,6 +15,7 @@ from serving.core.model.knative import (
     ALLOW_FROM_ANNOTATION,
     JWT_ANNOTATION,
     NAMED_PORT_ANNOTATION,
+    PATHS_ANNOTATION,
     PLACEHOLDER_PAGE_ANNOTATION,
     ROLLOUT_ANNOTATION,
     ROUTE_BY_HEADER_ANNOTATION,
@@ -27,6 +28,7 @@ from serving.core.model.routepolicy import (
     TCP_PORTS_MAX,
     HeaderRule,
     SessionAffinity,
+    SharedHost,
     TcpPort,
     read_tcp_ports,
     route_digest,
@@ -158,6 +160,19 @@ def test_a_named_port_is_a_number() -> None:
     assert wrong.problems == (
         f'annotation {NAMED_PORT_ANNOTATION} is "http", expected a port from 1 to 65535, as in "8080"',
     )
+
+
+def test_hosts_may_be_shared_by_path() -> None:
+    policy = route_policy({PATHS_ANNOTATION: "shop.example.com/api/v1, *.example.com,"})
+    shared = (SharedHost(host="shop.example.com", path="/api/v1"), SharedHost(host="*.example.com", path="/"))
+    assert (policy.shared_hosts, policy.problems) == (shared, ())
+    wrong = route_policy({PATHS_ANNOTATION: "Shop.example.com, a.com/x?y" + ", b.com" * 17})
+    assert wrong.shared_hosts == (SharedHost(host="b.com"),) * 16
+    assert [problem.partition(" is ")[2].partition(",")[0] for problem in wrong.problems] == [
+        '"Shop.example.com"',
+        '"a.com/x?y"',
+        '"b.com"',
+    ]
 
 
 def test_a_port_for_tcp_is_one_of_a_public_service() -> None:

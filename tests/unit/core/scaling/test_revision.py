@@ -4,6 +4,7 @@ import pytest
 
 from serving.core.model.knative import CONDITION_DORMANT, ServingState, TrafficPath
 from serving.core.model.quantity import Resources
+from serving.core.model.scaledworkload import WorkloadTarget
 from serving.core.scaling.revision import (
     ScaledDeployment,
     ScaledPod,
@@ -13,6 +14,8 @@ from serving.core.scaling.revision import (
     pod_of,
     revision_of,
     serving_container,
+    target_of,
+    workload_of,
 )
 from serving.core.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, KPA_CLASS, AutoscalerSettings
 
@@ -278,3 +281,37 @@ def test_a_request_of_cpu_is_what_a_pod_can_count_on() -> None:
 
 def test_of_several_containers_the_one_with_a_port_takes_requests() -> None:
     assert serving_container([{"name": "a"}, {"name": "b", "ports": [{"containerPort": 80}]}]).name == "b"
+
+
+def test_a_workload_is_a_revision_that_was_ready() -> None:
+    resource = revision({"target": {"name": "shop"}, "service": {"name": "shop"}, "scaling": {"max": 3}})
+    found = workload_of(resource, SETTINGS)
+    assert found is not None
+    assert (found.key, found.uid, found.spec.max_scale) == (("default", "r"), "u", 3)
+    assert found.is_workload
+    assert found.was_ready
+    assert not found.is_failed
+    assert not found.is_contested
+    contested = workload_of(
+        {**resource, "status": {"conditions": [{"type": "ScaledAlone", "status": "False"}]}}, SETTINGS
+    )
+    assert contested is not None
+    assert contested.is_contested
+    assert workload_of({**resource, "metadata": {**resource["metadata"], "deletionTimestamp": "now"}}, SETTINGS) is None
+
+
+@pytest.mark.parametrize(("spec", "count"), [({}, 1), ({"replicas": 0}, 0), ({"replicas": 4}, 4)])
+def test_any_object_with_replicas_is_a_target(spec: dict[str, Any], count: int) -> None:
+    target = WorkloadTarget(name="db", kind="StatefulSet")
+    found = target_of({"metadata": {"resourceVersion": "9"}, "spec": spec}, ("default", "r"), target, uid="u")
+    assert found == ScaledDeployment(
+        name="db", key=("default", "r"), revision_uid="u", replica_count=count, resource_version="9", target=target
+    )
+
+
+def test_a_pod_without_the_label_is_one_of_the_workload_that_selects_it() -> None:
+    pod = {"metadata": {"namespace": "default", "name": "p"}}
+    assert pod_of(pod) is None
+    found = pod_of(pod, workload="shop")
+    assert found is not None
+    assert found.key == ("default", "shop")

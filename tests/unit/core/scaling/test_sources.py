@@ -204,3 +204,16 @@ def test_a_dormant_pod_that_is_gone_says_nothing() -> None:
 
 def test_a_long_time_beside_a_dormant_pod_is_a_window_at_most() -> None:
     assert len(of_pods(dormant(10.1)).complete(1e6)) == 3600
+
+
+def test_requests_in_each_pod_are_those_of_the_last_report_that_names_any() -> None:
+    sources = Sources()
+    assert sources.pod_loads == {}
+    for name, at_s, loads in (
+        ("a", 0.1, {"p": 2.0, "q": 1.0}),
+        ("b", 0.1, {"p": 1.0}),
+        ("a", 0.11, {}),
+        ("a", 0.5, {}),
+    ):
+        sources.record_activator(Stat(pod=name, at_s=at_s, concurrency=1.0, pod_loads=loads))
+    assert sources.pod_loads == {"p": 3.0, "q": 1.0}

@@ -1,4 +1,19 @@
-from serving.core.scaling.policies.index import KeptState, Policies, Reason, kept_of, policy_of, state_of, targets_of
+from typing import Any
+
+import pytest
+
+from serving.core.scaling.policies.index import (
+    KeptState,
+    Policies,
+    Reason,
+    is_of_workload,
+    kept_of,
+    policy_name_of,
+    policy_of,
+    schedules_as_policy,
+    state_of,
+    targets_of,
+)
 from serving.core.scaling.policies.points import UsagePoint
 from serving.core.scaling.policies.tick import TriggerPhase, TriggerState
 from serving.net.cluster.schedules import schedule_problems
@@ -130,3 +145,23 @@ def test_a_policy_for_nothing_says_so() -> None:
     assert found.reason is Reason.TARGET_NOT_FOUND
     assert "no Service hello" in found.message
     assert policies.attachment(other, revisions=[], problems=[]).message.endswith(": there is none")
+
+
+def test_the_schedules_of_a_workload_are_a_policy_of_its_revision() -> None:
+    schedule = {"start": "0 8 * * *", "end": "0 18 * * *", "min": 2, "timeZone": "Europe/Berlin", "name": "day"}
+    spec = {"target": {"name": "a"}, "service": {"name": "a"}, "scaling": {"schedules": [schedule]}}
+    body = schedules_as_policy({"metadata": {"namespace": "n", "name": "shop", "generation": 2}, "spec": spec})
+    assert body is not None
+    found = policy_of(body, lambda _: ())
+    assert found is not None
+    assert (found.key, found.generation, found.problem) == (("n", policy_name_of("shop")), 2, "")
+    assert (found.target.kind, found.target.name) == ("Revision", "shop")
+    assert found.spec is not None
+    assert [one.min_count for one in found.spec.schedules] == [2]
+    assert is_of_workload(found.key[1])
+    assert not is_of_workload("shop")
+
+
+@pytest.mark.parametrize("spec", [{}, {"target": {"name": "a"}, "service": {"name": "a"}}])
+def test_a_workload_without_schedules_is_no_policy(spec: dict[str, Any]) -> None:
+    assert schedules_as_policy({"metadata": {"namespace": "n", "name": "shop"}, "spec": spec}) is None

@@ -4,6 +4,7 @@ import pytest
 from serving.core.model.knative import ServingState
 from serving.core.model.nodata import NoData
 from serving.core.scaling.classic.classic import ClassicDecision
+from serving.core.scaling.decision.policy import Advice, PolicyView, RevisionPolicy
 from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
 from serving.core.scaling.decision.step import conclude
 from serving.core.scaling.kpa.decide import ScaleDecision, ScaleLimit
@@ -514,3 +515,33 @@ def test_the_classic_algorithm_takes_an_activator_for_a_pod_while_there_is_none(
     detail = world.decide().decided.detail
     assert isinstance(detail, ClassicDecision)
     assert (detail.observed_pod_count, detail.observed_stable_concurrency) == (1, 3)
+
+
+def test_activators_alone_say_what_a_workload_has_in_flight() -> None:
+    """Its pods never report: an activator that reports 0 is known, and silence is not."""
+
+    class Asked(RevisionPolicy):
+        def __init__(self) -> None:
+            super().__init__()
+            self.known: list[float | None] = []
+
+        def propose(self, view: PolicyView) -> Advice:
+            self.known.append(view.in_flight)
+            return super().propose(view)
+
+    for is_workload, expected in ((True, [None, 0.0]), (False, [None, None])):
+        policy = Asked()
+        revision = msgspec.structs.replace(revision_with(SEVEN_A_POD), is_workload=is_workload)
+        world = World(revision, facts_of(1), policy=policy)
+        world.decide()
+        world.poke(0.0)
+        world.decide()
+        assert policy.known == expected
+
+
+def test_requests_in_pods_of_a_workload_are_its_pods_reports() -> None:
+    world = World(msgspec.structs.replace(revision_with(SEVEN_A_POD), is_workload=True), facts_of(2))
+    world.record(msgspec.structs.replace(stat_of(3.0), pod_loads={"p": 3.0}), StatSource.ACTIVATOR)
+    assert {pod: stat.concurrency for pod, stat in world.scaler.pod_reports.items()} == {"p": 3.0}
+    other = awake()
+    assert other.scaler.pod_reports == other.scaler.pods

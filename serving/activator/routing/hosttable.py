@@ -1,0 +1,129 @@
+"""Finds a site by host, path and headers: many sites may share one host.
+
+Input: rules, each with a host, a path prefix and headers; a request's host, target and headers. Output: the site of the best rule.
+An exact host precedes a wildcard, a longer wildcard a shorter one; then the longest path wins, then the most headers, then the
+older rule. A path is a prefix of whole segments.
+
+A host belongs to the namespace that its ClusterDomainClaim names, else to the one with its oldest rule. Rules of other namespaces for
+that host have no effect: they could take paths of a host that is another's.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from serving.activator.routing.sites import Listener, Site
+from serving.core.model.scaledworkload import HeaderMatch
+
+HeaderValues = Callable[[bytes], Iterable[bytes]]
+"""The values of a header of the request, by its name in lower case."""
+
+
+class HostRule(msgspec.Struct, frozen=True, kw_only=True):
+    """A way to a site. ``path`` is "" for all paths, and has no final slash; ``listeners`` are those that serve it."""
+
+    since: str
+    owner: str
+    host: str
+    site: Site
+    path: str = ""
+    headers: tuple[HeaderMatch, ...] = ()
+    listeners: tuple[Listener, ...] = (Listener.PUBLIC, Listener.INNER)
+
+    @property
+    def is_whole_host(self) -> bool:
+        """Whether all requests of the host match."""
+        return not self.path and not self.headers
+
+    def matches(self, listener: Listener, path: bytes, values: HeaderValues) -> bool:
+        """Whether a request of the host takes this way."""
+        prefix = self.path.encode()
+        is_below = path == prefix or path.startswith(prefix + b"/") or not prefix
+        return listener in self.listeners and is_below and all(_has(header, values) for header in self.headers)
+
+
+class HostTable:
+    """The rules of all owners. The cost of a lookup grows with the rules of one host."""
+
+    __slots__ = ("_by_host", "_by_owner", "claims")
+
+    def __init__(self) -> None:
+        self.claims: Mapping[str, str] = {}
+        """The namespace that has claimed each host."""
+        self._by_owner: dict[str, tuple[HostRule, ...]] = {}
+        self._by_host: dict[str, list[HostRule]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_host)
+
+    def set(self, owner: str, rules: Sequence[HostRule]) -> bool:
+        """Replace the rules of an owner, none removes it; return whether they have changed."""
+        if self._by_owner.get(owner, ()) == tuple(rules):
+            return False
+        before = self._by_owner.pop(owner, ())
+        for host in {rule.host for rule in before}:
+            left = [rule for rule in self._by_host[host] if rule.owner != owner]
+            if left:
+                self._by_host[host] = left
+            else:
+                del self._by_host[host]
+        if rules:
+            self._by_owner[owner] = tuple(rules)
+        for rule in rules:
+            self._by_host.setdefault(rule.host, []).append(rule)
+        for host in {rule.host for rule in rules}:
+            self._by_host[host].sort(key=_precedence)
+        return True
+
+    def find(self, listener: Listener, host: str, *, target: bytes, values: HeaderValues) -> HostRule | None:
+        """The rule of a request; ``host`` is in lower case without port."""
+        path = _path_of(target)
+        for name in (host, *_wildcards_of(host)):
+            for rule in self._owned(name):
+                if rule.matches(listener, path, values):
+                    return rule
+        return None
+
+    def lost(self) -> Iterator[HostRule]:
+        """Rules without effect, as their host belongs to another namespace."""
+        for host, rules in self._by_host.items():
+            owned = set(map(id, self._owned(host)))
+            yield from (rule for rule in rules if id(rule) not in owned)
+
+    def _owned(self, host: str) -> list[HostRule]:
+        rules = self._by_host.get(host, [])
+        claimed = self.claims.get(host)
+        if claimed is None and len({rule.site.namespace for rule in rules}) < 2:
+            return rules
+        namespace = claimed or min(rules, key=_age).site.namespace
+        return [rule for rule in rules if rule.site.namespace == namespace]
+
+
+def normal_path(path: str) -> str:
+    """A path prefix without final slash; "" for all paths."""
+    return path.rstrip("/")
+
+
+def _age(rule: HostRule) -> tuple[str, ...]:
+    return rule.since, *rule.owner.split("/")
+
+
+def _precedence(rule: HostRule) -> tuple[object, ...]:
+    return -len(rule.path), -len(rule.headers), *_age(rule)
+
+
+def _path_of(target: bytes) -> bytes:
+    return target.partition(b"?")[0]
+
+
+def _wildcards_of(host: str) -> Iterator[str]:
+    """The wildcards of "a.b.c": "*.b.c", then "*.c"."""
+    rest = host
+    while "." in rest:
+        rest = rest.partition(".")[2]
+        yield f"*.{rest}"
+
+
+def _has(header: HeaderMatch, values: HeaderValues) -> bool:
+    present = [value.decode("latin-1") for value in values(header.name.lower().encode())]
+    return bool(present) if header.value is None else header.value in present

@@ -1,0 +1,55 @@
+"""The hosts of a ScaledWorkload, as rules of the table of hosts.
+
+A workload always has its cluster-local name, NAME.NAMESPACE.svc.cluster.local, with the paths and headers of each rule.
+"""
+
+from collections.abc import Iterator
+
+from serving.activator.routing.hostclaims import access_of
+from serving.activator.routing.hosttable import HostRule, normal_path
+from serving.activator.routing.sites import INNER_DOMAIN, Listener, Site
+from serving.core.model.errors import SettingsError
+from serving.core.model.nodata import NoData
+from serving.core.model.objects import Object, annotations_of, key_of, nested
+from serving.core.model.routepolicy import route_policy
+from serving.core.model.scaledworkload import ScaledWorkloadSpec
+
+
+def host_rules_of(workload: Object) -> list[HostRule] | NoData:
+    """The rules of a ScaledWorkload. A cluster-local host of another namespace is left out."""
+    try:
+        spec = ScaledWorkloadSpec.from_object(workload)
+    except SettingsError as error:
+        return NoData(missing=f"a ScaledWorkload that can be read: {error}")
+    return list(_rules(workload, spec))
+
+
+def _rules(workload: Object, spec: ScaledWorkloadSpec) -> Iterator[HostRule]:
+    namespace, name = key_of(workload)
+    policy = route_policy(annotations_of(workload))
+    site = Site(
+        route=f"{namespace}/{name}",
+        namespace=namespace,
+        revisions=(name,),
+        bounds=(100,),
+        policy=policy,
+        access=access_of(policy, namespace, name),
+    )
+    since = nested(workload, "metadata", "creationTimestamp") or ""
+    inner = f"{name}.{namespace}.{INNER_DOMAIN}"
+    for rule in spec.routing:
+        for host in (inner, *rule.hosts):
+            is_inner = host.endswith(f".{INNER_DOMAIN}")
+            if is_inner and not host.endswith(f".{namespace}.{INNER_DOMAIN}"):
+                continue
+            listeners = (Listener.INNER,) if is_inner else (Listener.PUBLIC, Listener.INNER)
+            for path in rule.paths or ("",):
+                yield HostRule(
+                    since=since,
+                    owner=site.route,
+                    host=host,
+                    site=site,
+                    path=normal_path(path),
+                    headers=rule.headers,
+                    listeners=listeners,
+                )

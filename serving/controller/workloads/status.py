@@ -1,0 +1,206 @@
+"""The status of a ScaledWorkload: what is missing or fights, and where requests go.
+
+Input: the workload, and the objects that it names as far as they exist. Output: the status, with a condition for each thing that may
+be wrong. It writes nothing else: the activators route by the workload itself, and the autoscaler scales by it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from serving.controller.routes.hosts import url_of
+from serving.controller.values.conditions import Condition, ready_of, updated_conditions
+from serving.core.model.errors import Problem, SettingsError
+from serving.core.model.knative import CONDITION_ACTIVE, CONTESTED_ANNOTATION, ConditionStatus, TrafficPath
+from serving.core.model.objects import Key, Object, annotations_of, generation_of, key_of, name_of, nested
+from serving.core.model.routehosts import inner_host
+from serving.core.model.scaledworkload import SCALED_ALONE, ScaledWorkloadSpec, WorkloadTarget, is_wildcard
+from serving.core.settings.annotations import read_annotations
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.controller import ControllerSettings
+
+TARGET_RESOLVED = "TargetResolved"
+SERVICE_RESOLVED = "ServiceResolved"
+SCALING_VALID = "ScalingValid"
+HOSTS_CLAIMED = "HostsClaimed"
+
+
+class WorkloadView(msgspec.Struct, frozen=True, kw_only=True):
+    """What exists around a workload.
+
+    ``is_known_kind``: the target's kind is scaled here. ``scalers`` are HorizontalPodAutoscalers of its namespace, ``others`` all other
+    workloads. ``is_revision``: a Revision has its name. ``schedule_problems`` are those of its schedules. ``holders`` names what holds
+    a host for another namespace.
+    """
+
+    target: Object | None = None
+    service: Object | None = None
+    is_known_kind: bool = True
+    scalers: Sequence[Object] = ()
+    others: Sequence[Object] = ()
+    is_revision: bool = False
+    schedule_problems: Sequence[Problem] = ()
+    holders: Mapping[str, str] = {}
+
+
+def workload_status(
+    workload: Object, view: WorkloadView, *, settings: ControllerSettings, scaling: AutoscalerSettings, now: str
+) -> Object:
+    """The present status. A spec that cannot be read leaves everything else as it was."""
+    before = nested(workload, "status") or {}
+    observed = {**before, "observedGeneration": generation_of(workload)}
+    known = before.get("conditions") or ()
+    try:
+        spec = ScaledWorkloadSpec.from_object(workload)
+    except SettingsError as error:
+        invalid = _false(SCALING_VALID, "InvalidSpec", str(error).replace("\n", "; "))
+        return {**observed, "conditions": updated_conditions([invalid, ready_of([invalid])], before=known, now=now)}
+    port_name, service = _service(spec, view.service)
+    needed = [
+        _target(spec.target, view),
+        service,
+        _scaling(workload, spec, view, scaling=scaling),
+        _hosts(workload, spec, view),
+        _alone(workload, spec.target, view),
+    ]
+    desired = _count(view.target, "spec", "replicas", unset=1)
+    conditions = [*needed, _active(desired), ready_of(needed)]
+    counts = {"desiredReplicas": desired, "readyReplicas": _count(view.target, "status", "readyReplicas", unset=0)}
+    return {
+        **observed,
+        **({key: count for key, count in counts.items() if view.target is not None}),
+        "conditions": updated_conditions(conditions, before=known, now=now),
+        "url": _url(workload, spec, settings),
+        "path": TrafficPath.PROXY.value,
+        **({} if port_name is None else {"portName": port_name}),
+    }
+
+
+def scalers_of(target: WorkloadTarget, scalers: Iterable[Object]) -> list[str]:
+    """The names of HorizontalPodAutoscalers that scale a target."""
+    wanted = (target.kind, target.name)
+    references = ((name_of(scaler), nested(scaler, "spec", "scaleTargetRef") or {}) for scaler in scalers)
+    return sorted(name for name, reference in references if (reference.get("kind"), reference.get("name")) == wanted)
+
+
+def _target(target: WorkloadTarget, view: WorkloadView) -> Condition:
+    if not view.is_known_kind:
+        message = (
+            f"{target.kind} of {target.api_version} is not scaled here; Deployments, StatefulSets and ReplicaSets are"
+        )
+        return _false(TARGET_RESOLVED, "KindNotScaled", message)
+    if view.target is None:
+        return _false(TARGET_RESOLVED, "TargetNotFound", f"there is no {target.shown} in this namespace")
+    return _true(TARGET_RESOLVED)
+
+
+def _service(spec: ScaledWorkloadSpec, service: Object | None) -> tuple[str | None, Condition]:
+    """The name of the Service's port, "" for one without; None and the reason if it is not clear."""
+    name, port = spec.service.name, spec.service.port
+    if service is None:
+        return None, _false(SERVICE_RESOLVED, "ServiceNotFound", f"there is no Service {name} in this namespace")
+    ports: list[Object] = nested(service, "spec", "ports") or []
+    shown = ", ".join(f"{entry.get('port')} ({entry.get('name') or 'no name'})" for entry in ports)
+    if port is None:
+        if len(ports) == 1:
+            return ports[0].get("name") or "", _true(SERVICE_RESOLVED)
+        message = f"Service {name} has the ports {shown or 'none'}: name one in spec.service.port"
+        return None, _false(SERVICE_RESOLVED, "PortNotNamed", message)
+    for entry in ports:
+        if port in (entry.get("port"), entry.get("name")):
+            return entry.get("name") or "", _true(SERVICE_RESOLVED)
+    return None, _false(
+        SERVICE_RESOLVED, "PortNotFound", f"Service {name} has no port {port}; it has {shown or 'none'}"
+    )
+
+
+def _scaling(
+    workload: Object, spec: ScaledWorkloadSpec, view: WorkloadView, *, scaling: AutoscalerSettings
+) -> Condition:
+    keys = read_annotations({**annotations_of(workload), **spec.scaling.annotations}, scaling)
+    if problems := (*keys.problems, *view.schedule_problems):
+        return _false(SCALING_VALID, "InvalidScaling", "; ".join(map(str, problems)))
+    return _true(SCALING_VALID)
+
+
+def _hosts(workload: Object, spec: ScaledWorkloadSpec, view: WorkloadView) -> Condition:
+    """Whether each host is this namespace's: that of the oldest workload with it."""
+    if view.is_revision:
+        message = f"a Revision is called {name_of(workload)}, too, and is served in its place: give the ScaledWorkload another name"
+        return _false(HOSTS_CLAIMED, "NameTaken", message)
+    own = spec.all_hosts
+    if foreign := sorted(own & view.holders.keys()):
+        return _false(HOSTS_CLAIMED, "HostTaken", f"the host {foreign[0]} belongs to {view.holders[foreign[0]]}")
+    for other in sorted(view.others, key=_age):
+        if key_of(other)[0] == key_of(workload)[0] or _age(workload) < _age(other):
+            continue
+        if taken := sorted(own & set(_hosts_of(other))):
+            message = f"the host {taken[0]} belongs to ScaledWorkload {'/'.join(key_of(other))}, which is older"
+            return _false(HOSTS_CLAIMED, "HostTaken", message)
+    return _true(HOSTS_CLAIMED)
+
+
+def _alone(workload: Object, target: WorkloadTarget, view: WorkloadView) -> Condition:
+    if names := scalers_of(target, view.scalers):
+        message = f"HorizontalPodAutoscaler {names[0]} scales {target.shown}, too: delete it or this ScaledWorkload"
+        return _false(SCALED_ALONE, "HorizontalPodAutoscaler", message)
+    if contested := annotations_of(workload).get(CONTESTED_ANNOTATION):
+        return _false(SCALED_ALONE, "ScaledByAnother", contested)
+    for other in sorted(view.others, key=_age):
+        is_rival = key_of(other)[0] == key_of(workload)[0] and _target_of(other) == target
+        if is_rival and _age(other) < _age(workload):
+            message = f"the older ScaledWorkload {name_of(other)} scales {target.shown}: delete one of them"
+            return _false(SCALED_ALONE, "SameTarget", message)
+    return _true(SCALED_ALONE)
+
+
+def _active(desired: int) -> Condition:
+    if desired:
+        return Condition(type=CONDITION_ACTIVE, status=ConditionStatus.TRUE, informative=True)
+    return Condition(
+        type=CONDITION_ACTIVE,
+        status=ConditionStatus.FALSE,
+        reason="NoTraffic",
+        message="The target is scaled to zero; a request starts it.",
+        informative=True,
+    )
+
+
+def _url(workload: Object, spec: ScaledWorkloadSpec, settings: ControllerSettings) -> str:
+    """The URL of the first exact host, with its first path; the cluster-local one without hosts."""
+    namespace, name = key_of(workload)
+    for rule in spec.routing:
+        for host in rule.hosts:
+            if not is_wildcard(host):
+                path = rule.paths[0].rstrip("/") if rule.paths else ""
+                return url_of(host, settings.public_port) + path
+    return f"http://{inner_host(name, namespace, settings.host_rules)}"
+
+
+def _hosts_of(workload: Object) -> Iterator[str]:
+    rules = [nested(workload, "spec") or {}, *(nested(workload, "spec", "rules") or ())]
+    return (host for rule in rules for host in rule.get("hosts") or ())
+
+
+def _target_of(workload: Object) -> WorkloadTarget | None:
+    try:
+        return ScaledWorkloadSpec.from_object(workload).target
+    except SettingsError:
+        return None
+
+
+def _age(workload: Object) -> tuple[str, Key]:
+    return nested(workload, "metadata", "creationTimestamp") or "", key_of(workload)
+
+
+def _count(resource: Object | None, *path: str, unset: int) -> int:
+    count = nested(resource, *path)
+    return unset if count is None else int(count)
+
+
+def _true(condition_type: str) -> Condition:
+    return Condition(type=condition_type, status=ConditionStatus.TRUE)
+
+
+def _false(condition_type: str, reason: str, message: str) -> Condition:
+    return Condition(type=condition_type, status=ConditionStatus.FALSE, reason=reason, message=message)

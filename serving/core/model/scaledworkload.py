@@ -1,0 +1,354 @@
+"""ScaledWorkload: scales a workload that exists, such as a Deployment, by the requests for its Service.
+
+``ScaledWorkloadSpec`` is the spec of the manifest. ``from_object`` reads one and lists every problem; ``to_object`` writes it.
+``as_revision`` shows a workload as a Revision, so that activators and autoscalers treat both alike: the scaling keys are a
+revision's annotations, and an annotation of the workload has its serving state. No such Revision is stored.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from serving.core.model.errors import Problem, SettingsError
+from serving.core.model.knative import (
+    MAX_SCALE_ANNOTATION,
+    METRIC_ANNOTATION,
+    MIN_SCALE_ANNOTATION,
+    OWN_API_VERSION,
+    POLICY_ANNOTATION,
+    REQUEST_TARGET_ANNOTATION,
+    SCALE_DOWN_DELAY_ANNOTATION,
+    SERVING_STATE_ANNOTATION,
+    WINDOW_ANNOTATION,
+    ServingState,
+)
+from serving.core.model.objects import Object, annotations_of, is_dns_label, nested
+
+KIND = "ScaledWorkload"
+
+SCALED_ALONE = "ScaledAlone"
+"""The condition that no other controller scales the target. While it is False, the target is scaled up from zero and nothing else."""
+
+METRICS = ("concurrency", "rps")
+"""What activators measure. A queue-proxy would report more, and these pods have none."""
+
+HOSTS_MAX = PATHS_MAX = HEADERS_MAX = RULES_MAX = 16
+"""Most entries of each list. A route is found by looking at the paths and headers of one host."""
+
+SCHEDULES_MAX = 16
+_TEXT_MAX = 253
+_PATH_MAX = 1024
+_INT32_MAX = 2**31 - 1
+_TIMEOUT_MAX_S = 3600
+_PORT_MAX = 65535
+_PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9](-?[a-z0-9]){0,14}")
+_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}")
+_DURATION = re.compile(r"([0-9]+(\.[0-9]+)?(ms|s|m|h))+|0")
+_API_VERSION = re.compile(r"([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?v[0-9][a-z0-9]*")
+_KIND = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
+_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+_PATH = re.compile(r"/(?:(?![?#])[!-~])*")
+
+
+class WorkloadTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The object that is scaled: of any kind with a scale subresource, in the namespace of the ScaledWorkload."""
+
+    name: str
+    kind: str = "Deployment"
+    api_version: str = "apps/v1"
+
+    @property
+    def shown(self) -> str:
+        """Kind and name: "Deployment shop"."""
+        return f"{self.kind} {self.name}"
+
+
+class WorkloadService(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The Service whose endpoints get the requests, in the same namespace. ``port`` None is its only port."""
+
+    name: str
+    port: int | str | None = None
+
+
+class HeaderMatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, order=True):
+    """A header that a request must have, with this ``value``; None is any value. Names have no case."""
+
+    name: str
+    value: str | None = None
+
+
+class RoutingRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Requests to one of the ``hosts``, below one of the ``paths``, with all of the ``headers``; an empty list matches all.
+
+    A host is exact or a wildcard ("*.shop.example.com", which matches any number of labels). A path is a prefix of whole
+    segments: "/api" matches "/api" and "/api/v1", not "/apis". Of several matches the exact host, the longest path, then the
+    most headers win.
+    """
+
+    hosts: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    headers: tuple[HeaderMatch, ...] = ()
+
+
+class WorkloadSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Times with a minimum of pods: from each ``start`` to the next ``end``, as five fields of cron."""
+
+    start: str
+    end: str
+    min_count: int = msgspec.field(name="min")
+    time_zone: str = "Etc/UTC"
+    name: str = ""
+
+
+class WorkloadScaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The scaling keys that revisions have as annotations; None leaves a key to the settings."""
+
+    min_count: int | None = msgspec.field(default=None, name="min")
+    """Fewest pods. 0 allows scale to zero."""
+
+    max_count: int | None = msgspec.field(default=None, name="max")
+    """Most pods. 0 is no limit."""
+
+    target: float | None = None
+    """Requests in flight, or a second, that a pod takes."""
+
+    metric: str | None = None
+    """One of ``METRICS``."""
+
+    window: str | None = None
+    """Time over which load is averaged, such as "60s"."""
+
+    scale_down_delay: str | None = None
+    """Time for which a lower count must be wanted before pods go, such as "30s"."""
+
+    policy: str | None = None
+    """The scaling policy, such as knative or adaptive."""
+
+    schedules: tuple[WorkloadSchedule, ...] = ()
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """The keys as a revision has them."""
+        values = {
+            MIN_SCALE_ANNOTATION: self.min_count,
+            MAX_SCALE_ANNOTATION: self.max_count,
+            REQUEST_TARGET_ANNOTATION: self.target,
+            METRIC_ANNOTATION: self.metric,
+            WINDOW_ANNOTATION: self.window,
+            SCALE_DOWN_DELAY_ANNOTATION: self.scale_down_delay,
+            POLICY_ANNOTATION: self.policy,
+        }
+        return {key: _text(value) for key, value in values.items() if value is not None}
+
+
+class ScaledWorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The spec of a ScaledWorkload.
+
+    ``hosts``, ``paths`` and ``headers`` are one routing rule; ``rules`` has further ones. Without hosts a workload is reached by
+    its cluster-local name only.
+    """
+
+    target: WorkloadTarget
+    service: WorkloadService
+    hosts: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    headers: tuple[HeaderMatch, ...] = ()
+    rules: tuple[RoutingRule, ...] = ()
+    scaling: WorkloadScaling = WorkloadScaling()
+    container_concurrency: int = 0
+    """Most requests at once in a pod; 0 is no limit."""
+
+    timeout_seconds: int | None = None
+    """Longest time of a request, waiting for a pod included."""
+
+    response_start_timeout_seconds: int | None = None
+    """Longest time until the first byte of the response."""
+
+    idle_timeout_seconds: int | None = None
+    """Longest pause within a response."""
+
+    @classmethod
+    def from_object(cls, resource: Mapping[str, Any]) -> "ScaledWorkloadSpec":
+        """The spec of a ScaledWorkload object. Raises ``SettingsError`` with every problem."""
+        try:
+            spec = msgspec.convert(resource.get("spec"), cls)
+        except msgspec.ValidationError as error:
+            what, _, path = str(error).partition(" - at `$")
+            where = "spec" + path.removesuffix("`")
+            raise SettingsError([Problem(where=where, what=what, expected="a field of ScaledWorkload")]) from error
+        problems = list(spec.problems())
+        if problems:
+            raise SettingsError(problems)
+        return spec
+
+    def to_object(self, *, name: str, namespace: str) -> Object:
+        """The manifest of a ScaledWorkload with this spec; fields at their defaults are left out."""
+        defaults: Object = msgspec.to_builtins(ScaledWorkloadSpec(target=self.target, service=self.service))
+        written: Object = msgspec.to_builtins(self)
+        spec = {key: _written(value) for key, value in written.items() if value != defaults[key] or key in _REQUIRED}
+        return {
+            "apiVersion": OWN_API_VERSION,
+            "kind": KIND,
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": spec,
+        }
+
+    @property
+    def routing(self) -> tuple[RoutingRule, ...]:
+        """All routing rules; one without hosts, paths and headers if the spec has none."""
+        first = RoutingRule(hosts=self.hosts, paths=self.paths, headers=self.headers)
+        return (first, *self.rules) if first != RoutingRule() or not self.rules else self.rules
+
+    @property
+    def all_hosts(self) -> frozenset[str]:
+        """The hosts of all routing rules."""
+        return frozenset(host for rule in self.routing for host in rule.hosts)
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with the values, all of it."""
+        target, service = self.target, self.service
+        yield from _matching("spec.target.name", target.name, _NAME, expected="the name of an object")
+        yield from _matching("spec.target.kind", target.kind, _KIND, expected="a kind, such as Deployment")
+        yield from _matching(
+            "spec.target.apiVersion", target.api_version, _API_VERSION, expected="group/version, such as apps/v1"
+        )
+        if not is_dns_label(service.name):
+            yield Problem(where="spec.service.name", what=repr(service.name), expected="the name of a Service")
+        if not _is_port(service.port):
+            expected = "a port of the Service, by number (80) or name (http)"
+            yield Problem(where="spec.service.port", what=repr(service.port), expected=expected)
+        yield from _rule_problems("spec", self)
+        for index, rule in enumerate(self.rules):
+            yield from _rule_problems(f"spec.rules[{index}]", rule)
+        yield from _too_many("spec.rules", self.rules, RULES_MAX)
+        yield from _scaling_problems(self.scaling)
+        yield from _in_range("spec.containerConcurrency", self.container_concurrency, low=0, high=_INT32_MAX)
+        for field in ("timeoutSeconds", "responseStartTimeoutSeconds", "idleTimeoutSeconds"):
+            attribute = re.sub("[A-Z]", lambda match: "_" + match[0].lower(), field)
+            yield from _in_range(f"spec.{field}", getattr(self, attribute), low=1, high=_TIMEOUT_MAX_S)
+
+
+_REQUIRED = ("target", "service")
+
+
+def as_revision(workload: Object) -> Object:
+    """A ScaledWorkload as the Revision that activators and autoscalers know. Raises ``SettingsError``.
+
+    Its other annotations are those of the workload, so that what daemons save about a revision is there too; those of the spec
+    win. ``serving.dev/serving-state`` is its state.
+    """
+    spec = ScaledWorkloadSpec.from_object(workload)
+    annotations = annotations_of(workload)
+    state = annotations.get(SERVING_STATE_ANNOTATION)
+    metadata = {**workload["metadata"], "labels": {}, "annotations": {**annotations, **spec.scaling.annotations}}
+    fields: Object = {
+        "servingState": state if state in set(ServingState) else ServingState.ACTIVE.value,
+        "containerConcurrency": spec.container_concurrency,
+        "timeoutSeconds": spec.timeout_seconds,
+        "responseStartTimeoutSeconds": spec.response_start_timeout_seconds,
+        "idleTimeoutSeconds": spec.idle_timeout_seconds,
+    }
+    return {
+        "metadata": metadata,
+        "spec": {key: value for key, value in fields.items() if value is not None},
+        "status": {"desiredReplicas": nested(workload, "status", "desiredReplicas")},
+    }
+
+
+def serving_state_patch(state: ServingState, *, resource_version: str, is_workload: bool) -> Object:
+    """The patch of a serving state: of a Revision's spec, or of an annotation of a ScaledWorkload, whose spec is its user's."""
+    metadata: Object = {"resourceVersion": resource_version}
+    if is_workload:
+        return {"metadata": {**metadata, "annotations": {SERVING_STATE_ANNOTATION: state.value}}}
+    return {"metadata": metadata, "spec": {"servingState": state.value}}
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether a host is a wildcard: "*.shop.example.com"."""
+    return host.startswith("*.")
+
+
+def _rule_problems(where: str, rule: RoutingRule | ScaledWorkloadSpec) -> Iterator[Problem]:
+    for index, host in enumerate(rule.hosts):
+        if not is_host(host):
+            expected = 'a host in lower case without a port, as "shop.example.com" or "*.example.com"'
+            yield Problem(where=f"{where}.hosts[{index}]", what=repr(host), expected=expected)
+    for index, path in enumerate(rule.paths):
+        if not is_path(path):
+            expected = f'a path that begins with "/", without query, of at most {_PATH_MAX} characters'
+            yield Problem(where=f"{where}.paths[{index}]", what=repr(path), expected=expected)
+    for index, header in enumerate(rule.headers):
+        yield from _matching(
+            f"{where}.headers[{index}].name", header.name, _HEADER_NAME, expected="the name of a header"
+        )
+    yield from _too_many(f"{where}.hosts", rule.hosts, HOSTS_MAX)
+    yield from _too_many(f"{where}.paths", rule.paths, PATHS_MAX)
+    yield from _too_many(f"{where}.headers", rule.headers, HEADERS_MAX)
+
+
+def _scaling_problems(scaling: WorkloadScaling) -> Iterator[Problem]:
+    low, high = scaling.min_count, scaling.max_count
+    yield from _in_range("spec.scaling.min", low, low=0, high=_INT32_MAX)
+    yield from _in_range("spec.scaling.max", high, low=0, high=_INT32_MAX)
+    if low and high and low > high:
+        yield Problem(where="spec.scaling.min", what=f"{low} is above max, {high}", expected=f"at most {high}")
+    if scaling.target is not None and not 0 < scaling.target < float("inf"):
+        yield Problem(where="spec.scaling.target", what=repr(scaling.target), expected="a number above 0")
+    if scaling.metric is not None and scaling.metric not in METRICS:
+        yield Problem(where="spec.scaling.metric", what=repr(scaling.metric), expected="one of " + ", ".join(METRICS))
+    for field, text in (("window", scaling.window), ("scaleDownDelay", scaling.scale_down_delay)):
+        if text is not None:
+            yield from _matching(f"spec.scaling.{field}", text, _DURATION, expected='a duration, such as "60s"')
+    yield from _too_many("spec.scaling.schedules", scaling.schedules, SCHEDULES_MAX)
+    for index, schedule in enumerate(scaling.schedules):
+        yield from _in_range(f"spec.scaling.schedules[{index}].min", schedule.min_count, low=1, high=_INT32_MAX)
+
+
+def _matching(where: str, text: str, pattern: re.Pattern[str], *, expected: str) -> Iterator[Problem]:
+    if not pattern.fullmatch(text):
+        yield Problem(where=where, what=repr(text), expected=expected)
+
+
+def _in_range(where: str, number: int | None, *, low: int, high: int) -> Iterator[Problem]:
+    if number is not None and not low <= number <= high:
+        yield Problem(where=where, what=str(number), expected=f"a whole number from {low} to {high}")
+
+
+def _too_many(where: str, entries: tuple[object, ...], most: int) -> Iterator[Problem]:
+    if len(entries) > most:
+        yield Problem(where=where, what=f"{len(entries)} entries", expected=f"at most {most}")
+
+
+def _is_port(port: object) -> bool:
+    if isinstance(port, str):
+        return bool(_PORT_NAME.fullmatch(port))
+    return port is None or (isinstance(port, int) and 0 < port <= _PORT_MAX)
+
+
+def is_host(host: str) -> bool:
+    """Whether a text is a host name, or a wildcard above one. An address is none: requests name hosts."""
+    labels = host.removeprefix("*.").split(".")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return len(host) <= _TEXT_MAX and all(map(is_dns_label, labels))
+    return False
+
+
+def is_path(path: str) -> bool:
+    """Whether a text is the prefix of a path: it begins with "/", and has neither query nor characters beyond ASCII."""
+    return len(path) <= _PATH_MAX and bool(_PATH.fullmatch(path))
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _written(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """A value of a manifest without what is unset."""
+    if isinstance(value, dict):
+        return {key: _written(child) for key, child in value.items() if child is not None and child not in ([], ())}
+    return [_written(child) for child in value] if isinstance(value, list | tuple) else value

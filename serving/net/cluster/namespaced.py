@@ -1,0 +1,70 @@
+"""Copies of the objects of one kind in some namespaces only.
+
+A daemon that needs the pods of a few workloads follows the namespaces that have any, not the whole cluster. A namespace that is no
+longer followed reports no deletions: its reader drops what it knows.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+
+from serving.core.model.objects import Key, Object
+from serving.net.aio.supervise import SupervisedTasks, supervise
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Cluster
+from serving.net.cluster.reflector import CacheChange, Reflector
+
+
+class NamespacedReflectors:
+    """A reflector for each chosen namespace. ``run`` maintains them; ``choose`` and ``cache`` work at any time."""
+
+    def __init__(
+        self, cluster: Cluster, kind: Kind, *, label_selector: str = "", on_change: Callable[[CacheChange], None]
+    ) -> None:
+        self.kind = kind
+        self._cluster = cluster
+        self._label_selector = label_selector
+        self._on_change = on_change
+        self._reflectors: dict[str, Reflector] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._group: SupervisedTasks | None = None
+
+    def choose(self, namespaces: AbstractSet[str]) -> None:
+        """Follow exactly these namespaces from now on."""
+        for namespace in self._reflectors.keys() - namespaces:
+            del self._reflectors[namespace]
+            if namespace in self._tasks:
+                self._tasks.pop(namespace).cancel()
+        for namespace in sorted(namespaces - self._reflectors.keys()):
+            self._reflectors[namespace] = Reflector(
+                self._cluster,
+                self.kind,
+                namespace,
+                label_selector=self._label_selector,
+                on_change=self._on_change,
+            )
+            self._start(namespace)
+
+    def cache(self, namespace: str) -> Mapping[Key, Object]:
+        """The known objects of a namespace; empty for one that is not followed."""
+        reflector = self._reflectors.get(namespace)
+        return {} if reflector is None else reflector.cache
+
+    async def synced(self) -> None:
+        """Wait until the chosen namespaces have been listed once."""
+        for reflector in list(self._reflectors.values()):
+            await reflector.synced.wait()
+
+    async def run(self) -> None:
+        """Follow the chosen namespaces until cancelled."""
+        async with supervise() as group:
+            self._group = group
+            for namespace in list(self._reflectors):
+                self._start(namespace)
+            await asyncio.get_running_loop().create_future()
+
+    def _start(self, namespace: str) -> None:
+        if self._group is not None:
+            reflector = self._reflectors[namespace]
+            name = f"{self.kind.plural} of {namespace}"
+            self._tasks[namespace] = self._group.start(reflector.run(), name=name)

@@ -1,0 +1,92 @@
+"""A Deployment that exists, scaled from zero by requests and back, under ``serving up``: real pods, no sidecar."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serving.core.model.objects import Object, nested
+from serving.core.model.scaledworkload import ScaledWorkloadSpec, WorkloadScaling, WorkloadService, WorkloadTarget
+from serving.net.cluster.kinds import DEPLOYMENT, POD, SCALED_WORKLOAD, SERVICE
+from serving.net.cluster.kube import KubeCluster
+from tests.e2e.test_up import SAMPLE, Up, cluster_of, running, until_no_pods
+
+pytestmark = [pytest.mark.timeout(300)]
+
+HOST = b"shop.example.com"
+LABELS = {"app": "shop"}
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    with running(tmp_path / "state") as up:
+        yield up
+
+
+def deployment(*, replicas: int) -> Object:
+    template = {
+        "metadata": {"labels": LABELS, "annotations": {"serving.dev/command": f"{sys.executable} {SAMPLE}"}},
+        "spec": {"containers": [{"name": "app", "image": "shop", "ports": [{"name": "web", "containerPort": 8080}]}]},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "shop", "namespace": "default"},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": LABELS}, "template": template},
+    }
+
+
+def service() -> Object:
+    ports = [{"name": "metrics", "port": 9000}, {"name": "http", "port": 80, "targetPort": "web"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "shop", "namespace": "default"},
+        "spec": {"selector": LABELS, "ports": ports},
+    }
+
+
+def workload() -> Object:
+    spec = ScaledWorkloadSpec(
+        target=WorkloadTarget(name="shop"),
+        service=WorkloadService(name="shop", port=80),
+        hosts=(HOST.decode(),),
+        scaling=WorkloadScaling(max_count=3, target=10.0, window="6s"),
+    )
+    return spec.to_object(name="shop", namespace="default")
+
+
+async def until_conditions(cluster: KubeCluster, **wanted: str) -> Object:
+    while True:
+        found = await cluster.get(SCALED_WORKLOAD, "default", "shop")
+        conditions = {one["type"]: one["status"] for one in nested(found, "status", "conditions") or ()}
+        if wanted.items() <= conditions.items():
+            return found
+        await asyncio.sleep(0.05)
+
+
+async def test_a_deployment_goes_from_zero_to_many_and_back_without_a_failed_request(up: Up) -> None:
+    async with cluster_of(up) as cluster:
+        await cluster.create(SERVICE, service())
+        created = await cluster.create(DEPLOYMENT, deployment(replicas=1))
+        await cluster.create(SCALED_WORKLOAD, workload())
+        found = await until_conditions(cluster, Ready="True")
+        assert nested(found, "status", "portName") == "http"
+        assert nested(found, "status", "url").startswith("http://shop.example.com:")
+        # Without a request it goes to zero, and the Deployment stays as it was written.
+        await until_no_pods(cluster)
+        await up.until_status(200, HOST)
+        pods: set[str] = set()
+        while len(pods) < 2:
+            responses = await asyncio.gather(*(up.get("/sleep/1", HOST) for _ in range(60)))
+            assert {status for status, _ in responses} == {200}
+            pods |= {body.split()[-1] for _, body in responses}
+        await until_no_pods(cluster)
+        found = await cluster.get(DEPLOYMENT, "default", "shop")
+        assert found["spec"]["replicas"] == 0
+        assert found["spec"]["template"] == created["spec"]["template"]
+        assert (await until_conditions(cluster, Active="False"))["spec"] == workload()["spec"]
+        assert (await up.get(host=HOST))[0] == 200
+        assert len((await cluster.list(POD, "default")).items) == 1

@@ -1,0 +1,96 @@
+"""Slices of the Services of ScaledWorkloads."""
+
+from typing import Any
+
+from serving.activator.queueing.slices import ServedSlice
+from serving.activator.queueing.workloads import WorkloadBackend, WorkloadBackends, backend_of
+from serving.core.model.nodata import NoData
+from serving.core.model.objects import Object
+
+KEY = ("default", "shop")
+
+
+def workload(*, status: Any = None, **service: object) -> Object:  # noqa: ANN401 - JSON
+    spec = {"target": {"name": "shop"}, "service": {"name": "web", **service}}
+    return {"metadata": {"name": "shop", "namespace": "default"}, "spec": spec, "status": status}
+
+
+def endpoint_slice(name: str = "web-1", *, service: str = "web", ports: Any = None) -> Object:  # noqa: ANN401 - JSON
+    labels = {"kubernetes.io/service-name": service}
+    return {
+        "metadata": {"name": name, "namespace": "default", "labels": labels},
+        "ports": ports or [{"name": "metrics", "port": 9000}, {"name": "http", "port": 8080}],
+        "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": True}}],
+    }
+
+
+def addresses(found: list[ServedSlice | NoData]) -> list[tuple[str, tuple[str, str], list[str]]]:
+    served = [one for one in found if isinstance(one, ServedSlice)]
+    assert len(served) == len(found)
+    return [(one.key, one.revision, [pod.address for pod in one.pods]) for one in served]
+
+
+def test_a_port_is_named_by_the_user_or_by_the_status() -> None:
+    assert backend_of(workload(port="http")) == WorkloadBackend(service="web", port_name="http")
+    assert backend_of(workload(port=80)) == WorkloadBackend(service="web", port_name=None)
+    assert backend_of(workload(port=80, status={"portName": "http"})) == WorkloadBackend(
+        service="web", port_name="http"
+    )
+    assert backend_of({"metadata": {}, "spec": {}}) is None
+
+
+def test_a_slice_is_that_of_each_workload_with_its_service() -> None:
+    backends = WorkloadBackends()
+    backends.put(KEY, WorkloadBackend(service="web", port_name="http"))
+    backends.put(("default", "stats"), WorkloadBackend(service="web", port_name="metrics"))
+    backends.put(("other", "shop"), WorkloadBackend(service="web", port_name="http"))
+    assert addresses(list(backends.slices(endpoint_slice()))) == [
+        ("default/web-1@shop", KEY, ["10.0.0.1:8080"]),
+        ("default/web-1@stats", ("default", "stats"), ["10.0.0.1:9000"]),
+    ]
+    assert list(backends.slices(endpoint_slice(service="db"))) == []
+    assert backends.namespaces == {"default", "other"}
+
+
+def test_without_a_name_the_first_port_is_taken_and_a_missing_one_has_no_pods() -> None:
+    backends = WorkloadBackends()
+    backends.put(KEY, WorkloadBackend(service="web", port_name=None))
+    assert addresses(list(backends.slices(endpoint_slice())))[0][2] == ["10.0.0.1:9000"]
+    backends.put(KEY, WorkloadBackend(service="web", port_name="grpc"))
+    assert addresses(list(backends.slices(endpoint_slice())))[0][2] == []
+
+
+def test_the_slices_of_a_workload_are_found_among_others() -> None:
+    backends = WorkloadBackends()
+    known = {("default", one["metadata"]["name"]): one for one in (endpoint_slice(), endpoint_slice("x", service="db"))}
+    assert list(backends.own_slices(KEY, known)) == []
+    backends.put(KEY, WorkloadBackend(service="web", port_name=""))
+    assert [key for key, _, _ in addresses(list(backends.own_slices(KEY, known)))] == ["default/web-1@shop"]
+
+
+def test_a_workload_that_moves_or_goes_leaves_its_service() -> None:
+    backends = WorkloadBackends()
+    backends.put(KEY, WorkloadBackend(service="web", port_name=None))
+    backends.put(KEY, WorkloadBackend(service="db", port_name=None))
+    assert list(backends.slices(endpoint_slice())) == []
+    backends.put(KEY, None)
+    backends.put(KEY, None)
+    assert backends.backend(KEY) is None
+    assert backends.namespaces == set()
+
+
+def test_the_port_says_whether_its_app_speaks_tls() -> None:
+    backends = WorkloadBackends()
+    backends.put(KEY, WorkloadBackend(service="web", port_name=None))
+    for protocol, scheme in ((None, "http"), ("http", "http"), ("HTTPS", "https"), ("kubernetes.io/wss", "https")):
+        ports = [{"name": "web", "port": 8443, "appProtocol": protocol}]
+        (found,) = backends.slices(endpoint_slice(ports=ports))
+        assert isinstance(found, ServedSlice)
+        assert [pod.scheme for pod in found.pods] == [scheme]
+
+
+def test_a_slice_that_cannot_be_read_says_why() -> None:
+    backends = WorkloadBackends()
+    backends.put(KEY, WorkloadBackend(service="web", port_name=None))
+    (found,) = backends.slices({**endpoint_slice(), "endpoints": "many"})
+    assert isinstance(found, NoData)

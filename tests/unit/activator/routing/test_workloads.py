@@ -1,0 +1,84 @@
+"""The hosts of ScaledWorkloads, alone and beside routes."""
+
+from typing import Any
+
+from serving.activator.routing.hosttable import HostRule
+from serving.activator.routing.routes import Routes
+from serving.activator.routing.sites import Listener
+from serving.activator.routing.workloads import host_rules_of
+from serving.core.model.nodata import NoData
+from serving.core.model.objects import Object
+from tests.unit.activator.routing.test_routes import facts
+
+PUBLIC, INNER = Listener.PUBLIC, Listener.INNER
+
+
+def workload(name: str = "shop", *, namespace: str = "default", annotations: Any = None, **spec: Any) -> Object:  # noqa: ANN401 - JSON
+    metadata = {"name": name, "namespace": namespace, "creationTimestamp": "1", "annotations": annotations or {}}
+    return {"metadata": metadata, "spec": {"target": {"name": name}, "service": {"name": name}, **spec}}
+
+
+def rules(resource: Object) -> list[HostRule]:
+    found = host_rules_of(resource)
+    assert not isinstance(found, NoData)
+    return found
+
+
+def test_without_hosts_a_workload_has_its_cluster_local_name() -> None:
+    (only,) = rules(workload())
+    assert (only.host, only.listeners, only.path) == ("shop.default.svc.cluster.local", (INNER,), "")
+    assert (only.site.route, only.site.revisions) == ("default/shop", ("shop",))
+
+
+def test_each_host_has_each_path() -> None:
+    found = rules(
+        workload(hosts=["*.a.com"], paths=["/x/", "/"], headers=[{"name": "X-A"}], rules=[{"hosts": ["b.com"]}])
+    )
+    inner = "shop.default.svc.cluster.local"
+    assert [(rule.host, rule.path, len(rule.headers)) for rule in found] == [
+        *((inner, "/x", 1), (inner, "", 1), ("*.a.com", "/x", 1), ("*.a.com", "", 1)),
+        *((inner, "", 0), ("b.com", "", 0)),
+    ]
+
+
+def test_a_cluster_local_host_of_another_namespace_is_left_out() -> None:
+    found = rules(workload(hosts=["db.other.svc.cluster.local", "www.default.svc.cluster.local"]))
+    assert [rule.host for rule in found] == ["shop.default.svc.cluster.local", "www.default.svc.cluster.local"]
+    assert {rule.listeners for rule in found} == {(INNER,)}
+
+
+def test_a_workload_that_cannot_be_read_says_why() -> None:
+    found = host_rules_of({"metadata": {"name": "a", "namespace": "b"}, "spec": {}})
+    assert isinstance(found, NoData)
+    assert "target" in found.missing
+
+
+def test_access_is_as_in_the_annotations_of_a_service() -> None:
+    (only,) = rules(workload(annotations={"serving.dev/access": "private"}))
+    assert only.site.access is not None
+    assert (only.site.access.namespace, only.site.access.route) == ("default", "shop")
+
+
+def test_a_route_keeps_its_host_and_shares_paths_within_its_namespace() -> None:
+    routes = Routes()
+    routes.set(facts())
+    host = "hello.default.localhost"
+    routes.set_rules("default/shop", rules(workload(hosts=[host], paths=["/shop"])))
+    routes.set_rules("evil/shop", rules(workload(namespace="evil", hosts=[host], paths=["/evil"])))
+
+    def site(target: str, name: str = host, listener: Listener = PUBLIC) -> str | None:
+        found = routes.find(listener, name, target=target.encode())
+        return None if found is None else found.route
+
+    assert site("/") == "default/hello"
+    assert site("/shop/1") == "default/shop"
+    assert site("/evil") == "default/hello"
+    routes.set_rules("default/shop", rules(workload(hosts=[host])))
+    assert site("/shop/1") == "default/hello"
+    assert site("/", "shop.default", INNER) == "default/shop"
+    assert site("/", "SHOP.default.svc.cluster.local:80", INNER) == "default/shop"
+    assert site("/", "shop.default.svc.cluster.local") is None
+    turn = routes.turn
+    routes.set_rules("default/shop", ())
+    assert routes.turn > turn
+    assert site("/", "shop.default", INNER) is None

@@ -1,0 +1,240 @@
+"""The loop about ScaledWorkloads, over the memory store on virtual time: their pods report nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from serving.core.model.objects import Object, annotations_of
+from serving.core.model.scaledworkload import ScaledWorkloadSpec, WorkloadScaling, WorkloadService, WorkloadTarget
+from serving.core.model.stat import Stat
+from serving.core.scaling.scaler.scaler import StatSource
+from serving.core.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
+from serving.net.aio.clock import now_s
+from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION, SCALED_WORKLOAD
+from tests.eventually import until
+from tests.unit.autoscaler.test_loop import Stage
+from tests.virtual_time import pass_s, run_virtually
+
+KEY = ("default", "shop")
+LABELS = {"app": "shop"}
+SETTINGS = AutoscalerSettings(policy=KNATIVE_POLICY)
+
+
+def workload(*, target: str = "shop", **scaling: int) -> Object:
+    spec = ScaledWorkloadSpec(
+        target=WorkloadTarget(name=target),
+        service=WorkloadService(name="shop"),
+        scaling=WorkloadScaling(target=10.0, window="10s", **scaling),  # type: ignore[arg-type]
+    )
+    return spec.to_object(name="shop", namespace="default")
+
+
+def deployment(scale: int, *, name: str = "shop", labels: dict[str, str] = LABELS) -> Object:
+    selector = {"matchLabels": labels} if labels else {}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"namespace": "default", "name": name},
+        "spec": {"replicas": scale, "selector": selector, "template": {}},
+    }
+
+
+class Shop:
+    """The stage, with the objects of one workload."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage, self.cluster = stage, stage.cluster
+
+    async def add_pod(self, name: str, *, labels: dict[str, str] = LABELS) -> None:
+        metadata = {"namespace": "default", "name": name, "labels": labels}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [{"name": "c"}]}}
+        await self.cluster.create(POD, body)
+        status = {"conditions": [{"type": "Ready", "status": "True"}]}
+        await self.cluster.patch(POD, "default", name, patch={"status": status}, subresource="status")
+
+    async def scale(self, name: str = "shop") -> int:
+        return int((await self.cluster.get(DEPLOYMENT, "default", name))["spec"]["replicas"])
+
+    async def report(self, load: float, *, seconds: int = 1, **pods: float) -> None:
+        """What an activator reports, each second, and the requests in each pod."""
+        for _ in range(seconds):
+            stat = Stat(pod="activator", at_s=now_s(), concurrency=load, request_count=load, pod_loads=pods)
+            self.stage.autoscaler.record(KEY, stat, StatSource.ACTIVATOR)
+            await pass_s(1)
+
+
+@asynccontextmanager
+async def shop(*, scale: int = 0, first: Object | None = None) -> AsyncIterator[Shop]:
+    """An autoscaler that runs, and then a workload; ``first`` replaces its manifest."""
+    stage, stop = Stage(SETTINGS), asyncio.Event()
+    await stage.cluster.create(DEPLOYMENT, deployment(scale))
+    made = Shop(stage)
+    for number in range(scale):
+        await made.add_pod(f"p{number}")
+    await made.add_pod("stranger", labels={"app": "other"})
+    async with asyncio.TaskGroup() as group:
+        group.create_task(stage.autoscaler.run(stop))
+        try:
+            await stage.synced()
+            await stage.cluster.create(SCALED_WORKLOAD, first or workload())
+            await until(lambda: KEY in stage.autoscaler.keys)
+            yield made
+        finally:
+            stop.set()
+
+
+def ready_count(made: Shop) -> int:
+    entry = made.stage.autoscaler.entry(KEY)
+    return 0 if entry is None else len(entry.ready_names)
+
+
+def test_a_request_starts_a_pod_and_idleness_ends_it() -> None:
+    async def body() -> None:
+        async with shop() as made:
+            # A new workload at zero is not started, though no state says that it rests.
+            await pass_s(5)
+            assert await made.scale() == 0
+            await made.report(1.0)
+            assert await made.scale() == 1
+            await made.add_pod("p0")
+            await made.report(25.0, seconds=20)
+            assert await made.scale() == 4
+            # Activators report that it is idle; the window of 10 s passes.
+            await made.report(0.0, seconds=30)
+            assert await made.scale() == 0
+            found = await made.cluster.get(SCALED_WORKLOAD, *KEY)
+            assert annotations_of(found)["serving.dev/serving-state"] == "Reserve"
+            assert found["spec"] == workload()["spec"]
+
+    run_virtually(body())
+
+
+def test_pods_without_requests_are_removed_first() -> None:
+    async def body() -> None:
+        async with shop(scale=3) as made:
+            await made.report(7.0, seconds=40, p0=3.0, p2=4.0)
+            assert await made.scale() == 1
+            costs = {}
+            for name in ("p0", "p1", "p2"):
+                costs[name] = annotations_of(await made.cluster.get(POD, "default", name))
+            key = "controller.kubernetes.io/pod-deletion-cost"
+            assert {name for name, annotations in costs.items() if annotations.get(key) == "-1"} == {"p0", "p1"}
+
+    run_virtually(body())
+
+
+def test_a_client_that_undoes_the_scale_is_noticed() -> None:
+    """Each time it has set 3 pods, the load of one pod is decided on again."""
+
+    async def body() -> None:
+        async with shop(scale=1) as made:
+            await made.report(5.0, seconds=20)
+            for _ in range(3):
+                found = annotations_of(await made.cluster.get(SCALED_WORKLOAD, *KEY))
+                assert "autoscaling.serving.dev/contested" not in found
+                patch = {"spec": {"replicas": 3}}
+                await made.cluster.patch(DEPLOYMENT, "default", "shop", patch=patch, subresource="scale")
+                await made.report(5.0, seconds=20)
+                assert await made.scale() == 1
+            found = annotations_of(await made.cluster.get(SCALED_WORKLOAD, *KEY))
+            assert "last to 3" in found["autoscaling.serving.dev/contested"]
+            await made.report(5.0, seconds=610)
+            found = annotations_of(await made.cluster.get(SCALED_WORKLOAD, *KEY))
+            assert "autoscaling.serving.dev/contested" not in found
+
+    run_virtually(body())
+
+
+def test_silence_is_not_idleness() -> None:
+    """Without activators nobody knows what is in flight: the scale stays."""
+
+    async def body() -> None:
+        async with shop(scale=3) as made:
+            await pass_s(120)
+            assert await made.scale() == 3
+            # At most half of the ready pods go at once, and nothing removes these.
+            await made.report(0.0, seconds=30)
+            assert await made.scale() == 1
+
+    run_virtually(body())
+
+
+def test_a_new_workload_keeps_its_scale_for_a_window() -> None:
+    async def body() -> None:
+        async with shop(scale=3) as made:
+            assert ready_count(made) == 3
+            await made.report(0.0, seconds=5)
+            assert await made.scale() == 3
+            await made.report(0.0, seconds=30)
+            assert await made.scale() == 1
+
+    run_virtually(body())
+
+
+def test_the_minimum_holds_without_a_request() -> None:
+    async def body() -> None:
+        async with shop(first=workload(min_count=2)) as made:
+            await pass_s(5)
+            assert await made.scale() == 2
+
+    run_virtually(body())
+
+
+def test_a_workload_that_changes_its_target_scales_the_other() -> None:
+    async def body() -> None:
+        async with shop(scale=1) as made:
+            await made.cluster.create(DEPLOYMENT, deployment(0, name="next", labels={"app": "next"}))
+            await made.cluster.patch(SCALED_WORKLOAD, *KEY, patch={"spec": {"target": {"name": "next"}}})
+            await pass_s(1)
+            assert ready_count(made) == 0
+            await made.report(1.0)
+            assert (await made.scale("next"), await made.scale()) == (1, 1)
+
+    run_virtually(body())
+
+
+def test_a_workload_waits_for_its_target_and_stops_without_it() -> None:
+    async def body() -> None:
+        async with shop(first=workload(target="later")) as made:
+            await made.report(1.0)
+            await made.cluster.create(DEPLOYMENT, deployment(0, name="later", labels={}))
+            await pass_s(1)
+            assert ready_count(made) == 0
+            await made.report(1.0)
+            assert await made.scale("later") == 1
+            await made.cluster.delete(DEPLOYMENT, "default", "later")
+            await made.report(9.0)
+            await made.cluster.delete(SCALED_WORKLOAD, *KEY)
+            await until(lambda: KEY not in made.stage.autoscaler.keys)
+
+    run_virtually(body())
+
+
+def test_pods_that_lose_their_label_or_go_are_not_counted() -> None:
+    async def body() -> None:
+        async with shop(scale=2) as made:
+            await made.cluster.patch(POD, "default", "p0", patch={"metadata": {"labels": {"app": "x"}}})
+            await until(lambda: ready_count(made) == 1)
+            await made.cluster.delete(POD, "default", "p1", grace_s=0)
+            await until(lambda: ready_count(made) == 0)
+
+    run_virtually(body())
+
+
+def test_a_revision_of_that_name_wins() -> None:
+    async def body() -> None:
+        stage, stop = Stage(SETTINGS), asyncio.Event()
+        made = Shop(stage)
+        metadata = {"namespace": "default", "name": "shop"}
+        revision = {"apiVersion": "serving.knative.dev/v1", "kind": "Revision", "metadata": metadata, "spec": {}}
+        await stage.cluster.create(REVISION, revision)
+        await stage.cluster.create(DEPLOYMENT, deployment(0))
+        await stage.cluster.create(SCALED_WORKLOAD, workload())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(stage.autoscaler.run(stop))
+            await stage.synced()
+            await made.report(1.0)
+            assert await made.scale() == 0
+            stop.set()
+
+    run_virtually(body())

@@ -1,0 +1,185 @@
+"""The status of ScaledWorkloads."""
+
+from typing import Any
+
+import pytest
+
+from serving.controller.workloads.status import WorkloadView, workload_status
+from serving.core.model.errors import Problem
+from serving.core.model.objects import Object, condition_of
+from tests.unit.controller.builders import CREATED, NOW, SCALING, SETTINGS
+
+HTTP = {"name": "http", "port": 80}
+TARGET: Object = {"spec": {"replicas": 2}, "status": {"readyReplicas": 1}}
+
+
+def workload(name: str = "shop", *, namespace: str = "default", created: str = CREATED, **spec: Any) -> Object:  # noqa: ANN401 - JSON
+    metadata = {"name": name, "namespace": namespace, "creationTimestamp": created, "generation": 3}
+    return {"metadata": metadata, "spec": {"target": {"name": "shop"}, "service": {"name": "shop"}, **spec}}
+
+
+def service(*ports: Object) -> Object:
+    return {"spec": {"ports": list(ports)}}
+
+
+def status(resource: Object, **view: Any) -> Object:  # noqa: ANN401 - fields of the view
+    whole = WorkloadView(**{"target": TARGET, "service": service(HTTP), **view})
+    return workload_status(resource, whole, settings=SETTINGS, scaling=SCALING, now=NOW)
+
+
+def condition(found: Object, name: str) -> tuple[str, str, str]:
+    one = condition_of({"status": found}, name)
+    return one["status"], one.get("reason", ""), one.get("message", "")
+
+
+def test_a_workload_that_has_all_it_needs_is_ready() -> None:
+    found = status(workload(hosts=["shop.example.com"], paths=["/api/"]))
+    assert condition(found, "Ready") == ("True", "", "")
+    assert condition(found, "Active") == ("True", "", "")
+    assert (found["observedGeneration"], found["desiredReplicas"], found["readyReplicas"]) == (3, 2, 1)
+    assert (found["url"], found["path"], found["portName"]) == ("http://shop.example.com:8080/api", "proxy", "http")
+
+
+@pytest.mark.parametrize("hosts", [[], ["*.example.com"]])
+def test_without_an_exact_host_the_url_is_the_cluster_local_one(hosts: list[str]) -> None:
+    assert status(workload(hosts=hosts))["url"] == "http://shop.default.svc.cluster.local"
+
+
+def test_at_zero_it_is_ready_and_not_active() -> None:
+    found = status(workload(), target={"spec": {"replicas": 0}})
+    assert condition(found, "Ready")[0] == "True"
+    assert condition(found, "Active")[:2] == ("False", "NoTraffic")
+    assert (found["desiredReplicas"], found["readyReplicas"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("view", "name", "reason", "message"),
+    [
+        ({"target": None}, "TargetResolved", "TargetNotFound", "there is no Deployment shop in this namespace"),
+        (
+            {"target": None, "is_known_kind": False},
+            "TargetResolved",
+            "KindNotScaled",
+            "Deployment of apps/v1 is not scaled here; Deployments, StatefulSets and ReplicaSets are",
+        ),
+        ({"service": None}, "ServiceResolved", "ServiceNotFound", "there is no Service shop in this namespace"),
+        (
+            {"service": service(HTTP, {"port": 90})},
+            "ServiceResolved",
+            "PortNotNamed",
+            "Service shop has the ports 80 (http), 90 (no name): name one in spec.service.port",
+        ),
+        (
+            {"service": service()},
+            "ServiceResolved",
+            "PortNotNamed",
+            "Service shop has the ports none: name one in spec.service.port",
+        ),
+        (
+            {"is_revision": True},
+            "HostsClaimed",
+            "NameTaken",
+            "a Revision is called shop, too, and is served in its place: give the ScaledWorkload another name",
+        ),
+        (
+            {
+                "scalers": [
+                    {
+                        "metadata": {"name": "other"},
+                        "spec": {"scaleTargetRef": {"kind": "StatefulSet", "name": "shop"}},
+                    },
+                    {"metadata": {"name": "hpa"}, "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "shop"}}},
+                ]
+            },
+            "ScaledAlone",
+            "HorizontalPodAutoscaler",
+            "HorizontalPodAutoscaler hpa scales Deployment shop, too: delete it or this ScaledWorkload",
+        ),
+        (
+            {
+                "others": [
+                    workload("a-twin"),
+                    workload("a-bad", target={}),
+                    workload("far", namespace="x"),
+                    workload("twin"),
+                ]
+            },
+            "ScaledAlone",
+            "SameTarget",
+            "the older ScaledWorkload a-twin scales Deployment shop: delete one of them",
+        ),
+    ],
+)
+def test_what_is_missing_or_fights_is_named(view: dict[str, Any], name: str, reason: str, message: str) -> None:
+    found = status(workload(), **view)
+    assert condition(found, name) == ("False", reason, message)
+    assert condition(found, "Ready") == ("False", reason, message)
+
+
+@pytest.mark.parametrize(
+    ("port", "ports", "expected"),
+    [
+        (80, [{"name": "http", "port": 80}], "http"),
+        ("http", [{"name": "admin", "port": 9}, {"name": "http", "port": 80}], "http"),
+        (None, [{"port": 80}], ""),
+        (80, [{"port": 80}], ""),
+    ],
+)
+def test_the_port_is_named_in_the_status(port: object, ports: list[Object], expected: str) -> None:
+    found = status(workload(service={"name": "shop", "port": port}), service=service(*ports))
+    assert found["portName"] == expected
+
+
+def test_a_port_that_the_service_lacks_is_named_with_those_that_it_has() -> None:
+    found = status(workload(service={"name": "shop", "port": "grpc"}))
+    assert "portName" not in found
+    message = "Service shop has no port grpc; it has 80 (http)"
+    assert condition(found, "ServiceResolved") == ("False", "PortNotFound", message)
+
+
+def test_a_host_belongs_to_the_oldest_workload_of_another_namespace() -> None:
+    mine = workload(hosts=["a.example.com"], rules=[{"hosts": ["b.example.com"]}])
+    older = workload("old", namespace="other", created="2026-01-01T00:00:00Z", rules=[{"hosts": ["b.example.com"]}])
+    message = "the host b.example.com belongs to ScaledWorkload other/old, which is older"
+    assert condition(status(mine, others=[older]), "HostsClaimed") == ("False", "HostTaken", message)
+    assert condition(status(older, others=[mine]), "HostsClaimed")[0] == "True"
+    unrelated = workload("old", namespace="other", created="2026-01-01T00:00:00Z", hosts=["c.example.com"])
+    assert condition(status(mine, others=[unrelated]), "HostsClaimed")[0] == "True"
+    same_namespace = workload("old", created="2026-01-01T00:00:00Z", target={"name": "x"}, hosts=["b.example.com"])
+    assert condition(status(mine, others=[same_namespace]), "HostsClaimed")[0] == "True"
+
+
+def test_a_host_that_another_namespace_holds_is_named() -> None:
+    holders = {"a.example.com": "Route other/hello", "b.example.com": "Route other/b"}
+    message = "the host a.example.com belongs to Route other/hello"
+    found = status(workload(hosts=["a.example.com"]), holders=holders)
+    assert condition(found, "HostsClaimed") == ("False", "HostTaken", message)
+
+
+def test_scaling_keys_are_checked_as_annotations_of_a_revision() -> None:
+    found = status(workload(scaling={"window": "5s"}))
+    assert condition(found, "ScalingValid")[:2] == ("False", "InvalidScaling")
+    assert "autoscaling.knative.dev/window" in condition(found, "ScalingValid")[2]
+
+
+def test_a_client_that_sets_replicas_again_and_again_is_named() -> None:
+    contested = workload()
+    contested["metadata"]["annotations"] = {"autoscaling.serving.dev/contested": "another client"}
+    assert condition(status(contested), "ScaledAlone") == ("False", "ScaledByAnother", "another client")
+
+
+def test_problems_of_schedules_are_named() -> None:
+    problem = Problem(where="spec.schedules[0].timeZone", what="'Mars'", expected="a name of the IANA database")
+    found = status(workload(), schedule_problems=[problem])
+    assert condition(found, "ScalingValid") == ("False", "InvalidScaling", str(problem))
+
+
+def test_a_spec_that_cannot_be_read_keeps_the_rest_of_the_status() -> None:
+    known = {**workload(service={"name": ""}), "status": {"url": "http://before", "conditions": []}}
+    found = status(known)
+    assert found["url"] == "http://before"
+    assert condition(found, "Ready") == (
+        "False",
+        "InvalidSpec",
+        "spec.service.name: ''; expected the name of a Service",
+    )

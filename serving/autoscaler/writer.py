@@ -29,11 +29,11 @@ class Calls(Protocol):
     """The available writes; implemented by ``io.scale_writes.ScaleClient``."""
 
     async def reserve(self, revision: ScaledRevision) -> tuple[bool, Mapping[str, Any] | None]:
-        """Put a revision into reserve if it is unchanged; return whether it was, and the present object."""
+        """Set a revision to Reserve if it is unchanged; return whether it was unchanged, and the current object."""
         ...
 
     async def wake(self, revision: ScaledRevision) -> Mapping[str, Any] | None:
-        """Take a revision out of reserve if it is unchanged; None if it has changed."""
+        """Set a revision to Active if it is unchanged; None if it has changed."""
         ...
 
     async def lead(self, revision: ScaledRevision, path: TrafficPath) -> Mapping[str, Any] | None:
@@ -153,7 +153,7 @@ class Writer:
         self._learn(key, PathProved())
 
     async def _reserve(self, key: RevisionKey) -> bool:
-        """Mark the revision as without pods; return whether it is. A conflict may mean that it was woken."""
+        """Set the revision to Reserve; return whether it is set. A conflict may mean that a request woke it."""
         view = self._view(key)
         revision = None if view is None else view.revision
         if view is None or revision is None or revision.serving_state is not ServingState.ACTIVE:
@@ -169,7 +169,7 @@ class Writer:
         return written
 
     async def _wake(self, key: RevisionKey) -> None:
-        """Take a revision out of reserve that gets pods without a request."""
+        """Set a revision to Active that gets pods without a request."""
         view = self._view(key)
         if view is None or view.revision is None or view.revision.serving_state is not ServingState.RESERVE:
             return

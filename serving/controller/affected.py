@@ -71,7 +71,7 @@ class Relations:
         self._routes_to_revision: _Index = defaultdict(set)
 
     def put(self, kind: Kind, key: Key, *, before: Object | None, after: Object | None) -> None:
-        """Take an object before and after a change; None where it does not exist."""
+        """Record an object before and after a change; None where it does not exist."""
         match kind:
             case kinds.REVISION:
                 _move(
@@ -192,7 +192,7 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
 
 
 def _concerns_revision(change: Change) -> bool:
-    """Whether a decision about the revision reads what has changed."""
+    """Whether the change can affect a decision about the revision."""
     before, after = change.before, change.after
     match change.kind:
         case kinds.POD:

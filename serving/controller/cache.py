@@ -108,7 +108,7 @@ class ControllerCache:
         return self._affected(Change(kind=kind, key=key, before=before, after=resource))
 
     def put_written(self, kind: Kind, resource: Object) -> set[WorkKey]:
-        """Take the server's response to a write, unless the object is deleted already; returns the affected keys."""
+        """Store the server's response to a write, unless the object is already deleted; return the affected keys."""
         if uid_of(resource) in self._gone:
             return set()
         is_listed = (namespace_of(resource), name_of(resource)) in self._objects[kind]
@@ -232,7 +232,7 @@ def _order(resource: Object, version: str) -> int:
 
 
 def _is_known(resource: Object, known: Object) -> bool:
-    """Whether ``resource`` is the known state of the same object or an older one. Versions that are no numbers are taken."""
+    """Whether ``resource`` is the known state of the same object or an older one. A version that is not a number counts as newer."""
     if uid_of(resource) != uid_of(known):
         return False
     new, old = version_of(resource), version_of(known)

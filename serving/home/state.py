@@ -187,7 +187,7 @@ class StateFolder:
         return self._lock_fd
 
     def holder(self) -> int | None:
-        """The process that holds the folder; None if there is none."""
+        """The process that locks the folder; None if there is none."""
         try:
             descriptor = os.open(self._lock_path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:

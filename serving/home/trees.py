@@ -50,7 +50,7 @@ def discard_tree(path: Path) -> None:
 
 
 def _empty(top: int, *, prefix: str) -> list[OSError]:
-    """Remove what is in the folder ``top``; returns the errors."""
+    """Remove the content of the folder ``top``; return the errors."""
     errors: list[OSError] = []
     moved = 0
     folders = [""]
@@ -91,7 +91,7 @@ def _opened(name: str, folder: int | None = None) -> int:
 
 
 def _take_rights(name: str, folder: int | None) -> None:
-    """Give the owner, who may be no root, the right to read and write a folder."""
+    """Let the owner, if not root, read and write a folder."""
     if os.geteuid() == 0:
         return
     # Not by name: a link in its place would be followed.

@@ -109,7 +109,7 @@ class AppGauges:
         self._page_at_s = now_s
 
     def current(self, now_s: float) -> dict[str, float]:
-        """The gauges that still count; those of a page take precedence over a header's."""
+        """The gauges that have not expired; those of a page take precedence over a header's."""
         reported = self._gauges if now_s - self._at_s < _HEADER_VALID_S else {}
         if not self.names:
             return reported

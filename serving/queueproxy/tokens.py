@@ -56,7 +56,7 @@ _DECODER = msgspec.json.Decoder(_Request)
 
 
 def tokens_of(target: bytes, body: bytes, *, length: int) -> int:
-    """The tokens of a request whose body has ``length`` bytes, of which the first are here. 0 if it is not OpenAI's.
+    """The tokens of a request, estimated from the first bytes of a body of ``length`` bytes. 0 if it is not an OpenAI request.
 
     4,000 bytes of text and ``max_tokens`` 100 are 1,100 tokens. Token ids count as they are. A request for ``n`` answers generates n
     times as much.

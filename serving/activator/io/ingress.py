@@ -183,7 +183,7 @@ class Ingress:
                 self._dispatch(dispatch)
 
     def held(self, exchange: Exchange) -> None:
-        """Bound the client of a response that waits to be read, or does no longer."""
+        """Start or stop the deadline of a client that does not read its response."""
         visit = exchange.context
         if isinstance(visit, Visit):
             self.router.record_held(visit.key, exchange, self._clock(), is_held=exchange.is_held)

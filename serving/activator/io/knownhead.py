@@ -86,5 +86,5 @@ def named_revision(head: RequestHead) -> tuple[list[bytes], list[bytes]]:
 
 
 def without_agent(head: RequestHead) -> RequestHead:
-    """A head without a User-Agent that a queue-proxy would take for a probe's."""
+    """Remove a User-Agent by which a queue-proxy would mistake the request for a probe."""
     return head.without(lambda line: line.name == b"user-agent" and is_probe_agent(line.value))

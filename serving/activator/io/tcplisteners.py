@@ -47,7 +47,7 @@ class TcpClaim(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 def tcp_claims_of(facts: ServedRoute) -> tuple[TcpClaim, ...]:
-    """The claims of a route; none if it asks for no port or has no public host."""
+    """The claims of a route; none if it requests no port or has no public host."""
     policy = route_policy(facts.metadata.annotations or {})
     host = next((host for host in facts.hosts if host.is_public and not host.tag), None)
     if host is None:
@@ -99,7 +99,7 @@ class TcpListeners:
                 changed.cancel()
 
     async def _settle(self, address: str) -> dict[TcpClaim, str]:
-        """Open and close listeners; return what keeps each claim from its port, "" where it has it."""
+        """Open and close listeners; return the problem of each claim, "" if it has its port."""
         self._changed.clear()
         problems: dict[TcpClaim, str] = {}
         if self._server.draining:

@@ -11,7 +11,7 @@ from serving.net.proxy.forwarding.sharing import view_of
 
 
 class Visit:
-    """The activator's notes on a request, besides its head."""
+    """The activator's state of one request."""
 
     __slots__ = (
         "client",

@@ -64,7 +64,7 @@ class AnnouncedPods:
         self._replace(key, {})
 
     def forget_ended(self, now_s: float) -> None:
-        """Drop what has ended of all revisions: those without requests are never looked at."""
+        """Drop expired announcements, also of idle revisions."""
         for key in list(self._pods):
             self.candidates(key, (), now_s)
 

@@ -38,7 +38,7 @@ _POLICIES_WAIT_S = 5.0
 
 
 class MemorySaving(enum.Enum):
-    """The way in which pods save memory: none, in-place resize, or removal of dormant pods while memory is short."""
+    """How pods save memory: not at all, by in-place resize, or by removing dormant pods while memory is short."""
 
     NONE = "none"
     RESIZE = "resize"
@@ -106,7 +106,7 @@ class Autoscaler:
         self._decisions.end_rests()
 
     def _watch_memory(self) -> Hold:
-        """Run a watch of the machine's memory; returns what it leaves revisions."""
+        """Run a watch of the machine's memory; return the object that limits revisions."""
         from serving.autoscaler.io.memorywatch import MemoryWatch  # noqa: PLC0415 - on one machine only
 
         watch = MemoryWatch(

@@ -289,7 +289,7 @@ class StatsConnection(asyncio.Protocol):
         return None
 
     def _take_other(self, sender: Sender, frame: bytes) -> None:
-        """Pass control frames, text and fragments to the protocol: they are not stats."""
+        """Handle control frames, text and fragments, which contain no stats, by the protocol."""
         self._protocol.receive_data(frame)
         for event in self._protocol.events_received():
             if isinstance(event, Frame) and event.opcode in {Opcode.TEXT, Opcode.BINARY, Opcode.CONT}:

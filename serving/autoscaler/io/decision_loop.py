@@ -78,7 +78,7 @@ class DecisionCounts(msgspec.Struct, kw_only=True):
 
 
 def hold_nothing(_key: RevisionKey, _demand: BudgetDemand) -> None:
-    """Leave a revision all the pods that it wants."""
+    """Apply no limit to a revision."""
 
 
 class DecisionLoop:
@@ -141,7 +141,7 @@ class DecisionLoop:
         self._book.reconfigure(read_budgets(settings.budget))
 
     def count_pods(self, *, of_others: bool = False) -> None:
-        """Count the pods of revisions before anything is decided about them, or of those that others decide on."""
+        """Count the pods of revisions without a decision of this autoscaler."""
         for key, entry in self._watch.entries.items():
             tenant, facts = entry.tenant(), entry.facts()
             if tenant is None or facts is None or (of_others and self._sharing.is_ours(group_of(key, entry.revision))):

@@ -34,7 +34,7 @@ class RevisionListener(Protocol):
     """Callbacks of a revision watch, called in the turn of the loop of the change; they must not block."""
 
     def complete(self, key: RevisionKey, entry: RevisionEntry, *, is_restart: bool) -> None:
-        """Note that the inputs of a decision may be complete; ``is_restart``: the revision had a scale before."""
+        """Record that the inputs of a decision may be complete; ``is_restart``: the revision had a scale before."""
 
     def changed(self, key: RevisionKey) -> None:
         """Note a change of an input of the decision."""

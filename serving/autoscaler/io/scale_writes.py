@@ -84,7 +84,7 @@ class ScaleClient:
         self._cluster = cluster
 
     async def reserve(self, revision: ScaledRevision) -> tuple[bool, Object | None]:
-        """Put a revision into reserve if it is unchanged; return whether it was, and the present object."""
+        """Set a revision to Reserve if it is unchanged; return whether it was unchanged, and the current object."""
         patch = _state_patch(revision, ServingState.RESERVE)
         try:
             written = await self._cluster.patch(_kind_of(revision), *revision.key, patch=patch)
@@ -97,7 +97,7 @@ class ScaleClient:
         return True, written
 
     async def wake(self, revision: ScaledRevision) -> Object | None:
-        """Take a revision out of reserve if it is unchanged; None if it has changed or is gone."""
+        """Set a revision to Active if it is unchanged; None if it has changed or does not exist."""
         patch = _state_patch(revision, ServingState.ACTIVE)
         try:
             written = await self._cluster.patch(_kind_of(revision), *revision.key, patch=patch)
@@ -107,7 +107,7 @@ class ScaleClient:
         return written
 
     async def lead(self, revision: ScaledRevision, path: TrafficPath) -> Object | None:
-        """Write the desired path of requests to a revision; None if it has changed or is gone."""
+        """Write the desired path of requests to a revision; None if it has changed or does not exist."""
         annotation = path.value if path is TrafficPath.SERVE else None
         patch = {
             "metadata": {
@@ -123,7 +123,7 @@ class ScaleClient:
         return written
 
     async def save(self, revision: ScaledRevision, notes: Mapping[str, str | None]) -> Object | None:
-        """Write annotations of a revision, and remove those set to None; None if it is gone."""
+        """Write annotations of a revision, and remove those set to None; None if it does not exist."""
         patch = {"metadata": {"uid": revision.uid, "annotations": dict(notes)}}
         try:
             written = await self._cluster.patch(_kind_of(revision), *revision.key, patch=patch)

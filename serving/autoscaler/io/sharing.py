@@ -152,7 +152,7 @@ def _relayed(key: RevisionKey, stat: Stat, source: StatSource) -> RelayedStat:
 async def sharing_out(
     sharing: Sharing, relay: Relay, *, shards: Shards, key: bytes, secured: PeerTls | None = None
 ) -> AsyncIterator[None]:
-    """Hold this process's part of the shards while the context lasts, with connections to all other holders."""
+    """Hold this process's share of the shards, and connections to the other holders, for the duration of the context."""
     me, stop = shards.options.me, asyncio.Event()
     token = autoscaler_token(key, name=me)
     sharing.shards = shards

@@ -143,7 +143,7 @@ class CacheSources:
         )
 
     async def _follow_httproutes(self, reflector: Reflector, known: asyncio.Event) -> None:
-        """Follow HTTPRoutes once the server has them; set ``known`` once that is clear."""
+        """Watch HTTPRoutes if the server has the kind; then set ``known``."""
         while True:
             try:
                 await self._cluster.list(kinds.HTTP_ROUTE, page_size=1)

@@ -91,7 +91,7 @@ class Activators:
         self.backends: EndpointGroups = {}
 
     def put(self, key: tuple[str, str], endpoint_slice: Object) -> bool:
-        """Take a slice; returns whether the endpoints change."""
+        """Record a slice; return whether the endpoints change."""
         self._slices[key] = endpoint_slice
         return self._sum_up()
 
@@ -295,7 +295,7 @@ def _metadata_changes(owner: Object, service: Object) -> Object:
 
 
 def _port_changes(owner: Object, service: Object) -> Object:
-    """The ports of a Service if a port for TCP came or went."""
+    """The ports of a Service if its TCP ports changed."""
     wanted = _tcp_ports(owner, name_of(service))
     known = [port for port in nested(service, "spec", "ports") or () if port.get("name") != _PORT_NAME]
     is_same = [(port.get("name"), port.get("port")) for port in known] == [

@@ -317,7 +317,7 @@ def _resized(shares: dict[str, int], percent: int) -> dict[str, int]:
 
 
 def _started(shares: dict[str, int], latest: str) -> dict[str, int]:
-    """The targets with the latest revision last, at its present share or 1 percent taken from the others."""
+    """The targets with the latest revision last, at its current share, or at 1 percent taken from the others."""
     others = {name: share for name, share in shares.items() if name != latest}
     if latest in shares:
         return {**others, latest: shares[latest]}

@@ -48,7 +48,7 @@ class RolloutJudgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(check: RolloutCheck, seen: ResponseCounts | None, *, may_wait: bool) -> RolloutJudgement:
-    """Judge a revision by its responses; None are those of a time at which an activator does not answer.
+    """Check a revision by its responses; None stands for a time at which an activator did not respond.
 
     ``may_wait`` is whether a step still waits for enough responses.
     """

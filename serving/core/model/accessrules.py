@@ -99,7 +99,7 @@ class JwtRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def jwt_rule(text: str) -> tuple[JwtRule, list[str]]:
-    """The rule of an annotation, and what is wrong with it."""
+    """The rule of an annotation, and its problems."""
     values: dict[str, list[str]] = {"issuer": [], "audience": [], "jwks": [], "claims": []}
     problems: list[str] = []
     for part in filter(None, (word.strip() for word in text.split(","))):
@@ -127,7 +127,7 @@ def jwt_rule(text: str) -> tuple[JwtRule, list[str]]:
 
 
 def is_key_url(url: str) -> bool:
-    """Whether a URL may name keys: over https they are those of its owner, over http only within this system."""
+    """Whether keys may be fetched from a URL: by https from anywhere, by http only inside this system."""
     if "," in url or not _VALUE.fullmatch(url):
         return False
     try:

@@ -27,7 +27,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def groups(self) -> list[str]:
-        """The user's groups, in the words of a real server for its administrators."""
+        """The user's groups, named as by a kube-apiserver."""
         return ["system:masters" if self.is_full else f"serving:{self.role}", "system:authenticated"]
 
     def may_read(self, key: str) -> bool:

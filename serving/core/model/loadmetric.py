@@ -57,16 +57,16 @@ class LoadMetric(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_target(self) -> bool:
-        """Whether only the user can define how much of it one pod takes."""
+        """Whether the metric has no default target."""
         return bool(self.gauge) and self.target_default is None
 
     def amount(self, stat: Stat) -> float:
-        """The load in one report; 0 if it is missing."""
+        """The load in a report; 0 if it is missing."""
         return self.of_stat(stat) or 0.0
 
 
 class LoadWish(msgspec.Struct, frozen=True, kw_only=True):
-    """A metric to scale on, and the load that one pod takes; None: set elsewhere."""
+    """A metric to scale on, and its target per pod; None if the target is set elsewhere."""
 
     metric: str
     target: float | None = None

@@ -27,7 +27,7 @@ _EXPECTED = (
 
 
 class RolloutCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """At most ``error_share`` of the responses are 5xx, None for any; and each goal of ``latencies`` is kept."""
+    """The conditions of a rollout step: at most ``error_share`` of responses are 5xx (None: no limit), and each goal of ``latencies`` is met."""
 
     text: str
     error_share: float | None = None

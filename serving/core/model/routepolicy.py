@@ -215,7 +215,7 @@ def _flag(annotations: Mapping[str, str], key: str, problems: list[str]) -> bool
 
 
 def read_tcp_ports(text: str) -> tuple[TcpPort, ...] | Problem:
-    """The ports of the annotation in order, or what is wrong with it."""
+    """The ports of the annotation in order, or its problem."""
     ports: dict[int, TcpPort] = {}
     for part in text.split(",") if text else ():
         word, slash, kind = part.strip().partition("/")

@@ -110,7 +110,7 @@ def quantile_s(bins: Sequence[float], slo: Slo) -> float:
 
 
 class SloMeter:
-    """Counts the requests of one source by how late they are, until the counts are taken."""
+    """Counts the requests of one source by lateness, until the counts are read."""
 
     __slots__ = ("_bins", "slo")
 

@@ -57,7 +57,7 @@ class BudgetDemand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetTenant(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision under budgets. ``existing`` pods are all of its pods, ``ending`` those that go."""
+    """A revision under budgets. ``existing`` counts all of its pods, ``ending`` those that terminate."""
 
     key: RevisionKey
     pod_bytes: int = 0
@@ -90,7 +90,7 @@ class Division(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllowanceReason(enum.StrEnum):
-    """The reason that a budget gives a revision fewer pods than it wants."""
+    """The reason that a budget allows a revision fewer pods than desired."""
 
     SHARE = "share"
     ENDING = "ending"
@@ -102,7 +102,7 @@ class AllowanceReason(enum.StrEnum):
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True):
-    """Fewer pods than wanted; or none at once, for a revision that wants none while others wait.
+    """Fewer pods than desired; or zero at once, for a revision that needs none while others wait.
 
     ``budget`` is its text, or what is short, and ``all_wanted`` the pods that all under it want.
     """
@@ -159,7 +159,7 @@ def allocate(claims: Sequence[BudgetClaim], budgets: Budgets, *, now_s: float) -
 
 
 def _bids(claim: BudgetClaim, have: int, *, place: int, limits: Limits, now_s: float) -> list[_Bid]:
-    """The bid of a claim for its next pod, if it wants one. Worth is per what a pod takes of the widest budget."""
+    """The bid of a claim for its next pod, if it needs one. Worth is per unit of the widest budget that a pod uses."""
     demand, key = claim.demand, claim.tenant.key
     size = limits[0][1].price_of(claim.tenant.pod_bytes) if limits else 1
     if have < demand.floor:
@@ -173,7 +173,7 @@ def _bids(claim: BudgetClaim, have: int, *, place: int, limits: Limits, now_s: f
 
 
 def _turn(claim: BudgetClaim, *, now_s: float) -> float:
-    """The place in the line for first pods: its turn, then the longest wait, then the shortest overdue turn."""
+    """The position in the queue for first pods: the running turn first, then the longest wait, then the turn that is least overdue."""
     if not claim.demand.present:
         return claim.since_s
     return -math.inf if now_s - claim.since_s < TURN_S else _AFTER_ALL - claim.since_s
@@ -212,7 +212,7 @@ class BudgetBook:
         self._put(key, None)
 
     def allow(self, tenant: BudgetTenant, demand: BudgetDemand, now_s: float) -> Allowance | None:
-        """The pods of a revision; None when it gets all that it wants."""
+        """The allowed pods of a revision; None without a limit."""
         limits = self.budgets.of(tenant.key[0])
         before = self._claims.get(tenant.key)
         # A scale that was granted may be on its way to the cluster.

@@ -55,7 +55,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryShortage:
-    """Holds of all revisions of a machine. Times are those of one monotonic clock."""
+    """The limits of all revisions of a machine while memory is short. Times are of one monotonic clock."""
 
     def __init__(self) -> None:
         self._holds: dict[RevisionKey, Hold] = {}
@@ -69,7 +69,7 @@ class MemoryShortage:
 
     @property
     def held_keys(self) -> frozenset[RevisionKey]:
-        """The revisions with fewer pods than they may want."""
+        """The revisions whose pods are limited."""
         return frozenset(self._holds)
 
     def update(
@@ -105,7 +105,7 @@ class MemoryShortage:
         return chosen
 
     def allow(self, key: RevisionKey, demand: BudgetDemand) -> Allowance | None:
-        """The pods of a revision; None: as many as it wants. Requests for more end the hold."""
+        """The allowed pods of a revision; None without a limit. A demand for more pods ends the limit."""
         hold = self._holds.get(key)
         if hold is None:
             return None
@@ -122,7 +122,7 @@ class MemoryShortage:
         self._holds.pop(key, None)
 
     def _release(self, reading: MemoryReading, *, settings: MemorySettings, now_s: float) -> list[RevisionKey]:
-        """Give one revision its pods back once memory has been free for long enough."""
+        """End the limit of one revision once memory has been free for long enough."""
         least = _CLEAR_RATIO * settings.available_min_ratio * reading.total_bytes
         is_clear = (
             reading.available_bytes >= least and reading.stalled_ratio <= settings.stalled_max_ratio / _CLEAR_RATIO

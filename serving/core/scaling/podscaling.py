@@ -38,7 +38,7 @@ class MetricTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodUse(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod. ``used`` is None without a measurement; an unready pod counts as unused on the way up."""
+    """One pod. ``used`` is None without a measurement. When scaling up, an unready pod counts as unused."""
 
     requested: float | None
     used: float | None

@@ -46,7 +46,7 @@ def note_of(pod: Object) -> Object | None:
 
 
 def resize_of(pod: Object, *, is_dormant: bool, used: Mapping[str, Resources]) -> Object | None:
-    """The strategic merge patch of ``pods/resize``; None if the pod is as it should be.
+    """The strategic merge patch for ``pods/resize``; None if the pod has the desired size.
 
     A container that requests 1 cpu and 1Gi, and uses 100Mi: 1m and 118Mi while it is dormant.
     """

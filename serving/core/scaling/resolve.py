@@ -139,7 +139,7 @@ def _total_value(
 
 
 def _target_mode(settings: AutoscalerSettings, scaling: ScalingAnnotations, class_name: str) -> TargetMode:
-    """The use of the learnt target; the classic algorithm keeps the target that is set."""
+    """How the learnt target is used; the classic algorithm always uses the configured target."""
     mode = TargetMode(scaling.target_source or settings.adaptive.learnt_target)
     return mode if class_name == KPA_CLASS or mode is TargetMode.OFF else TargetMode.SHADOW
 

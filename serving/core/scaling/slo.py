@@ -207,7 +207,7 @@ def _late(
 def _with_pods(
     state: SloState, seen: SloView, late: SloOutcome, *, load: float, spec: ScalingSpec, now_s: float
 ) -> tuple[SloState, SloOutcome]:
-    """Want the pods that a load needs at the state's target, within the rate and the largest scale, and wait for them."""
+    """Propose the pods that a load needs at the state's target, within rate and maximum scale, and wait for them."""
     assert state.target is not None
     most = math.ceil(spec.max_scale_up_rate * max(1, seen.ready_count))
     wanted = min(math.ceil(load / state.target), most, spec.max_scale or most)
@@ -228,7 +228,7 @@ def _outcome(slo: Slo, verdict: SloVerdict, bins: Sequence[float], *, target: fl
 
 
 class RevisionSlo:
-    """The goal of one revision: keeps what is measured. ``outcome`` is None before the first decision."""
+    """The goal of one revision with its measurements. ``outcome`` is None before the first decision."""
 
     __slots__ = ("_bins", "_loads", "_own", "_ready_count", "_resized_s", "_state", "outcome")
 

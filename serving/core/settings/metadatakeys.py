@@ -148,7 +148,7 @@ def _problems(kind: str, place: str, key: str, *, text: str) -> Iterator[Problem
 
 
 def place_words(right: str) -> str:
-    """The advice for a key in a wrong place."""
+    """Text that names the right place for a key."""
     return f'it must be put under "{right}" of a Service to work'
 
 
@@ -199,5 +199,5 @@ def _name(key: str) -> str:
 
 
 def plain_name(name: str) -> str:
-    """A name without what separates its words."""
+    """A name in lower case without separators."""
     return "".join(letter for letter in name.lower() if letter.isalnum())

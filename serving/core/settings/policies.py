@@ -298,7 +298,7 @@ def _first(names: tuple[str, ...]) -> str:
 
 
 def _valid(knob: Knob, value: str) -> str:
-    """CEL: whether a text is a valid value, or one that CEL cannot read."""
+    """CEL: whether a text is a valid value, or has a form that CEL cannot check."""
     unit = knob.unit
     if knob.choices:
         return f"{value} in {json.dumps(list(map(str, knob.choices)))}"

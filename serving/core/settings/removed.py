@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 
 def _quirks(prefix: str, *names: str) -> dict[str, str]:
-    """Flags, whose keys are their names."""
+    """Removed flags by key."""
     return {f"{prefix}.{name}": f"{prefix}.{name.replace('_', '-')}" for name in names}
 
 

@@ -136,7 +136,7 @@ class Admission(Generic[RequestId]):
         return result
 
     def complete(self, request_id: RequestId, now_s: float) -> Admitted | Queued | Rejected | None:
-        """Admit a parked request whose body is whole now, past the share of its client; None if it is not parked."""
+        """Admit a parked request whose body is complete, beyond the share of its client; None if it is not parked."""
         if not self._clients.is_parked(request_id):
             return None
         place = self._clients.remove(request_id)
@@ -180,7 +180,7 @@ class Admission(Generic[RequestId]):
         return self._grant(now_s)
 
     def requeue(self, request_id: RequestId, now_s: float) -> None:
-        """Let a running request that came back from its pod wait for another; ``grant`` starts it."""
+        """Queue a running request that its pod did not complete; ``grant`` starts it again."""
         assert request_id in self._running, request_id
         self._requeued[request_id] = now_s
 
@@ -222,7 +222,7 @@ class Admission(Generic[RequestId]):
         return min(since_s) + self._terms.wait_max_s if since_s else None
 
     def refresh(self, now_s: float) -> Sequence[Granted[RequestId]]:
-        """Forget clients that read again, and admit parked requests whose clients' others are whole now."""
+        """Drop clients that read again, and admit parked requests whose clients have completed other requests."""
         self._clients.forgive(now_s)
         return self._grant(now_s) if self._clients.parked_count else ()
 
@@ -255,7 +255,7 @@ class Admission(Generic[RequestId]):
         return Queued(position=len(self._waiting), deadline_s=now_s + self._terms.wait_max_s)
 
     def _park(self, request_id: RequestId, client: Hashable, place: QueuePlace) -> Queued | Rejected:
-        """Let a request wait until others of its client end, within the bounds of the queue."""
+        """Park a request until others of its client end, within the bounds of the queue."""
         clients = self._clients
         depth, depth_bytes = len(self._waiting) + clients.parked_count, self._waiting_bytes + clients.parked_bytes
         limit = self._limit_met(depth, depth_bytes, place.weight_bytes)

@@ -118,7 +118,7 @@ class OpenRequests(Generic[RequestId]):
         return f"OpenRequests({len(self.client_of)} of {len(self._taken.keys() | self._parked.keys())} clients)"
 
     def allows(self, client: Hashable, capacity: int | None) -> bool:
-        """Whether one more open request of a client, or any of a slow one, may take one of ``capacity`` slots."""
+        """Whether a client may use one more of ``capacity`` slots for an open request; a slow client may use none."""
         limit = self._limit(capacity)
         if limit is None:
             return True
@@ -205,7 +205,7 @@ class OpenRequests(Generic[RequestId]):
     def end(
         self, request: RequestId, now_s: float, *, has_response: bool, do_others_wait: bool = False
     ) -> QueuePlace | None:
-        """Remove a request that ended, as ``remove``; an unread response without its end makes its client slow for a time."""
+        """Remove an ended request, as ``remove``; a truncated unread response marks its client as slow for a time."""
         slow = self.slow.get(self.client_of.get(request))
         if slow is not None and slow.unread.pop(request, None) is not None and not has_response:
             slow.until_s = now_s + _REMEMBERED_S

@@ -59,7 +59,7 @@ class BalancedPod:
 
 
 class FreePods(Protocol):
-    """Pods with a free slot. ``add`` takes a new pod, ``remove`` a contained one; ``pick`` needs one."""
+    """Pods with a free slot. ``add`` expects a new pod, ``remove`` a contained one, and ``pick`` at least one."""
 
     def __len__(self) -> int: ...
 
@@ -72,7 +72,7 @@ class FreePods(Protocol):
         ...
 
     def pick(self) -> BalancedPod:
-        """The next pod; it stays inside."""
+        """The next pod, which stays in the collection."""
         ...
 
 
@@ -92,7 +92,7 @@ class FirstFree:
         self._sorted.insert(self._place_of(pod), pod)
 
     def remove(self, pod: BalancedPod) -> None:
-        """Remove from the order; mostly it is the first, which has just been picked."""
+        """Remove a pod; usually it is the first, which was just picked."""
         del self._sorted[0 if self._sorted[0] is pod else self._place_of(pod)]
 
     def pick(self) -> BalancedPod:

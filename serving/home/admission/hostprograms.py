@@ -44,7 +44,7 @@ _HARMLESS = frozenset(TemplateFields.__annotations__) | {
 
 
 def without_host_programs(kind: Kind, new: Object, old: Object | None, *, has_runtime: bool) -> Object:
-    """The object as it is stored; if the user may not run programs, its pods run as containers only. Raises ``Forbidden``.
+    """The object to store. If the user may not run programs, its pods may only run as containers. Raises ``Forbidden``.
 
     ``has_runtime`` is whether images run as containers here; else every pod with a command is a process.
     """
@@ -89,7 +89,7 @@ def _host_parts(template: Object, *, has_runtime: bool) -> Iterator[str]:
 
 
 def _process_parts(template: Object) -> Object:
-    """The parts that choose the program, its input and its place."""
+    """The parts of a template that determine the program, its input and its folder."""
     annotations = annotations_of(template)
     spec = template.get("spec") or {}
     annotation_names = (*_PROCESS_ANNOTATIONS, IMAGES_ONLY_ANNOTATION)

@@ -124,7 +124,7 @@ def _container(container: Json) -> Json:
 
 
 def _pull_policy(image: object) -> str:
-    """Always for the tag "latest", also where it is left out."""
+    """The pull policy: Always for the tag "latest" or without a tag."""
     name = str(image or "").rpartition("/")[2]
     tag = name.partition(":")[2]
     return "IfNotPresent" if "@" in name or tag not in {"", "latest"} else "Always"
@@ -233,7 +233,7 @@ def _secret(whole: Json) -> Json:
 
 
 def _within(owner: Json, key: str, fill: Callable[[Json], Json]) -> Json:
-    """The owner with one of its objects filled in. One that is missing, or is no object, stays so."""
+    """An object with the defaults of one member filled in. A missing member, or one that is no object, stays unchanged."""
     value = owner.get(key)
     return {**owner, key: fill(_present(value))} if isinstance(value, dict) else owner
 

@@ -50,7 +50,7 @@ def level_of(labels: Mapping[str, str], mode: str = "enforce") -> str:
 
 
 def label_problems(labels: Mapping[str, str], old: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield the changed labels of a namespace whose level or version is none."""
+    """Yield the changed labels of a namespace with an unknown level or version."""
     for mode in _MODES:
         for suffix, expected in (
             ("", "one of privileged, baseline, restricted"),

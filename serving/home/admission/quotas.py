@@ -274,7 +274,7 @@ def _breaches(item: Mapping[str, Any], requests: Amounts, limits: Amounts, *, ti
 def _out_of(
     what: str, bound: ExactAmount, amounts: Sequence[tuple[str, ExactAmount | None]], *, is_max: bool
 ) -> Iterator[str]:
-    """The first of two amounts that is out of bounds; the first one must be given."""
+    """The first of two amounts that is out of bounds; the first amount is required."""
     for index, (title, amount) in enumerate(amounts):
         if amount is None and not index:
             yield f"{what}.  No {title} is specified"

@@ -141,7 +141,7 @@ class AuditLog:
 
 
 def _is_routine(request: AuditedRequest) -> bool:
-    """Whether it is a read with the token of the state folder. Daemons make some each second; Secrets are no routine."""
+    """Whether the request is a read with the token of the state folder, except of Secrets. Daemons send several each second."""
     access = request.access
     return (
         request.grant is FULL_GRANT

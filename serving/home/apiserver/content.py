@@ -140,7 +140,7 @@ def _has_long_number(data: bytes) -> bool:
 
 
 def _without_texts(data: bytes) -> bytes:
-    """Remove the texts of a body in JSON. Of any other body, all that a parser reads before it fails stays."""
+    """Remove the texts of a JSON body. Of another body, the part that a parser reads before it fails stays."""
     return b"".join(data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
 
 

@@ -146,7 +146,7 @@ def _annotations(body: Object) -> Iterator[str]:
 
 
 def _unreached_ports(kind: Kind, body: Object) -> Iterator[str]:
-    """Ports of containers for TCP at which no activator takes connections."""
+    """TCP ports of containers on which no activator listens."""
     if kind != SERVING_SERVICE:
         return
     annotations = [text for _, text in located(body, "metadata.annotations") if isinstance(text, dict)]

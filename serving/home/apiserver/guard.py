@@ -82,7 +82,7 @@ def path_of(request: web.Request) -> str:
 
 
 class LargeBodies:
-    """Lets writes of large objects be handled one after another, in threads, each followed by a pause as long as it took.
+    """Handles writes of large objects one by one in threads, each followed by a pause of equal length.
 
     Their values cost up to 10 µs each; other requests have the interpreter at least half of the time.
     """
@@ -92,7 +92,7 @@ class LargeBodies:
 
     @contextlib.asynccontextmanager
     async def turn(self, byte_count: int) -> AsyncIterator[None]:
-        """Wait for a turn to handle a body, with the object that it changes, as a context; small ones need none."""
+        """Wait for a turn to handle a body and the object that it changes, as a context; small bodies do not wait."""
         if byte_count < _LARGE_BYTES:
             yield
             return
@@ -118,7 +118,7 @@ class ApiGuard:
 
     @property
     def middleware(self) -> Middleware:
-        """As aiohttp takes it."""
+        """The guard as an aiohttp middleware."""
 
         @web.middleware
         async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -209,7 +209,7 @@ class ApiGuard:
             task.cancel()
 
     def grant_of(self, token: str) -> Grant | None:
-        """The grant of a token's user, for a review; None if it is unknown or over."""
+        """The grant of a token's user, for a review; None if the token is unknown or expired."""
         try:
             return self._authenticator.grant_of(token, now_s=wall_s())
         except Unauthorized:

@@ -28,7 +28,7 @@ class ExecSession(Protocol):
     """A running command, or an attached container."""
 
     def output(self) -> AsyncGenerator[tuple[int, bytes], None]:
-        """The output as it comes, each piece with its channel, until the session ends."""
+        """The output as it arrives, each piece with its channel, until the session ends."""
         ...
 
     async def write(self, data: bytes) -> None:

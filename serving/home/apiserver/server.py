@@ -142,7 +142,7 @@ def application(
 
 
 async def _forbid_caching(_: web.Request, response: web.StreamResponse) -> None:
-    """As kube-apiserver does, keep what only the holder of a token may read out of caches."""
+    """Forbid caching of responses that need a token, as kube-apiserver does."""
     response.headers["Cache-Control"] = "no-cache, private"
 
 
@@ -370,7 +370,7 @@ class _ApiHandlers:
 
 
 def _check_may_enter(user: Grant, pod: Object, container: str) -> None:
-    """Raise ``Forbidden`` if a container is a process of the machine, whose programs the user may not run."""
+    """Raise ``Forbidden`` if a container runs as a process of the machine and the user may not run programs."""
     statuses = nested(pod, "status", "containerStatuses") or ()
     is_image = any(status.get("name") == container and status.get("imageID") for status in statuses)
     if user.role is not Role.ADMIN and not is_image:

@@ -120,7 +120,7 @@ async def _forward(
     response: web.StreamResponse,
     until_s: float,
 ) -> None:
-    """Write events on arrival, and those that follow at once together.
+    """Write events on arrival, and events that arrive together in one write.
 
     A pending read survives each check of the client: its cancellation would end the watch.
     """

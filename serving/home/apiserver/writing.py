@@ -313,7 +313,7 @@ class DeleteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return self.propagation_policy or ("Orphan" if self.orphan_dependents else "Background")
 
     def wants(self, field: Literal["uid", "resourceVersion"]) -> str | None:
-        """A precondition of the deletion; None if it is not set."""
+        """The value of a precondition of the deletion; None if it is not set."""
         return (self.preconditions or {}).get(field)
 
 

@@ -216,7 +216,7 @@ class ServiceHosts:
 
 
 async def publish_activators(cluster: Cluster, namespace: str, *, inner_port: int) -> None:
-    """Create the Service and its slice, which the store does not keep over a restart."""
+    """Create the Service and its slice, which are not stored over a restart."""
     port: Object = {"name": "http", "port": inner_port, "protocol": "TCP"}
     service: Object = {
         "apiVersion": "v1",

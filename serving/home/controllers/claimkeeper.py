@@ -109,7 +109,7 @@ class ClaimKeeper:
         return True
 
     async def _remove(self, claim: Object, key: Key, folder: Path) -> bool:
-        """Remove the folder and let the claim go; returns False while something uses it."""
+        """Remove the folder and release the claim; return False while a pod uses it."""
         pods, revisions = [(await self._cluster.list(kind, key[0])).items for kind in (POD, REVISION)]
         if users_of(key[1], [pod for pod in pods if not is_evicted(pod)], revisions):
             return False
@@ -122,7 +122,7 @@ class ClaimKeeper:
 
 
 def _keep_folder(folder: Path, byte_count: int) -> str:
-    """Make a claim's folder of a size; returns why the size is not enforced, "" if it is."""
+    """Create a claim's folder with a size; return why the size is not enforced, "" if it is."""
     make_claim_folder(folder)
     gap = quota_gap(folder)
     if not gap:

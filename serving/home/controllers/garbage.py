@@ -120,7 +120,7 @@ class EventAges:
         self._written: dict[Key, tuple[float, str]] = {}
 
     def put(self, seen: WatchEvent, *, now_s: float) -> None:
-        """Take a change of an Event."""
+        """Record a change of an Event."""
         metadata = seen.object["metadata"]
         key = (metadata["namespace"], metadata["name"])
         # At the end, where the youngest are.

@@ -56,7 +56,7 @@ _WATCH_LAG_MAX_S = 5.0
 
 
 def refusal(node: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
-    """The reason a node can never take a pod, regardless of free resources; "" if it can."""
+    """The reason that a node cannot run a pod even when empty; "" if it can."""
     tolerations = nested(pod, "spec", "tolerations") or ()
     if nested(node, "spec", "unschedulable") and not _is_tolerated(_UNSCHEDULABLE_TAINT, tolerations):
         return "node(s) were unschedulable"
@@ -156,7 +156,7 @@ class NodePlacing:
         self.book.drop_node(name)
 
     def take_pod(self, key: tuple[str, str], pod: Object | None) -> None:
-        """Take a new or changed pod; None if it is deleted."""
+        """Record a new or changed pod; None if it is deleted."""
         placed = None if pod is None else pod_of(pod)
         if placed is None:
             self.book.drop_pod(key)
@@ -172,7 +172,7 @@ class NodePlacing:
         self.book.drop_pod((_RESERVED, token))
 
     def choose(self, pod: Mapping[str, Any], *, now_s: float) -> tuple[str, str]:
-        """The best node and ""; or "" and why no node can take the pod."""
+        """The best node and ""; or "" and the reason that no node fits the pod."""
         table, demand = self.book.table(), demand_of(pod)
         reasons = {name: self._refusal(name, node, pod=pod, demand=demand) for name, node in self._nodes.items()}
         feasible = np.array([reasons.get(name, "gone") == "" for name in table.index_by_name], dtype=bool)

@@ -57,12 +57,12 @@ def plan_pods(deployment: Object, pods: Sequence[Object]) -> PodPlan:
 
 
 def _is_living(pod: Object) -> bool:
-    """Whether a pod counts for its Deployment: it is not being deleted, and was not evicted."""
+    """Whether a pod counts for its Deployment: it is neither being deleted nor evicted."""
     return not pod["metadata"].get("deletionTimestamp") and not is_evicted(pod)
 
 
 def _outdated(deployment: Object, pods: Sequence[Object]) -> list[Object]:
-    """Pods of another template, and those from before the last ``kubectl rollout restart``, which annotates the template."""
+    """Pods of an older template, including those created before the last ``kubectl rollout restart``."""
     restarted_at = annotations_of(deployment["spec"]["template"]).get(_RESTARTED_AT, "")
     guarded = annotations_of(deployment["spec"]["template"]).get(GUARDED_ANNOTATION, "")
     wanted = _template_hash(deployment)

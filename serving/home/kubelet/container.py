@@ -119,7 +119,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerKeeper:
-    """Keeps one container running until ``stop`` is set. ``process`` is the present one, None between two runs."""
+    """Restarts one container until ``stop`` is set. ``process`` is the current process, None between two runs."""
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ class ContainerKeeper:
         return None if self._spec.app_user is None else ListenerCheck(self._spec.app_user, self._processes)
 
     def _processes(self) -> Iterator[int]:
-        """The container's processes: the first one alone, as most apps listen there, then all that it has started."""
+        """The container's processes: first the main process, which usually listens, then all descendants."""
         process = self.process
         if process is not None and process.pid:
             yield process.pid

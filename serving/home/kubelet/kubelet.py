@@ -279,7 +279,7 @@ class Kubelet:
             self._gone.add(uid)
 
     async def _may_start(self, pod: PodRun) -> bool:
-        """Wait while its owner is in back-off after evictions, and for its turn; return False if it is deleted meanwhile."""
+        """Wait for the owner's back-off after evictions and for a turn; return False if the pod is deleted meanwhile."""
         due_s = self._replacements.due_s(lineage_of(pod.manifest))
         if due_s > now_s():
             message = f"pods in its place were evicted one after another; starts in {due_s - now_s():.0f} s"
@@ -291,7 +291,7 @@ class Kubelet:
         return is_started
 
     async def _keep_evicted(self, pod: PodRun, uid: str) -> bool:
-        """Leave an evicted pod as an object only, and delete the oldest such; return False if it is to be deleted."""
+        """Keep an evicted pod as an object only, and delete the oldest of them; return False if the pod is to be deleted."""
         empty: Object = {"podIP": None, "podIPs": None, "containerStatuses": [], "initContainerStatuses": []}
         status = {**evicted_status(pod.manifest, message=pod.evicted, stamp=stamp()), **empty}
         patch = {"metadata": {"uid": uid}, "status": status}

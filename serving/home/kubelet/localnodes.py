@@ -134,7 +134,7 @@ class LocalNodes:
         return min((wait_s for wait_s in waits.values() if wait_s > 0), default=3600.0)
 
     async def _put(self, node: Object) -> None:
-        """Create a Node, or renew its label and status, which no journal keeps."""
+        """Create a Node, or write its label and status again, which are not stored over a restart."""
         metadata = {"labels": labels_of(node) | {MACHINE_LABEL: self._instance}}
         try:
             await self._cluster.create(NODE, {**node, "metadata": node["metadata"] | metadata})

@@ -185,7 +185,7 @@ class PodRun:
             reporting.cancel()
 
     def _process_ids(self) -> list[int] | None:
-        """The first processes of its containers; None as long as it cannot start any."""
+        """The main processes of its containers; None until one can start."""
         return None if self.kind is None else list(self.sessions.values())
 
     async def free(self) -> None:
@@ -215,7 +215,7 @@ class PodRun:
             self.turn.settle()
 
     def _observe(self) -> None:
-        """Advance by what the containers and the queue-proxy have reported."""
+        """Advance the state by the reports of the containers and the queue-proxy."""
         apps = self._apps
         is_fit = bool(apps) and all(keeper.is_fine for keeper in apps)
         self._advance(observation(is_reached=self._is_proxy_ready if self._has_proxy else is_fit, is_fit=is_fit))
@@ -428,7 +428,7 @@ class PodRun:
         return [keeper for name, keeper in self.keepers.items() if name != QUEUE_PROXY]
 
     async def _explain(self, warnings: PodWarnings) -> None:
-        """Report repeatedly why the pod is not ready: a change in its status, and what stays as an Event."""
+        """Report why the pod is not ready: a changed reason in its status, a lasting reason as an Event."""
         before: Unready | None = None
         seen_count = check_count = 0
         while True:

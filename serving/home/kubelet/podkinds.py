@@ -290,7 +290,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def confinement(self, container: Object, plan: AppPlan, *, ports: Collection[int] | None) -> Confinement | None:
-        """The isolation of a container that is a process: it keeps its files, its program and its ports, None for all."""
+        """The isolation of a process container: its files, its program, and its ports (None for all)."""
         isolation = self.node.isolation
         if isolation is None:
             return None
@@ -699,7 +699,7 @@ async def choose_kind(
     warn: Callable[[str, str], Awaitable[None]],
     stop: asyncio.Event,
 ) -> ProcessPod:
-    """Choose the kind of a pod, once all images are there or the pod is deleted.
+    """Choose the kind of a pod after all images are present or the pod is deleted.
 
     ``was_boxed`` is the choice of an earlier control process, None for a new pod. ``on_state`` receives the reason for which a
     container waits, ``warn`` the reason and message of an Event.

@@ -63,7 +63,7 @@ class ReplacementPauses:
         return msgspec.json.encode(losses)
 
     def read(self, text: bytes, *, ahead_s: float, now_s: float) -> None:
-        """Take what ``written`` gave. Raises an error of ``UNREADABLE``.
+        """Read the output of ``written``. Raises an error of ``UNREADABLE``.
 
         No pause is longer than the longest, wherever the other clock has been set to.
         """
@@ -80,7 +80,7 @@ def _shifted(loss: _Loss, by_s: float) -> _Loss:
 
 
 def read_pauses(pauses: ReplacementPauses, path: Path, *, now_s: float, wall_s: float) -> None:
-    """Take the pauses of an earlier process from a file, if there is one. A file that is damaged is left out."""
+    """Read the pauses of an earlier process from a file. A missing or damaged file is ignored."""
     try:
         pauses.read(path.read_bytes(), ahead_s=wall_s - now_s, now_s=now_s)
     except FileNotFoundError:
@@ -90,7 +90,7 @@ def read_pauses(pauses: ReplacementPauses, path: Path, *, now_s: float, wall_s: 
 
 
 def write_pauses(pauses: ReplacementPauses, path: Path, *, now_s: float, wall_s: float) -> None:
-    """Write the pauses into a file. On a full disk they are left to this process."""
+    """Write the pauses into a file. On a full disk they stay in memory only."""
     temporary = path.with_name(f"{path.name}.new")
     try:
         temporary.write_bytes(pauses.written(ahead_s=wall_s - now_s))

@@ -44,7 +44,7 @@ class StartPacer:
         return StartTurn(self, start, is_held=runs_already)
 
     def wait(self, pod: PodStart) -> asyncio.Event:
-        """Ask for a turn; the event is set when it begins."""
+        """Request a turn; the event is set when it begins."""
         begun = self._waiting[pod] = asyncio.Event()
         self._queue.add(pod, now_s=now_s())
         self._begin()
@@ -104,7 +104,7 @@ class StartTurn:
     async def acquire_again(
         self, stop: asyncio.Event, group: SupervisedTasks, process_ids: Callable[[], Iterable[int] | None]
     ) -> None:
-        """Take another turn if the first ended before the pod was prepared, such as while its images were pulled."""
+        """Wait for another turn if the first ended before the pod was prepared, such as during an image pull."""
         if not self.is_held and await self.acquire(stop):
             self.watch(group, process_ids)
 

@@ -209,7 +209,7 @@ class ContainerInput:
         self._held = -1
 
     def ordered(self, start: StartProcess, *, is_new: bool) -> StartProcess:
-        """The order that starts the container with this input. Makes the FIFO of a new container. Raises ``OSError``."""
+        """The start order with this input. Creates the FIFO of a new container. Raises ``OSError``."""
         if is_new:
             with contextlib.suppress(FileExistsError):
                 os.mkfifo(self.path, _MODE)

@@ -46,7 +46,7 @@ def users_of(name: str, pods: Iterable[Object], revisions: Iterable[Object]) -> 
 
 
 def claim_folder(volumes: Path, namespace: str, name: str) -> Path:
-    """The folder of a claim. Raises ``InvalidValue`` for a name that is none, or a link in the way."""
+    """The folder of a claim. Raises ``InvalidValue`` for an invalid name or a link in the path."""
     for text in (namespace, name):
         if not _NAME.fullmatch(text) or ".." in text:
             raise InvalidValue(text=text, expected=f"a name of a {CLAIM}: a-z, 0-9, '-' and '.'")

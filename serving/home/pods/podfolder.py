@@ -100,7 +100,7 @@ def mount(
 
 @contextlib.contextmanager
 def _entered(folder: Path | int, parts: Iterable[str], *, mode: int = _SHARED_FOLDER) -> Iterator[int]:
-    """Open a folder below that of a pod, as a descriptor. Missing ones are made.
+    """Open a descriptor of a folder below a pod's. Missing folders are created.
 
     Raises ``NotADirectoryError`` for a link on the way: what writes here has rights that the pod has not.
     """

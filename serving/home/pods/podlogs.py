@@ -62,7 +62,7 @@ def _append(path: Path, text: str) -> None:
 
 
 class TimeIndex(msgspec.Struct, frozen=True):
-    """The times of one log: sizes in ascending order, and when each was seen. ``last_s`` is for what was not noted."""
+    """The times of one log: ascending sizes with the time of each. ``last_s`` applies to later lines."""
 
     sizes: list[int]
     times_s: list[float]
@@ -80,7 +80,7 @@ class TimeIndex(msgspec.Struct, frozen=True):
 
 
 def read_index(log: Path) -> TimeIndex:
-    """The times of a log; of one without notes all lines have the time of the last write. Raises ``OSError``."""
+    """The times of a log. Without an index all lines have the time of the last write. Raises ``OSError``."""
     sizes: list[int] = []
     times_s: list[float] = []
     path = times_of(log)

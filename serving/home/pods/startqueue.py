@@ -57,7 +57,7 @@ class StartQueue:
         return len(self._firsts) + len(self._others)
 
     def add(self, pod: PodStart, *, now_s: float) -> None:
-        """A pod waits for a turn, perhaps once more: its turn was over before it had all that it needs to start."""
+        """Queue a pod for a turn, or again if its turn ended before it was prepared."""
         is_new = not self._has_begun(pod)
         self.remove(pod)
         pod.arrived_s = now_s

@@ -30,7 +30,7 @@ class IdRange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pod_count(self) -> int:
-        """The number of pods that it is enough for."""
+        """The number of pods that the range suffices for."""
         return self.count // IDS_PER_POD
 
 

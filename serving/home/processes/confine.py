@@ -157,7 +157,7 @@ def _has_own_users() -> bool:
 
 
 def _hide(plan: dict[str, Any], *, user: int, home: str) -> None:
-    """Cover folders by empty ones, in which only some paths are as before; name the pod's user."""
+    """Mount empty folders over folders, with some of their paths visible, and name the pod's user."""
     hidden: list[str] = plan["hidden"]
     copies: dict[str, str] = plan["copies"]
     sources = [(path, copies.get(path, path)) for path in plan["shown"]]
@@ -191,7 +191,7 @@ def _hide(plan: dict[str, Any], *, user: int, home: str) -> None:
 
 
 def _take_temporary(private: list[str], temporary: str, hidden: list[str]) -> list[str]:
-    """Replace folders that all programs of a machine share; those in ``hidden`` are made there, to be covered."""
+    """Replace folders that all programs share, such as /tmp. Folders of ``hidden`` in them are created to be covered."""
     if private and not os.path.lexists(temporary):
         with contextlib.suppress(FileExistsError):  # Pods that share one may start together.
             os.mkdir(temporary)
@@ -209,7 +209,7 @@ def _take_temporary(private: list[str], temporary: str, hidden: list[str]) -> li
 
 
 def _name_user(user: int, home: str, path: str) -> None:
-    """Show a passwd(5) with the pod's user in it: initdb, ssh and others refuse to run as a user without a name."""
+    """Provide a passwd(5) with the pod's user: initdb, ssh and others require a user name."""
     with open(_PASSWD, "rb") as file:
         others = file.read()
     with open(path, "wb") as file:
@@ -228,7 +228,7 @@ def _show(path: str, descriptor: int) -> None:
 
 
 def _give(path: str, user: int) -> None:
-    """Mount a folder over itself with the files of its owner as those of ``user``."""
+    """Mount a folder over itself with its owner mapped to ``user``."""
     status = os.stat(path)
     if status.st_uid == user:
         return

@@ -143,7 +143,7 @@ def sealed_copy(program: str) -> int:
 
 
 def lift_quotas(folders: Iterable[str]) -> dict[Path, str]:
-    """Take the CPU limits off cgroups while the runtime starts a container there; the files and values for ``restore_quotas``."""
+    """Remove the CPU limits of cgroups during a container start; return the files and values for ``restore_quotas``."""
     lifted: dict[Path, str] = {}
     for folder in folders:
         for name, unlimited in _UNLIMITED.items():
@@ -156,7 +156,7 @@ def lift_quotas(folders: Iterable[str]) -> dict[Path, str]:
 
 
 def restore_quotas(quotas: dict[Path, str]) -> None:
-    """Set the limits again. A cgroup that has gone needs none. Raises ``OSError``."""
+    """Restore the limits. A removed cgroup is skipped. Raises ``OSError``."""
     for file, value in quotas.items():
         with contextlib.suppress(FileNotFoundError):
             file.write_text(value)
@@ -194,7 +194,7 @@ def _prepare(launch: Launch, network: str) -> None:
 
 
 def _end_input(stdin: int) -> None:
-    """Replace /dev/null by an ended pipe: crun gives the streams of a container to its user."""
+    """Replace /dev/null by a closed pipe: crun changes the owner of a container's streams to its user."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     os.dup2(reader, stdin, inheritable=False)
     os.close(reader)

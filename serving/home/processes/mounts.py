@@ -106,7 +106,7 @@ def show_at(folder: str, mounts: Sequence[MountPoint]) -> None:
 
 @contextlib.contextmanager
 def opened(mount: MountPoint) -> Iterator[str]:
-    """Open what a mount shows; its path for mount(2) as long as it is open. Missing folders on the way are made.
+    """Open the source of a mount; its path is valid for mount(2) while it is open. Missing parent folders are created.
 
     Raises:
         OSError: when it is missing, or a part in ``home`` or of ``below`` is a link.
@@ -183,7 +183,7 @@ def can_mount() -> bool:
 
 
 def show_over(mounts: Sequence[MountPoint]) -> None:
-    """Mount files over existing ones for this process, as root or in a user namespace. Raises ``OSError``."""
+    """Mount files over existing files for this process, as root or in a user namespace. Raises ``OSError``."""
     _unshare()
     _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
     for mount in mounts:

@@ -130,7 +130,7 @@ class HeldProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class HeldPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod in the inventory. ``note`` is empty if none was kept."""
+    """A pod in the inventory. ``note`` is empty if none was stored."""
 
     pod: str
     note: dict[str, Any]

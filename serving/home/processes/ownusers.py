@@ -92,13 +92,13 @@ def _show(mount: MountPoint, users: OwnUsers, namespace: int) -> None:
 
 
 def hide_place(users: OwnUsers) -> None:
-    """Cover the place of a container's files, so that only its runtime sees them; runc also needs this while a container runs."""
+    """Hide the folder of a container's files from all but its runtime; runc also needs this while a container runs."""
     hide(users.place)
     Path(users.root).mkdir()
 
 
 def own_streams(users: OwnUsers, streams: Sequence[int]) -> None:
-    """Give the streams of a container to its root, which may open them again by /dev/stdout. Raises ``OSError``."""
+    """Change the owner of a container's streams to its root, so that it can open /dev/stdout. Raises ``OSError``."""
     for stream in streams:
         if not os.isatty(stream):
             os.fchown(stream, users.first, users.first)

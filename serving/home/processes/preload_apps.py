@@ -329,7 +329,7 @@ class PreloadedApps:
 
 
 def _warm_plan(order: StartProcess) -> dict[str, Any] | None:
-    """The layers of a warm process. A fork could not listen on its port if they had those of the first pod."""
+    """The layers of a warm process. Those of the first pod would forbid a fork to listen on its own port."""
     return None if order.confinement is None else plan_of(msgspec.structs.replace(order.confinement, ports=None))
 
 

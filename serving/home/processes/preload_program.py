@@ -284,7 +284,7 @@ def _forked(control: socket.socket, confine: _Confine) -> "ForkedPod | None":
 
 
 def _become(order: dict[str, Any], pipe: socket.socket, middle: int, *, log: int, confine: _Confine) -> None:
-    """Become the process of a pod, and answer with its record."""
+    """Become the process of a pod, and respond with its record."""
     with open("/proc/self/stat") as file:
         ticks = int(file.read().rpartition(")")[2].split()[_START_TIME_FIELD])
     record = json.dumps({**order["record"], "pid": os.getpid(), "start_ticks": ticks})

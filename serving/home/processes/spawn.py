@@ -172,7 +172,7 @@ class Standby:
         return bool(self._received)
 
     def begin(self, assignment: ProcessAssignment) -> None:
-        """Assign a role to the process; ``finish`` returns what becomes of it. Raises ``OSError``."""
+        """Assign a role to the process; ``finish`` returns the result. Raises ``OSError``."""
         self.order = assignment.order
         self.end_s = time.monotonic() + _START_MAX_S
         try:
@@ -412,7 +412,7 @@ class Spawner:
         return spec_from_environment(environment)
 
     def _take_place(self, assignment: ProcessAssignment, control: socket.socket) -> None:
-        """Apply what other processes see of an assignment: its weight, its record and its streams."""
+        """Apply the parts of an assignment that other processes see: weight, record and streams."""
         record = assignment.record
         if record.niceness:
             with contextlib.suppress(OSError):

@@ -109,7 +109,7 @@ def described_schema(name: str) -> dict[str, Any]:
 
 
 def _inner(schema: dict[str, Any]) -> dict[str, Any]:
-    """Wrap a schema's reference, so that it does not hide a description beside it."""
+    """Wrap a schema's reference, so that a description next to it stays visible."""
     if "$ref" not in schema:
         return schema
     return {**{key: value for key, value in schema.items() if key != "$ref"}, "allOf": [{"$ref": schema["$ref"]}]}

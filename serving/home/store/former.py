@@ -56,7 +56,7 @@ class FormerObjects:
 
 
 def write_note(journal: Path, derived: Iterable[Object]) -> None:
-    """Note derived objects for the next process, where the disk takes it."""
+    """Save derived objects for the next process; a full disk is ignored."""
     formers = {}
     for body in derived:
         metadata = body["metadata"]

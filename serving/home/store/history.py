@@ -201,7 +201,7 @@ class Watch:
         return WatchEvent(type=kind, payload=payload)
 
     def take_queued(self, count_max: int) -> list[WatchEvent]:
-        """The next changes that need no wait; a replay is left to ``anext``."""
+        """The changes that are already queued; a replay needs ``anext``."""
         count = min(count_max, len(self._ready)) if self._is_replayed else 0
         queued = (self._ready.popleft() for _ in range(count))
         return [WatchEvent(type=kind, payload=payload) for kind, payload in queued]

@@ -230,7 +230,7 @@ class MemoryCluster(Cluster):
         return {}
 
     async def restore(self, kind: Kind, body: Object) -> Object:
-        """Create an object that an earlier process had: it keeps the uid and the creation time in ``body``."""
+        """Create an object of an earlier process with the uid and the creation time in ``body``."""
         metadata = body.get("metadata") or {}
         identity = {key: metadata[key] for key in _IDENTITY if key in metadata}
         return await self._create(Create(kind=kind, body=body), identity=identity)

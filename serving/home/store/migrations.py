@@ -49,7 +49,7 @@ STEPS: tuple[MigrationStep, ...] = (
 
 
 def migrate(connection: sqlite3.Connection, path: Path, *, steps: tuple[MigrationStep, ...] = STEPS) -> None:
-    """Take the missing steps, and note this program as the last writer.
+    """Run the missing steps, and record this program as the last writer.
 
     A journal that is not new is copied to ``journal.db.before-step-N`` first; nothing has changed if that fails.
     Raises ``OSError``, ``sqlite3.Error``.
@@ -77,7 +77,7 @@ def migrate(connection: sqlite3.Connection, path: Path, *, steps: tuple[Migratio
 
 
 def step_of(connection: sqlite3.Connection) -> int:
-    """The last step that a journal has taken; 1 for a journal older than the steps."""
+    """The last migration step of a journal; 1 for a journal older than the steps."""
     return int(_fact(connection, _STEP) or 1)
 
 

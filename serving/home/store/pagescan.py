@@ -77,7 +77,7 @@ class _DatabasePages:
         self.count = -(-len(content) // self._size)
 
     def apply_log(self, log: bytes) -> None:
-        """Take the pages of a write-ahead log up to its last commit."""
+        """Apply the pages of a write-ahead log up to its last commit."""
         salts, pending = log[16:24], dict[int, bytes]()
         step = _FRAME_HEADER_BYTES + self._size
         for at in range(_WAL_HEADER_BYTES, len(log) - step + 1, step):

@@ -136,7 +136,7 @@ class StoreState:
         return entry
 
     def would_be(self, kind: Kind, new: Object) -> Object:
-        """A copy of the object as it would be stored. Raises ``Invalid`` if it is too large."""
+        """A copy of the object as stored. Raises ``Invalid`` if it is too large."""
         encoded = encode(new)
         self.limits.check_size(kind, encoded)
         return decoded(encoded)

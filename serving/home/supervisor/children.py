@@ -172,7 +172,7 @@ class ControllingTerminal:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the terminal was closed: the kernel then takes it from its session (tty_ioctl(4), vhangup(2))."""
+        """Whether the terminal was closed, after which the session has no terminal (tty_ioctl(4), vhangup(2))."""
         return self._was_there and not _has_terminal()
 
 

@@ -54,7 +54,7 @@ class _Turns:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def may_go_on(self) -> bool:
-        """Whether a step may run now. Only a few run while others wait: a switch costs as much as a step."""
+        """Whether a step may run now. Few run while others wait, because a switch costs as much as a step."""
         if self._waiting:
             self._passed += 1
             if self._passed > _PASSED_MAX:
@@ -62,7 +62,7 @@ class _Turns:
         return self._has_time()
 
     async def wait(self) -> None:
-        """Wait for a turn that has time left."""
+        """Wait for a turn of the loop with time left."""
         number = next(self._numbers)
         while True:
             self._open()

@@ -75,7 +75,7 @@ class MutualTls:
 
 
 class DaemonQueries(msgspec.Struct, frozen=True, kw_only=True):
-    """The way in which a client without a certificate queries daemons: plain HTTP, or TLS with verification of the daemon's name."""
+    """How a client without a certificate queries daemons: in plain HTTP, or by TLS with a verified daemon name."""
 
     context: ssl.SSLContext | None = None
 

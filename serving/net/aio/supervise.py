@@ -35,7 +35,7 @@ def supervise() -> "SupervisedTasks":
 
 
 class TaskCancelled(RuntimeError):
-    """A task ended because what it waited for was cancelled."""
+    """A task ended because a future that it awaited was cancelled."""
 
 
 class SupervisedTasks:
@@ -177,7 +177,7 @@ def _is_cancelled() -> bool:
 
 
 def task_of(error: BaseException) -> str:
-    """The name of the task that an error comes from; "" for none."""
+    """The name of the task that raised an error; "" if unknown."""
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(_NOTE)]
     return notes[0].removeprefix(_NOTE) if notes else ""
 

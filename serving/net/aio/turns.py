@@ -17,7 +17,7 @@ class FairTurns:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def defer(self, work: Callable[[], None]) -> None:
-        """Run ``work`` in a later turn of the loop, after what waits already."""
+        """Run ``work`` in a later turn of the loop, after the callbacks that already wait."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._run)
         self._waiting.append(work)

@@ -198,7 +198,7 @@ class Delete(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evict(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for a pod to leave: it is deleted with its own grace unless a PodDisruptionBudget forbids it.
+    """An eviction: the pod is deleted with its own grace period unless a PodDisruptionBudget forbids it.
 
     Raises ``TooManyRequests`` if a budget forbids it now, ``NotFound``, ``Conflict`` if the uid is another.
     """

@@ -98,7 +98,7 @@ class SharedObjects(dict[Key, Object]):
 
 
 def objects_map(cluster: Cluster) -> PackedObjects | SharedObjects:
-    """An empty copy of objects of a cluster: packed, unless they are in this process anyway."""
+    """An empty map for objects of a cluster; packed, unless the store is in this process."""
     return SharedObjects() if cluster.is_in_process else PackedObjects()
 
 
@@ -178,7 +178,7 @@ class Reflector:
         return MappingProxyType(self._cache)
 
     def repeat_all(self) -> None:
-        """Repeat the callback for every object soon, for readers whose interpretation has changed."""
+        """Call the callback again for every object soon, after its reader's settings have changed."""
         self._again.set()
 
     async def run(self) -> None:

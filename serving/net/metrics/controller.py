@@ -71,7 +71,7 @@ class LocalMetrics:
         self._duration = page.histogram("serving_api_request_duration_seconds")
 
     def note_response(self, verb: str, status: int, duration_s: float) -> None:
-        """Count a response of the API. ``verb`` is a method of HTTP, or watch, whose duration is ignored."""
+        """Count a response of the API. ``verb`` is an HTTP method or "watch"; the duration of a watch is ignored."""
         by_class = status // 100
         self._requests.labels(verb, _CLASSES[by_class] if by_class < len(_CLASSES) else "5xx").inc()
         if status in _UNAUTHORIZED:

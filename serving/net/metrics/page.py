@@ -135,7 +135,7 @@ def family_of(metric: MetricSpec, *, is_old: bool = False) -> Family:
 
 
 def is_openmetrics(accept: str) -> bool:
-    """Whether an Accept header asks for OpenMetrics. Prometheus names it first, people seldom do."""
+    """Whether an Accept header prefers OpenMetrics, as Prometheus' does."""
     return any(media_range.split(";")[0].strip() == _OPENMETRICS for media_range in accept.split(","))
 
 

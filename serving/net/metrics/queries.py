@@ -33,7 +33,7 @@ class QueryGate:
         return cls(environment.get(QUERY_TOKEN_FILE_VARIABLE, ""))
 
     def token(self) -> str:
-        """The present token; "" if there is none that can be read, or it could be guessed."""
+        """The current token; "" if it is unreadable or too short to be secret."""
         if not self._path:
             return ""
         try:

@@ -138,7 +138,7 @@ class StatsReporter:
         self._with_views(lambda views: views.drop(rows))
 
     def _with_views(self, call: Callable[[Source], T]) -> T | None:
-        """Call opencensus, and return its answer; None without opencensus, from the first failure on."""
+        """Call opencensus, and return its result; None without opencensus and after its first failure."""
         if self._views is None:
             return None
         try:

@@ -94,7 +94,7 @@ class _Shelf(msgspec.Struct):
                 self.taken[pod.node_name] = after
 
     def _count_others(self, node_name: str, taken: OthersTaken, sign: int) -> None:
-        """Update what pods outside the group take of a node."""
+        """Update the room that pods outside the group use on a node."""
         before = self.others_taken.get(node_name, OthersTaken())
         after = before + taken if sign > 0 else before - taken
         if after == OthersTaken():

@@ -182,7 +182,7 @@ def _brought_up_to_date(state: NodeGroupState, view: GroupView, failures: Failur
 
 
 def _coming_since(state: NodeGroupState, view: GroupView) -> float | None:
-    """Since when at least this many machines have had no node; a new node or machine restarts the time."""
+    """The time since which at least this many machines have no node; a new node or machine restarts it."""
     if not view.coming_count:
         return None
     is_same = state.coming_since_s is not None and view.coming_count == state.coming_count

@@ -63,7 +63,7 @@ class Taint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Untaint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Take the removal taint from a node."""
+    """Remove the removal taint from a node."""
 
     node_name: str
 

@@ -32,7 +32,7 @@ class Fate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fate_of_tainted(node: GroupNode, view: GroupView) -> Fate:
-    """The fate of one tainted node. It stays if it is protected, or if its taint has no time."""
+    """Decide about one tainted node. It stays if it is protected or if its taint has no time."""
     if node.is_protected:
         return Fate(keep=KeptFor.PROTECTED)
     if node.removal_taint is None or node.removal_taint.at_s is None:

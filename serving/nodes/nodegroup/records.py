@@ -137,7 +137,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OthersTaken(msgspec.Struct, frozen=True, kw_only=True):
-    """What pods outside the group take of a node. ``daemons`` are those of DaemonSets and static ones: each node has them."""
+    """The room that pods outside the group use on a node. ``daemons`` is the share of DaemonSet and static pods."""
 
     daemons: Amount = Amount()
     foreign: Amount = Amount()

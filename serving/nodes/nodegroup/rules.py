@@ -94,7 +94,7 @@ def threshold_delta(
 
 
 def _spare_count(rate: int, usage: Utilisation, node_count: int, *, settings: NodeGroupSettings) -> int:
-    """The nodes to remove at the given rate, except those without which the group would grow again."""
+    """The number of nodes to remove at the given rate, without nodes that the group would add again."""
     if settings.quirks.shrinking_crosses_scale_up_threshold:
         return rate
     threshold = settings.scale_up_threshold_percent
@@ -291,7 +291,7 @@ def _starves(state: NodeGroupState, view: GroupView) -> bool:
 
 
 def crowded_out_count(view: GroupView) -> int:
-    """The pending pods that would have a node if pods outside the group took no room, such as those of DaemonSets."""
+    """The number of pending pods that would fit if pods outside the group, such as DaemonSets', used no room."""
     if not view.others_taken or all(pod.phase is not PodPhase.PENDING for pod in view.pods):
         return 0
     starving = [

@@ -105,7 +105,7 @@ def status_of(  # noqa: PLR0913 - what a pass knows
     problems: Sequence[str],
     stamp: str,
 ) -> Object:
-    """The whole status. ``done`` describes successful effects, ``problems`` failed ones."""
+    """The complete status. ``done`` describes successful effects, ``problems`` failed ones."""
     parts = plan.nodes
     node_count = len(parts.untainted) + len(parts.tainted) + len(parts.force_tainted) + len(parts.cordoned)
     status: Object = {

@@ -180,7 +180,7 @@ def takes_room(pod: GroupPod) -> bool:
 
 
 def taken_by_other(pod: GroupPod, settings: NodeGroupSettings) -> OthersTaken | None:
-    """The room that a pod outside the group takes of its node, or None."""
+    """The room that a pod outside the group uses on its node, or None."""
     if settings.quirks.starve_ignores_other_pods or not takes_room(pod):
         return None
     request = as_counted(pod, settings).request

@@ -88,7 +88,7 @@ class AdminHandler:
             exchange.respond(404, _HELP)
 
     def readiness_changed(self) -> None:
-        """Respond to held readiness requests after a change of readiness."""
+        """Respond to waiting readiness requests after a change of readiness."""
         self._has_been_ready = self._has_been_ready or self._pod.is_ready
         self._respond_to_probes()
 
@@ -98,7 +98,7 @@ class AdminHandler:
         self._respond_to_probes()
 
     def drained(self) -> None:
-        """Tell the held requests that the app may end: no request runs or arrives any more."""
+        """Respond to waiting drain requests: no request runs or arrives, and the app may end."""
         for exchange in list(self._leaving):
             exchange.respond(200, b"drained")
 
@@ -128,18 +128,18 @@ class AdminHandler:
         raise NotImplementedError(exchange)
 
     def body_complete(self, exchange: Exchange) -> None:
-        """Ignore the body of a held request."""
+        """Ignore the body of a waiting request."""
 
     def held(self, exchange: Exchange) -> None:
         """Ignore a client that does not read its response."""
 
     def finish(self, exchange: Exchange) -> None:
-        """Drop a held request whose client has left."""
+        """Drop a waiting request whose client has disconnected."""
         self._held.discard(exchange)
         self._leaving.discard(exchange)
 
     def _respond_numbers(self, exchange: Exchange) -> None:
-        """Respond to a holder of the pod's secret at once, to others once their token is known to be the query token."""
+        """Respond to a holder of the pod's secret at once, to others after their query token is verified."""
         scheme, _, token = (exchange.head.get(b"authorization") or b"").decode("latin-1").partition(" ")
         if self._pod.takes_orders_from(exchange.head):
             self._send_numbers(exchange)
@@ -167,7 +167,7 @@ class AdminHandler:
         self._tasks.start(response, name="admin response")
 
     def _respond_caller_token(self, exchange: Exchange, query: bytes) -> None:
-        """Give the app the token by which it names itself to other services; other pods must not get it."""
+        """Respond to the app, and to no other pod, with the token that identifies it to other services."""
         key = self._caller_key
         is_own = matches(query, f"key={key}") if key else exchange.peer.address in _LOOPBACK
         if not is_own:

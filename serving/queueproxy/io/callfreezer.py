@@ -35,7 +35,7 @@ class CallFreezer:
         await self._call(self._calls.sleep)
 
     def thaw(self) -> None:
-        """Not used: the app takes time to wake."""
+        """Not used, because a call wakes the app."""
 
     async def wake(self) -> None:
         """Call the app's wake, again and again within the limit."""

@@ -120,7 +120,7 @@ class Dormancy:
         self.wake()
 
     def wake(self, *, is_held: bool = False) -> None:
-        """Thaw the app, and keep it awake for a while if it is held."""
+        """Thaw the app, and keep it awake for a while if ``is_held``."""
         now_s, phase = self._clock(), self._state.phase
         self._state = after_event(self._state, AppEvent.DEMAND, now_s)
         if is_held:
@@ -198,7 +198,7 @@ class Dormancy:
             self._happened(AppEvent.FROZEN)
 
     def _happened(self, event: AppEvent) -> None:
-        """Record the outcome of a freeze. Requests that arrived meanwhile have already gone on."""
+        """Record the outcome of a freeze. Requests that arrived meanwhile were already forwarded."""
         if self._state.phase is not Phase.FREEZING:
             return
         self._state = after_event(self._state, event, self._clock())

@@ -111,7 +111,7 @@ class PodHandler(PodRequests[Exchange]):
             self._carry_out(exchange, decision)
 
     def held(self, exchange: Exchange) -> None:
-        """Bound the client of a response that waits to be read, or does no longer."""
+        """Start or stop the deadline of a client that does not read its response."""
         if self._slots is not None and exchange.context is not None:
             self._slots.record_reading(exchange, self._clock(), is_unread=exchange.is_held)
             self._check_readers_in(0.0)

@@ -82,7 +82,7 @@ def read_roots(prefix: str) -> list[Root]:
 
 
 def members(entries: Mapping[int, ProcessEntry], roots: Iterable[int], *, spared: Collection[int]) -> list[int]:
-    """The processes that belong to the roots, parents before their children. ``spared`` ones never do.
+    """The processes that belong to the roots, parents before their children, without ``spared`` ones.
 
     So a shell with job control is stopped before its jobs, and does not see them stop.
     """
@@ -166,7 +166,7 @@ def remove_mark(path: str) -> None:
 
 
 def exists_mark(path: str) -> bool:
-    """Whether it is there."""
+    """Whether the mark exists."""
     return os.path.exists(path)  # noqa: PTH110 - no pathlib, see above
 
 

@@ -32,7 +32,7 @@ def stats_link(
     on_connected: Callable[[], None] = lambda: None,
     secured: PeerTls | None = None,
 ) -> Link:
-    """The link to the autoscaler that takes the statistics of this pod; ``draw`` spreads its pauses.
+    """The link to the autoscaler that receives the statistics of this pod; ``draw`` randomizes its pauses.
 
     One statistic waits at most: the newest.
     """

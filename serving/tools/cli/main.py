@@ -253,7 +253,7 @@ class LazyGroup(click.Group):
 
 
 def _hint(args: list[str]) -> str:
-    """The command that does the work of another tool's, as words after "serving"; "" for none."""
+    """The command that replaces another tool's, without "serving"; "" for none."""
     word, *rest = args or [""]
     if word in {"service", "services", "ksvc", "revision", "revisions"} and rest and rest[0] in _SERVICE_WORDS:
         return _SERVICE_WORDS[rest[0]].replace("services", "revisions" if word.startswith("revision") else "services")

@@ -41,7 +41,7 @@ Row = Sequence[float | None]
 
 
 class HistoryStep(msgspec.Struct, frozen=True):
-    """Rows each ``step_s`` seconds, which are kept for ``kept_s`` seconds."""
+    """Rows every ``step_s`` seconds, stored for ``kept_s`` seconds."""
 
     step_s: int
     kept_s: float
@@ -177,7 +177,7 @@ class Archive:
             pass
 
     def read(self, key: str, *, from_s: float, to_s: float, now_s: float) -> HistoryRange:
-        """The history of "namespace/revision". The end of a longer step that has not ended comes in shorter ones."""
+        """The history of "namespace/revision". An unfinished step is returned in shorter steps."""
         chosen = step_of(self._steps, from_s=from_s, to_s=to_s, now_s=now_s)
         rows: list[tuple[float | None, ...]] = []
         cursor = from_s

@@ -141,7 +141,7 @@ class Sparklines:
         return {"step_s": STEP_S, "step": self._step, "ticks": list(self._ticks), "sums": sums}
 
     def _move(self, step: int) -> None:
-        """Begin the step of a time; steps without a tick are empty. A clock that goes back stays in the present step."""
+        """Start the step of a time; steps without a tick are empty. If the clock is set back, the current step continues."""
         count = min(STEPS, step - self._step)
         if count <= 0:
             return
@@ -280,7 +280,7 @@ class Board:
         return self._changed_s
 
     def present(self, revision: str) -> View | None:
-        """The decision about a revision of which its last row is made; without one the last known one."""
+        """The decision that the last row of a revision shows; without a row, the last known decision."""
         sample = self._fresh.get(revision)
         if sample is None or not sample.get("sentence"):
             decisions = self._decisions.get(revision)
@@ -297,7 +297,7 @@ class Board:
         return timestamp_s(view.get("created")) or 0.0
 
     def put_facts(self, revision: str, facts: StartFacts) -> None:
-        """Store what is known of how a revision's pods start."""
+        """Store the facts about the starts of a revision's pods."""
         self._facts[revision] = facts
 
     def revisions_of(self, name: str) -> list[str]:
@@ -366,6 +366,6 @@ class Board:
 
 
 def _wanted(sample: Mapping[str, Any]) -> int | None:
-    """The pods that the sentence speaks of; an autoscaler of an earlier version has only those before the gate to zero."""
+    """The desired pods in the sentence; an older autoscaler reports only the count before the gate to zero."""
     wanted: int | None = sample.get("wanted_count", sample["desired_count"])
     return wanted

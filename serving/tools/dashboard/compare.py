@@ -59,7 +59,7 @@ class RevisionComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def chosen_pair(service: Object, revisions: Sequence[Object], requested: Sequence[str] = ()) -> tuple[Object, Object]:
-    """The two revisions of a service to compare: those ``requested``, or by themselves those with the most traffic.
+    """The two revisions of a service to compare: those ``requested``, else those with the most traffic.
 
     A service whose traffic goes to one revision is compared with the one before it. Raises ``ServingError``.
     """

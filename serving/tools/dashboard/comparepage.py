@@ -21,7 +21,7 @@ _Rows = dict[str, list[float | None]]
 
 
 class ComparePage:
-    """Compares revisions by what a board and a keeper know of them. ``objects`` has a Service, or None, and its Revisions."""
+    """Compares revisions by the rows of a board and a keeper. ``objects`` returns a Service, or None, and its Revisions."""
 
     def __init__(
         self,

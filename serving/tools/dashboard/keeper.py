@@ -36,7 +36,7 @@ _WARN_PERIOD_S = 60.0
 
 
 class HistoryKeeper:
-    """Writes what a dashboard sees, and reads it. ``path`` is the file, of at most ``bytes_max`` bytes for ``days``."""
+    """Stores and reads the dashboard's history. ``path`` is the file, of at most ``bytes_max`` bytes for ``days``."""
 
     def __init__(self, path: Path, *, days: float, bytes_max: int) -> None:
         self._path = path
@@ -53,7 +53,7 @@ class HistoryKeeper:
 
     @property
     def longest_s(self) -> float:
-        """The longest range that ``read`` gives."""
+        """The longest range of ``read``."""
         return self._steps[-1].step_s * POINTS_MAX
 
     def record(

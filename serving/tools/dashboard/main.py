@@ -60,7 +60,7 @@ _TOKEN = f"a file with a random text of at least {_TOKEN_LENGTH_MIN} characters"
 
 
 class InnerQueries:
-    """The way in which the dashboard queries other daemons. The file of the authority ("" for none) may appear later and change."""
+    """How the dashboard queries other daemons. The file of the authority ("" for none) may appear later and change."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -68,7 +68,7 @@ class InnerQueries:
         self._queries = DaemonQueries()
 
     def present(self) -> DaemonQueries:
-        """The queries with the present authority. Raises ``OSError`` until the file is there."""
+        """The queries with the current authority. Raises ``OSError`` until the file exists."""
         if self._file and (authority := Path(self._file).read_text(encoding="ascii")) != self._authority:
             self._authority = authority
             self._queries = DaemonQueries.over_tls(authority) if authority else DaemonQueries()

@@ -29,7 +29,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Marks:
-    """Collects marks until they are taken, and keeps the last ones of each revision."""
+    """Collects marks until ``drain``, and keeps the last ones of each revision."""
 
     def __init__(self) -> None:
         self._recent: dict[str, deque[Mark]] = {}
@@ -42,7 +42,7 @@ class Marks:
         self._timed.append(mark)
 
     def change(self, kind: str, key: str, *, before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> None:
-        """Mark what changed between two views of an object.
+        """Record the changes between two views of an object.
 
         Without the one before, only the creation of a revision is marked.
         """

@@ -249,7 +249,7 @@ class Nodes:
             self._revisions[key] = demand_of(revision)
 
     def measured(self, items: Iterable[Mapping[str, Any]], now_s: float) -> None:
-        """Replace all NodeMetrics. A repeated measurement keeps its age; a node without one loses its use."""
+        """Replace all NodeMetrics. A repeated measurement keeps its age; a node without a measurement has no use."""
         listed = list(items)
         self._book.take_usages(self._loads.update(listed, self._book.node, now_s))
         before, self._used = self._used, {}

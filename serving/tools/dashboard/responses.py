@@ -39,12 +39,12 @@ def refusal_of(request: web.Request) -> web.Response | None:
 
 
 def json_response(body: Mapping[str, Any]) -> web.Response:
-    """The parts of a body that the user may see."""
+    """A JSON response with the parts of a body that the user may see."""
     return web.Response(body=encode(visible(body, current_grant())), content_type="application/json")
 
 
 def json_response_of(owner: str, body: object) -> web.Response:
-    """A body that as a whole is of the namespace of ``owner``, a revision or service."""
+    """A JSON response whose whole body belongs to the namespace of ``owner``, a revision or service."""
     shown = body if current_grant().may_read(owner) else None
     return web.Response(body=encode(shown), content_type="application/json")
 

@@ -21,7 +21,7 @@ class HostTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host, and where its requests go: as the traffic of ``service`` says, or with a service of "" to ``targets``."""
+    """A host and the destination of its requests: the traffic of ``service``, or ``targets`` if the service is ""."""
 
     namespace: str
     host: str

@@ -93,7 +93,7 @@ class TokenUsers:
         return value
 
     def token_behind(self, cookie: str) -> str:
-        """The token for which a cookie stands; "" if there is none."""
+        """The token of a cookie; "" if there is none."""
         return self._tokens.get(cookie, "")
 
 
@@ -192,7 +192,7 @@ class Viewers:
 
 
 def _has_own_gate(request: web.Request) -> bool:
-    """Whether it asks for logs or an action, for which the dashboard's own token is enough."""
+    """Whether the request is for logs or an action, which the dashboard's own token permits."""
     return request.path.removeprefix("/").startswith(_OWN_TOKEN)
 
 

@@ -84,7 +84,7 @@ def revision_view(revision: Mapping[str, Any]) -> View:
 
 
 def start_facts(revision: Mapping[str, Any]) -> StartFacts:
-    """What is known of how a Revision's pods start; of its command, whether it is Python's."""
+    """The facts about the starts of a Revision's pods, such as whether its command is Python."""
     metadata = revision["metadata"]
     annotations = metadata.get("annotations") or {}
     return StartFacts(

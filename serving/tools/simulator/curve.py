@@ -147,7 +147,7 @@ class EqualPodSeconds(msgspec.Struct, frozen=True, kw_only=True):
 def points_around(
     pod_seconds: float, dial: Sequence[DialPosition], run: Callable[[DialPosition], PolicyReport]
 ) -> list[CurvePoint]:
-    """The two points of a dial around a cost, and those run during the search, in the order of the dial."""
+    """The two points around a cost, and all points run during the search, in the order of the cost parameter."""
     reports: dict[int, PolicyReport] = {}
 
     def cost_at(index: int) -> float:

@@ -304,7 +304,7 @@ class Decisions:
         self._seconds.give(self._windows, now_s, has_reports=has_reports)
 
     def _observe(self, last_number: int) -> None:
-        """Let the policy observe the seconds up to a number."""
+        """Pass the seconds up to a number to the policy."""
         unobserved = self._unobserved
         while unobserved and unobserved[0][0] <= last_number:
             number, load, arrivals = unobserved.popleft()

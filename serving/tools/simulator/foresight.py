@@ -56,7 +56,7 @@ def run_with_foresight(
 
 
 class Demand:
-    """The pods needed over time if no request waits. Level 1 is the first pod."""
+    """The pods needed over time if no request waits. Level N is the Nth pod."""
 
     def __init__(self, requests: Sequence[tuple[float, float]], *, slots: int) -> None:
         """``requests`` are pairs of a time and a duration in seconds, in order; ``slots`` 0: a pod takes all."""
@@ -154,7 +154,7 @@ def _run_clairvoyant(demand: Demand, bill: _Bill, *, starts_s: Iterator[float], 
 
 
 class _Oracle:
-    """Starts pods with requests, and keeps those needed again soon enough."""
+    """Starts pods on demand, and keeps those that are needed again soon enough."""
 
     def __init__(
         self, demand: Demand, bill: _Bill, config: RunConfig, *, starts_s: Iterator[float], until_s: float
@@ -221,7 +221,7 @@ class _Oracle:
             heapq.heappush(self._events, (at_s + took_s, _DONE, at_s))
 
     def _use(self, level: int, at_s: float) -> None:
-        """Give a pod a request, or end the simulation."""
+        """Assign a request to a pod, or end the simulation."""
         if level in self._kept:
             self._bill.add_idle(self._kept.pop(level)[1], at_s)
 

@@ -56,7 +56,7 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A function under a policy and under the first one: cold requests and pod-seconds, each as a pair with the first one's before."""
+    """One function's results as (baseline, policy) pairs of cold requests and pod-seconds."""
 
     name: str
     cold_requests: tuple[int, int]
@@ -70,7 +70,7 @@ class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_worse(self) -> bool:
-        """Whether it has over 10 % more of both."""
+        """Whether the policy has over 10 % more of both."""
         (cold, cold_now), (cost, cost_now) = self.cold_requests, self.pod_seconds
         return cold_now > _WORSE_RATIO * cold and cost_now > _WORSE_RATIO * cost
 
@@ -185,7 +185,7 @@ def _medians(results: Sequence[RevisionResult]) -> Mapping[str, float]:
 
 
 def timeline(moments: Sequence[Moment]) -> Iterator[str]:
-    """A line for each change of the scale or of the way to zero, with its reason."""
+    """One line per change of the scale or of the gate to zero, with its reason."""
     before: Moment | None = None
     for moment in moments:
         if before is None or moment.scale != before.scale or moment.gate.reason is not before.gate.reason:
@@ -197,7 +197,7 @@ def timeline(moments: Sequence[Moment]) -> Iterator[str]:
 
 
 def plot(moments: Sequence[Moment], until_s: float) -> Iterator[str]:
-    """Load and pods over time, a column for each part of it."""
+    """Load and pods over time, one column per interval."""
     columns = max(1, min(_PLOT_COLUMNS, len(moments)))
     for name, values in (
         ("requests", [moment.running_count + moment.waiting_count for moment in moments]),

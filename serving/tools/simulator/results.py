@@ -136,7 +136,7 @@ class SloJudge:
         self._responses: list[tuple[float, float]] = []
 
     def serve(self, at_s: float, waited_s: float, took_s: float) -> None:
-        """Count a request that gets its place now."""
+        """Count a request that leaves the queue."""
         if self._meter.slo.is_wait:
             self._meter.record(waited_s)
         else:

@@ -66,7 +66,7 @@ class LoadedSeconds:
         return number + 1 + self._stable
 
     def give(self, windows: RevisionWindows, now_s: float, *, has_reports: bool) -> None:
-        """Give completed seconds to the decider. Ready pods report their silence too (``has_reports``)."""
+        """Pass completed seconds to the decider. Ready pods also report zero load (``has_reports``)."""
         over, pending = math.floor(now_s) - 1, self.pending
         while pending and pending[0][0] <= over:
             second = pending.popleft()
@@ -87,7 +87,7 @@ class LoadedSeconds:
             windows.record_load(number, self._amount(second))
 
     def _give_silence(self, windows: RevisionWindows, until: int) -> None:
-        """Give seconds without load, up to a number. Two of them make both windows see the silence."""
+        """Pass seconds without load to the decider, up to a number. Two suffice for both windows."""
         first = self._taken_number + 1
         if first >= until:
             return
@@ -97,7 +97,7 @@ class LoadedSeconds:
                 self._taken_number = number
 
     def _amount(self, second: LoadedSecond) -> float:
-        """The load in the unit of the metric. No simulated app has gauges, whose load stays 0."""
+        """The load in the unit of the metric. Simulated apps have no gauges, whose load is 0."""
         if self._metric is CONCURRENCY:
             return second[1]
         return self._metric.amount(Stat(concurrency=second[1], request_count=float(second[2])))

@@ -30,7 +30,7 @@ class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SteadyOutcomes:
-    """Outcomes of one revision that held its pods.
+    """Outcomes of one revision that kept its number of pods.
 
     While the wanted pods are there, the merge, the gate and the path follow from the scale, the ready pods, the algorithm's count and
     the sign of its excess burst capacity alone.
@@ -65,7 +65,7 @@ class SteadyOutcomes:
     def repeated(
         self, counts: RevisionCounts, state: RevisionState, *, path: TrafficPath, now_s: float
     ) -> tuple[RevisionState, ScalerOutcome] | None:
-        """Let the algorithm decide, and return the next state and the outcome kept for its count; None without one.
+        """Run the algorithm, and return the next state and the stored outcome for its count; None without one.
 
         The gate must be active. A policy advises nothing while requests are in flight.
         """

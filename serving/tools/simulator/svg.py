@@ -117,7 +117,7 @@ def _short(value: float) -> str:
 
 
 def policy_table(reports: Mapping[str, PolicyReport]) -> Iterator[str]:
-    """A line for each policy."""
+    """A table with one line per policy."""
     width = max(8, *(len(name) for name in reports))
     yield (
         f"{'policy':<{width}} {'requests':>10} {'cold':>9} {'starts':>9} {'pod-hours':>10} {'wasted':>7} {'p99 wait':>9} "

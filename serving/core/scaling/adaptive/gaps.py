@@ -235,14 +235,14 @@ class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def warming_s(self) -> float:
-        """Pod-seconds that a pod costs before its window is worth anything: its start, and its time until it is dormant."""
+        """Fixed cost of a pod in pod-seconds: its start, and its time until it is dormant."""
         if self.dormant_after_s == math.inf:
             return self.start_s
         return self.start_s + self.dormant_after_s * (1.0 - self.dormant_cost)
 
     @property
     def prices(self) -> "Array | float":
-        """Price of a second in each bin but the last; a pod that is kept until then is dormant or runs."""
+        """Price of a second in each bin but the last, by whether a pod kept until then is dormant or running."""
         if self.dormant_after_s == math.inf:
             return 1.0
         return np.where(self.dormant_after_s <= _BIN_STARTS_ARRAY, self.dormant_cost, 1.0)
@@ -275,7 +275,7 @@ def keep_windows(hazard: Array, bounds: KeepBounds) -> tuple[KeepWindow, ...]:
 
 
 def _saved_s(hazard: Array, widths_s: Array, bounds: KeepBounds) -> float:
-    """Expected pod-seconds saved by keeping a pod through a window, net of its cost, if no request came before."""
+    """Expected pod-seconds saved by keeping a pod through a window, less its cost, if no request arrived before."""
     ahead = hazard * widths_s
     waiting = np.exp(-(np.add.accumulate(ahead) - ahead))
     return float((waiting * (hazard * bounds.worth_s - bounds.dormant_cost) * widths_s).sum())

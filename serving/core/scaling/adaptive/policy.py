@@ -215,7 +215,7 @@ class AdaptivePolicy(RevisionPolicy):
         self._idle = self._explained = None
 
     def curve(self) -> HazardCurve | None:
-        """The rates that pods are kept by, for people; None before the first gap."""
+        """The request rates that decide the keep-alive, for display; None before the first gap."""
         if not self._gaps.gap_count:
             return None
         if self._idle is None:

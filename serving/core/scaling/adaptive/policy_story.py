@@ -25,7 +25,7 @@ class _Cost(NamedTuple):
 
 
 class HazardCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """The rate at which the next request comes, by the age of a gap. Ages are seconds since the last request ended."""
+    """The rate of the next request by the age of a gap. Ages are seconds since the last request ended."""
 
     ages_s: tuple[float, ...]
     rates: tuple[float, ...]

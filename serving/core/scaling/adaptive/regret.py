@@ -36,7 +36,7 @@ class GapCost(msgspec.Struct, frozen=True):
 
 
 def cost_of(gap_s: float, windows: Sequence[KeepWindow], *, pod_count: int, start_s: float) -> GapCost:
-    """The cost of pods that stay through the windows of a gap.
+    """The cost of pods kept through the windows of a gap.
 
     ``pod_count`` pods stay through the first window, which begins at 0, and one through each later one, started ahead of it. A
     cold request waits for a pod that costs its start. 2 pods for 60 s of a gap of 100 s, with a start of 10 s: 130 pod-seconds.
@@ -93,7 +93,7 @@ class KeepRegret:
         return dict(zip(_SAVED, counts, strict=True)) if any(counts) else {}
 
     def load(self, dumped: dict[str, float]) -> dict[str, float]:
-        """Take over the counts of another one, and return what is not its own. Raises ``InvalidValue``."""
+        """Load saved counts, and return the unread rest. Raises ``InvalidValue``."""
         counts = [dumped.get(name, 0.0) for name in _SAVED]
         for name, count in zip(_SAVED, counts, strict=True):
             if not -_SAVED_MAX <= count <= _SAVED_MAX:

@@ -45,7 +45,7 @@ def demand_of(
     spec: ScalingSpec,
     is_initialized: bool,
 ) -> BudgetDemand:
-    """The demand of a decision; without data, the present pods. A revision that is being woken has a pod in use.
+    """The demand of a decision; without data, the current pods. A revision that is waking has one pod in use.
 
     The load is that of the windows or in flight, whichever is more; other deciders, such as triggers, count with the pods they want.
     """

@@ -137,7 +137,7 @@ class GuardedPolicy(RevisionPolicy):
             self._left_out_until_s = now_s + _LEFT_OUT_S
 
     def _checked(self, answer: object, view: PolicyView) -> Advice:
-        """The answer as advice, with at least one pod for requests in flight. Raises ``ValueError`` or ``TypeError``."""
+        """A user's proposal as advice, with at least one pod for requests in flight. Raises ``ValueError`` or ``TypeError``."""
         if isinstance(answer, Proposal):
             answer = Advice(proposals=(answer,))
         if not isinstance(answer, Advice):

@@ -87,14 +87,14 @@ class KeepReason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegretReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Costs of the learnt keep-alive beyond Knative's over the last gaps, which keep it from deciding."""
+    """The excess cost of the learnt keep-alive over Knative's in the last gaps, which disables it."""
 
     pod_seconds: float
     cold_requests: float
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy returns: proposals in place of the algorithm's, inputs for the gate, and the next decision's time."""
+    """A policy's result: proposals that replace the algorithm's, inputs for the gate, and the time of the next decision."""
 
     proposals: tuple[Proposal, ...] | None = None
     """None: the algorithm's proposal remains unchanged."""
@@ -115,7 +115,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """Why the policy was replaced by Knative's for this decision; None if it was not."""
 
     def proposed(self, algorithm: Proposal) -> tuple[Proposal, ...]:
-        """The proposals in place of the algorithm's; its own where nothing replaces it."""
+        """The effective proposals: those of the advice, else those of the algorithm."""
         return (algorithm,) if self.proposals is None else self.proposals
 
 
@@ -137,7 +137,7 @@ class Policy(Protocol):
 
 
 class RevisionPolicy:
-    """The policy of one revision as the scaler uses it; by itself it is Knative's, which never advises.
+    """The policy of one revision as the scaler uses it. The base class is Knative's policy, which gives no advice.
 
     ``start_s`` is the mean time of a pod's start. ``idle_since_s`` is when the last request ended; None if there was none, or
     if the policy does not observe seconds.

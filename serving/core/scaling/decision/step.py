@@ -31,7 +31,7 @@ _BUSY = Proposal(decider="requests", desired=1, reason="requests in flight")
 
 
 class RevisionState(msgspec.Struct, frozen=True, kw_only=True):
-    """What one decision leaves for the next."""
+    """The state between two decisions of one revision."""
 
     kpa: KpaState | None
     """The state of the algorithm; None for the classic one, whose state is its points."""
@@ -85,7 +85,7 @@ class StepInputs(msgspec.Struct, frozen=True, kw_only=True):
 def step(
     state: RevisionState, inputs: StepInputs, policy: RevisionPolicy, *, limit: Limit | None = None
 ) -> tuple[RevisionState, ScalerOutcome]:
-    """Decide once. ``limit`` asks the budgets over several revisions; None: the revision gets all that it wants."""
+    """Decide once. ``limit`` applies the budgets over several revisions; None applies no budget."""
     view, in_flight, now_s = inputs.view, inputs.in_flight, inputs.at_s
     kpa, decided = (state.kpa, inputs.classic) if inputs.classic is not None else _decided(state, inputs)
     further_states, further = _further(state, inputs) if inputs.further else ((), ())
@@ -155,7 +155,7 @@ def _decided(state: RevisionState, inputs: StepInputs) -> tuple[KpaState, Decide
 def _decide(
     state: KpaState, observed: Observation | NoData, *, spec: ScalingSpec, inputs: StepInputs
 ) -> tuple[KpaState, ScaleDecision | NoData]:
-    """Decide by one metric. The present load replaces averages that would understate it.
+    """Decide by one metric. The current load replaces averages that are below it.
 
     They understate it while no request is served, because then the queue only grows, and before the first second is complete.
     """
@@ -200,7 +200,7 @@ def _proposal_of_metric(spec: ScalingSpec, detail: ScaleDecision | NoData) -> Pr
 
 
 def _loading(count: int, view: ScalerView) -> tuple[Proposal, ...]:
-    """The proposal to keep pods that load. A lower scale would remove them first, because they are not ready."""
+    """The proposal to keep loading pods, which a lower scale would remove first because they are not ready."""
     if not count or not view.present_scale:
         return ()
     desired = min(view.present_scale, view.ready_count + count)

@@ -331,7 +331,7 @@ def _apply(count: int, reason: GateReason, facts: GateInputs, *, recheck_in_s: f
 
 
 def _hold_zero(reason: GateReason, *, recheck_in_s: float | None = None) -> GateDecision:
-    """Hold the scale although 0 is wanted."""
+    """Keep the scale although the algorithm proposes 0."""
     return GateDecision(action=GateAction.HOLD, reason=reason, wanted=0, recheck_in_s=recheck_in_s)
 
 

@@ -248,7 +248,7 @@ class TargetLearner:
 
 
 def _with_queue(knee: float, utilisation: float) -> float:
-    """The target of a knee: the requests elsewhere, and those at the bottleneck. 8 at 70 %: 8 - 1 + 1 / 0.3 = 10.3."""
+    """The target at a knee: requests at the bottleneck plus requests elsewhere (M/M/1). 8 at 70 %: 8 - 1 + 1 / 0.3 = 10.3."""
     return knee - 1.0 + 1.0 / (1.0 - utilisation)
 
 

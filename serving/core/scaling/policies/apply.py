@@ -163,7 +163,7 @@ def panic(
     locked_until_s: float | None,
     now_s: float,
 ) -> PanicDecision:
-    """Decide as a pod becomes occupied; ``observed`` already counts it. ``locked_until_s`` None: no panic is active."""
+    """Decide when a pod becomes occupied; ``observed`` includes it. ``locked_until_s`` is None while no panic is active."""
     limit_percent = LIMIT_PERCENT_DEFAULT if spec.up.trigger is None else limit_percent_of(spec.up.trigger)
     if not spec.panic_scale:
         verdict = PanicVerdict.DISABLED

@@ -154,7 +154,7 @@ class Triggered:
 
 
 class _Compared(enum.StrEnum):
-    """Words for what a usage is relative to."""
+    """The base of a usage ratio, in words."""
 
     OCCUPANCY = "of the pods are occupied"
     CPU = "of the requested cpu"

@@ -146,7 +146,7 @@ class PolicyShadow:
         start_s: float,
         now_s: float,
     ) -> None:
-        """Decide in shadow of the policy in force, which has ``present_scale`` pods. ``proposals`` are those of other deciders.
+        """Decide by the policy that is not in force, beside ``present_scale`` real pods. ``proposals`` are those of other deciders.
 
         ``in_flight`` is the load in flight now; None if it is not known.
         """
@@ -198,7 +198,7 @@ class PolicyShadow:
         return (shadow, running) if self.policy.observes else (running, shadow)
 
     def _decide(self, proposals: Sequence[Proposal], now_s: float, *, is_woken: bool = False) -> None:
-        """Decide once. The activators are always in the path, and their proof comes at once."""
+        """Decide once, as if activators were always in the path and proved it at once."""
         ready_count, last_second = self._ready(now_s), math.floor(now_s) - 1
         if ready_count and self._seen_second < last_second:
             # Its pods would report their silence.

@@ -86,7 +86,7 @@ def _other_names(value: Sequence[Json] | None, where: str, context: Context) -> 
 
 
 def _own_users(value: bool | None, where: str, context: Context) -> Iterator[Problem]:  # noqa: FBT001 - the value of a field
-    """A pod with users of its own shares nothing else of its node, and no device."""
+    """A pod with a user namespace may share no other namespace or device of its node."""
     if value is not False:
         return
     at, reason = where.removesuffix("hostUsers"), "when `hostUsers` is false"
@@ -134,7 +134,7 @@ def _environment(value: Sequence[Json] | None, where: str, _: Context) -> Iterat
 
 
 def _resources(value: Json | None, where: str, context: Context) -> Iterator[Problem]:
-    """Requests are not above limits, and amounts are those of resources."""
+    """Check that requests do not exceed limits and amounts are valid."""
     resources = value or {}
     limits = map_of(resources, "limits")
     # Of a pod, a kube-apiserver takes limits for missing requests before it looks.

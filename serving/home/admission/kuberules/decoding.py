@@ -62,7 +62,7 @@ def type_problems(schema: Schema, value: Any, path: str) -> Iterator[Problem]:  
 
 
 def _is_plain_text(schema: Schema, value: object) -> bool:
-    """Whether it is a text where any is right, as most values are."""
+    """Whether the value is a text and the schema accepts any text."""
     return schema == _TEXT and type(value) is str
 
 

@@ -53,7 +53,7 @@ class SchemaRules(msgspec.Struct, frozen=True, kw_only=True):
     cel: RuleTree | None = None
 
     def given(self, whole: Json) -> list[str]:
-        """The fields of the union that an object has; "*" stands for any field except its name."""
+        """The fields of the union that are set; "*" stands for any field except the name."""
         present = [key for key in self.union if whole.get(key) is not None]
         others = whole.keys() - {*self.union, "name"} if "*" in self.union else ()
         return [*present, *(key for key in whole if key in others and whole[key] is not None)]
@@ -132,7 +132,7 @@ def _broken(rules: RuleTree, whole: Json, where: str) -> Iterator[Problem]:
 
 
 def _given(value: Any, words: frozenset[str] | None) -> Any:  # noqa: ANN401 - JSON
-    """A value without empty fields, and without those that no rule names."""
+    """A value without empty fields and without fields that no rule names."""
     if isinstance(value, dict):
         return {
             key: _given(child, words)

@@ -115,7 +115,7 @@ class LeaseElector:
             await self.observe()
 
     def step_down(self) -> None:
-        """Stop relying on the lease: it is lost, or left to expire."""
+        """Stop acting as the holder; the lease is lost or expires."""
         if not self.is_held:
             _log.warning("lease.lost", extra={"lease": str(self._client.name), "holder": self.holder})
         self._election = lost(self._election)

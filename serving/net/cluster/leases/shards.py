@@ -42,7 +42,7 @@ _SYNC_CHECK_S = 0.5
 
 
 class ShardPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The shard to take first, and the one to give up; None for none."""
+    """The shard to acquire first, and the shard to release; None for none."""
 
     take: tuple[int, ...] = ()
     let_go: int | None = None
@@ -66,7 +66,7 @@ def plan(
     others: Iterable[str],
     free_long: Collection[int],
 ) -> ShardPlan:
-    """The shards to take and give up. ``holders`` have unexpired leases; ``others`` are announced peers."""
+    """Plan the shards to acquire and release. ``holders`` have unexpired leases; ``others`` are announced peers."""
     members = {me, *holders.values(), *others}
     allotment = -(-shard_count // len(members))
     mine = [shard for shard in range(shard_count) if holders.get(shard) == me]
@@ -184,7 +184,7 @@ class Shards:
         await wait_for(self._stirred, until_s=now_s() + within_s)
 
     def wake(self) -> None:
-        """Decide again: a process has joined or left, or it is time to stop."""
+        """Plan again, because a process joined or left, or the daemon stops."""
         self._is_due.set()
 
     async def _turn(self) -> float:

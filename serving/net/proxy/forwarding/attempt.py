@@ -142,7 +142,7 @@ class Attempted(Protocol):
 
 
 class Attempt:
-    """One attempt to send a request to one address. ``wire`` is the encoded head; with ``hears_marks`` our own hop is there."""
+    """One attempt to send a request to one address. ``wire`` is the encoded head; ``hears_marks``: the upstream is our queue-proxy."""
 
     __slots__ = (
         "_client",
@@ -228,7 +228,7 @@ class Attempt:
         self._send(upstream)
 
     def unreachable(self, error: OSError) -> None:
-        """Give the request back: the connection failed."""
+        """Return the request to its handler, because the connection failed."""
         self._exchange.give_back(error)
 
     # Called by the upstream's connection.
@@ -363,7 +363,7 @@ class Attempt:
             exchange.give_back(reason)
 
     def upstream_refused(self, reason: str, body: bytes) -> None:
-        """Give back a request that the upstream did not process; any method may be retried.
+        """Return a request to its handler that the upstream did not process; any method may be retried.
 
         ``body`` is the part of the body that was sent to the upstream.
         """

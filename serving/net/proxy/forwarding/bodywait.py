@@ -37,7 +37,7 @@ class BodyWait:
         self._byte_count = 0
 
     def begin(self, exchange: Awaiting, client: Client) -> bool:
-        """Return whether enough of the body has arrived; if not, the exchange waits until ``received`` says so, or its end."""
+        """Return whether enough of the body has arrived; if not, the exchange waits for ``received``, or for the end of the body."""
         if self._is_ready(exchange):
             return True
         exchange.awaits_body = True

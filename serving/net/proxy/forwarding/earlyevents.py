@@ -108,7 +108,7 @@ class EarlyEvents:
     # Called by the exchange.
 
     def write(self, data: bytes) -> None:
-        """Turn a response of the proxy into an event. A 1xx comes too late."""
+        """Write a response of the proxy as an event. A 1xx response is ignored."""
         status, (_, _, body) = int(data[9:12]), data.partition(b"\r\n\r\n")
         if status >= _OK:
             self._has_begun = True
@@ -153,7 +153,7 @@ class EarlyEvents:
 
 
 class _Refusal:
-    """A response that is no event stream, until all of it is here."""
+    """A response other than an event stream, collected until it is complete."""
 
     __slots__ = ("_body", "_status")
 

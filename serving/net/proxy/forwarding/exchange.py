@@ -78,7 +78,7 @@ class Handler(Protocol):
         """Handle the end of the body of a request that waits to be forwarded."""
 
     def held(self, exchange: "Exchange") -> None:
-        """Handle a response that begins to wait for its client to read (``is_held``), or goes on."""
+        """Record that a response starts (``is_held``) or stops waiting for its client to read."""
 
     def finish(self, exchange: "Exchange") -> None:
         """Handle the end of a request; see its ``outcome`` and ``status``."""

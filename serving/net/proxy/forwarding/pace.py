@@ -124,7 +124,7 @@ class ReaderPace:
         """Whether bytes wait for the client."""
 
     def change(self, now_s: float, *, written_bytes: int, full: bool) -> float:
-        """Begin when the transport is full, end when it takes more; returns the deadline.
+        """Start when the transport is full, stop when it accepts data again; return the deadline.
 
         ``written_bytes`` is the total so far. Bytes read while it was full count for the next time.
         """

@@ -48,7 +48,7 @@ class HttpsRedirect:
         self._handler.body_ready(exchange)
 
     def body_complete(self, exchange: Exchange) -> None:
-        """Pass on: only the other handler holds requests."""
+        """Do nothing: only the other handler queues requests."""
         self._handler.body_complete(exchange)
 
     def held(self, exchange: Exchange) -> None:

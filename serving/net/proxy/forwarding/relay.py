@@ -50,7 +50,7 @@ class RelayUpstream(Upstream):
         self._is_lost = False
 
     def carry(self, receiver: ResponseReceiver, wire: bytes, body: bytes) -> None:
-        """Open the tunnel, with what the app has sent already; the head is not for it."""
+        """Open the tunnel with the bytes that the app has already sent, without the head."""
         del wire, body
         self._receiver = receiver
         ahead, self._buffer = self._buffer, b""

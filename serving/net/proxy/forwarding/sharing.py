@@ -30,7 +30,7 @@ def client_line(address: str) -> bytes:
 
 
 def client_behind(exchange: Exchange, *, is_of_activator: bool, trusts: Callable[[str], bool]) -> str:
-    """Return the client of a request at a pod: behind an activator that proved itself, else the peer or whom it is trusted to name."""
+    """Return the client of a request at a pod: as named by a proven activator, by a trusted proxy, or else the peer."""
     head, peer = exchange.head, exchange.peer.address.decode()
     if is_of_activator:
         named = head.get(_CLIENT)

@@ -125,7 +125,7 @@ def read_line(text: bytes) -> HeaderLine:
 def read_lines(
     texts: Sequence[bytes], before: Sequence[bytes] = (), known: Sequence[HeaderLine] = ()
 ) -> list[HeaderLine]:
-    """Parse all lines of a head after the first. ``known`` are those of ``before``, the texts of another head.
+    """Parse all lines of a head after the first. ``known`` has the parsed lines of ``before``, the texts of another head.
 
     Raises:
         BadHeaderLine: when one violates the grammar.

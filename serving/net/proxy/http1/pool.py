@@ -112,7 +112,7 @@ class AppConnector(PlainConnector):
 
 
 class Pool:
-    """Idle connections to all addresses, and connections being made by ``connector``, plain ones by default."""
+    """Idle connections to all addresses, and connections that ``connector`` opens, in plain TCP by default."""
 
     __slots__ = (
         "_attempts",

@@ -303,7 +303,7 @@ def _framing(by_name: dict[bytes, list[bytes]], minor: int) -> tuple[int | None,
 
 
 def _upgrade(by_name: dict[bytes, list[bytes]], tokens: frozenset[bytes], minor: int) -> bytes | None:
-    """The protocol that the client wants to switch to; None if it does not ask, or may not."""
+    """The protocol of an allowed upgrade request; None without one."""
     protocols = by_name.get(b"upgrade")
     if protocols is None or b"upgrade" not in tokens or minor == 0:
         return None

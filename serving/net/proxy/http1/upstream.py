@@ -324,7 +324,7 @@ class Upstream(asyncio.Protocol):
             self._complete(receiver, rest=reader.rest)
 
     def _yield_if_costly(self, reader: LengthBody | ChunkedBody | CloseBody) -> None:
-        """Read on after others if this response makes much work with few bytes."""
+        """Pause reading for other connections if this response needs much work for few bytes."""
         if (reader.has_more or reader.is_costly) and not self._has_yielded and not self._transport.is_closing():
             self._has_yielded = True
             self._update_reading()

@@ -328,7 +328,7 @@ class Http2Engine:
     # Frames out.
 
     def output(self) -> bytes:
-        """Take the frames to send."""
+        """Remove and return the frames to send."""
         out = self.out
         if len(out) == 1:
             return out.pop()
@@ -402,7 +402,7 @@ class Http2Engine:
         self._blocked = blocked
 
     def send_window(self, stream_id: int, increment: int) -> None:
-        """Let the peer send more on a stream, or on the connection (0)."""
+        """Increase the peer's window of a stream, or of the connection (0)."""
         self.out.append(_pack(0, 4, WINDOW_UPDATE, 0, stream_id) + increment.to_bytes(4))
 
     def send_ping(self, payload: bytes, *, flags: int = 0) -> None:

@@ -76,7 +76,7 @@ class FrameSender(asyncio.Protocol):
             senders.clear()
 
     def yield_turn(self, turns: FairTurns) -> None:
-        """Read on after others: this peer makes much work with few bytes."""
+        """Pause reading for other connections, because this peer causes much work with few bytes."""
         if not self._has_yielded:
             self._has_yielded = True
             if not self._transport.is_closing():

@@ -390,7 +390,7 @@ class Connection(ResponseProtocol):
         return b""
 
     def _yield_turn(self) -> None:
-        """Read on after others: this client makes much work with few bytes."""
+        """Pause reading for other connections, because this client causes much work with few bytes."""
         self.pause(Pause.TURN)
         if not self._has_yielded:
             self._has_yielded = True

@@ -29,7 +29,7 @@ class SlowReader:
         self._buffer = ResponseBuffer(wiring.buffers)
 
     def change(self, now_s: float, *, full: bool) -> float:
-        """Begin when the transport is full, end when it takes more; return the deadline."""
+        """Start when the transport is full, stop when it accepts data again; return the deadline."""
         if not full:
             self.end()
         return self._pace.change(now_s, written_bytes=self._exchange.response_bytes, full=full)

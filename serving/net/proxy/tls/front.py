@@ -57,7 +57,7 @@ class TlsFront(TlsTransport):
             self._shake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the protocol, if the connection came so far."""
+        """End the protocol, if it has started."""
         self._cancel()
         self._closing = True
         if self._app is not None:

@@ -156,7 +156,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._flush()
 
     def _break(self, error: ssl.SSLError) -> None:
-        """Abort: it is not TLS any more. After our own close_notify that does not matter."""
+        """Abort a connection with invalid TLS data, except after our own close_notify."""
         del error
         if not self._write_ended:
             self.abort()

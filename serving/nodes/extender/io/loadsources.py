@@ -123,7 +123,7 @@ def _body(response: bytes | BaseException) -> bytes:
 
 
 class _PrometheusSource:
-    """PromQL over HTTP. A wide window may hold more samples than the server allows."""
+    """A source that queries PromQL over HTTP. A wide window may exceed the server's limit of samples."""
 
     def __init__(self, caller: _Caller) -> None:
         self._caller = caller

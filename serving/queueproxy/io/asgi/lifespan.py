@@ -78,7 +78,7 @@ async def run_lifespan(
 
 
 class StopSignal:
-    """SIGTERM, held back from the server until ``release``."""
+    """Delays SIGTERM for the server until ``release``."""
 
     def __init__(self) -> None:
         self._servers_own: Any = None
@@ -98,7 +98,7 @@ class StopSignal:
         self._is_held = True
 
     def release(self, *, is_due: bool) -> None:
-        """Give the signal back to the server; ``is_due`` sends it."""
+        """Restore the server's handler of the signal; ``is_due`` also sends the signal."""
         if not self._is_held:
             return
         self._is_held = False

@@ -109,7 +109,7 @@ class ApiClient:
         return self.must(ApiCall(method=method, path=path, body=body))
 
     def must(self, call: ApiCall) -> Any:  # noqa: ANN401 - as above
-        """Send a call, given in full, that must succeed."""
+        """Send a complete call that must succeed."""
         status, response = self.send(call)
         if status >= 400:
             fail(message_of(response))

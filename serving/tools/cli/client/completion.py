@@ -52,7 +52,7 @@ def complete_revision(context: click.Context, _: click.Parameter, incomplete: st
 
 
 def complete_kind(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """Words for kinds."""
+    """Complete the name of a kind."""
     return [word for word in known_words() if word.startswith(incomplete)]
 
 

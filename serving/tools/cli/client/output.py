@@ -58,7 +58,7 @@ def shortened(rows: Sequence[Sequence[str]], width: int, leasts: Sequence[tuple[
 
 
 def wrapped(text: str, *, indent: str) -> list[str]:
-    """A text in lines no wider than the screen; its own lines stay apart."""
+    """Wrap a text at the width of the screen, with its own line breaks."""
     # Most commands print no long text; shutil imports the compression modules.
     import shutil  # noqa: PLC0415 - as above
     import textwrap  # noqa: PLC0415 - as above

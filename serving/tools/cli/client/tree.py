@@ -61,7 +61,7 @@ _PLURALS = {
 
 
 class InstallOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Differences from the shipped tree; "" leaves it unchanged."""
+    """Changes to the shipped manifests; "" changes nothing."""
 
     image: str = ""
     """Of all daemons, with registry and tag."""

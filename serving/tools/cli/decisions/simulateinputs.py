@@ -182,7 +182,7 @@ def settings_pairs(words: Sequence[str]) -> list[str]:
 
 
 def changed_settings(settings: AutoscalerSettings, pairs: Sequence[str]) -> AutoscalerSettings:
-    """The settings with some replaced, each as ``key=value`` in the words of the ConfigMap. Raises ``SettingsError``."""
+    """The settings with some replaced, each as ``key=value`` with the keys of the ConfigMap. Raises ``SettingsError``."""
     fields = {field.knob.key: field for field in fields_of(AutoscalerSettings)}
     changed, problems = settings, list[Problem]()
     for pair in pairs:

@@ -70,7 +70,7 @@ class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_policies(runner: PolicyRunner, names: Sequence[str], *, equal_pod_seconds: bool) -> Comparison:
-    """Run each policy, and enough of the dials to compare at the first one's pod-seconds."""
+    """Run each policy, and the settings of its cost parameter that are needed to compare at the first policy's pod-seconds."""
     results: dict[str, Sequence[RevisionResult]] = {}
 
     def keep(name: str, position: DialPosition | None, run_results: Sequence[RevisionResult]) -> None:

@@ -48,7 +48,7 @@ def cold_lines(cold_starts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _bars(steps: Mapping[str, float], total_s: float) -> Iterator[str]:
-    """A line for each step, whose bar begins where the one before ended."""
+    """One line per step, with a bar that starts at the end of the previous bar."""
     before_s = 0.0
     scale = _BAR_WIDTH / max(total_s, sum(steps.values()), 1e-9)
     for step, took_s in steps.items():

@@ -153,7 +153,7 @@ def node_group_lines(name: str, group: Object | None, events: Sequence[Object]) 
 
 
 def node_lines(name: str, node: Object | None, *, groups: Sequence[Object], events: Sequence[Object]) -> list[str]:
-    """The history of one node in its group, and its reason to stay or go."""
+    """The history of one node in its group, and the reason that it stays or is removed."""
     lines = [_line(event) for event in events if name in str(event.get("message", "")).replace(",", " ").split()]
     if node is None:
         return [*lines, f"{name} is gone"] if lines else []

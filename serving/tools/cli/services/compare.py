@@ -49,7 +49,7 @@ def compare(  # noqa: PLR0913 - a range, and what to compare
 
 
 def compared_lines(comparison: RevisionComparison) -> list[str]:
-    """The comparison as a table of numbers, and one of the settings that differ."""
+    """The comparison as two tables: numbers, and settings that differ."""
     shown: Sequence[tuple[str, Callable[[ComparedRevision], str | None]]] = (
         ("traffic now", lambda revision: f"{revision.traffic_percent} %"),
         ("requests", lambda revision: str(revision.requests)),

@@ -75,7 +75,7 @@ def is_compose(document: object) -> bool:
 def from_compose(
     document: Mapping[str, Any], *, folder: Path, environment: Mapping[str, str], profiles: Collection[str] = ()
 ) -> Converted:
-    """A Knative Service for each service that no profile leaves out.
+    """A Knative Service for each service of an active profile.
 
     ``folder`` is that of the file; ``environment`` has variables and build arguments without a value.
 
@@ -168,7 +168,7 @@ def _manifest(name: str, annotations: Mapping[str, str], spec: Object) -> Object
 
 
 def _serving_port(name: str, service: Mapping[str, Any], notes: list[str]) -> tuple[int, bool]:
-    """The port that takes requests, 0 for none, and whether they are HTTP. The others are notes."""
+    """The port that receives requests (0 for none), and whether they are HTTP. Other ports become notes."""
     entries = service.get("ports") or service.get("expose") or ()
     ports = [port for entry in entries for port in _ports(name, entry)]
     streams = list(dict.fromkeys(port.number for port in ports if not port.is_udp))

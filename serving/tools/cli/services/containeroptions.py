@@ -146,7 +146,7 @@ def policy_name(api: ApiClient, text: str | None) -> str | None:
 
 
 def taken_scaling(options: dict[str, Any]) -> dict[str, str]:
-    """Take values by key, such as "min-scale", out of the options."""
+    """Remove and return scaling values by key, such as "min-scale", from the options."""
     values = {option.replace("_", "-"): options.pop(option) for option in SCALING}
     return {
         key: f"{value:g}" if isinstance(value, float) else str(value)
@@ -156,7 +156,7 @@ def taken_scaling(options: dict[str, Any]) -> dict[str, str]:
 
 
 def taken_policy(options: dict[str, Any]) -> dict[str, str]:
-    """Take the annotations of the service itself out of the options. Exits if one is wrong."""
+    """Remove and return the annotations of the service from the options. Exits if one is wrong."""
     policy = {key: value for option, key in _ROUTE.items() if (value := options.pop(option)) is not None}
     more = [str(tcp_port) for tcp_port in options.get("tcp_ports") or ()]
     if more:
@@ -183,7 +183,7 @@ def pairs_of(texts: Iterable[str], option: str, what: str) -> dict[str, str]:
 
 
 def taken_variables(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Object]]:
-    """Take values and secret references out of the options. Raises ``InvalidValue`` or ``SettingsError``."""
+    """Remove and return values and secret references from the options. Raises ``InvalidValue`` or ``SettingsError``."""
     files = options.pop("env_files")
     pairs = pairs_of(options.pop("pairs"), "--env", "NAME")
     values: dict[str, str] = {}

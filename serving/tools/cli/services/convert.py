@@ -336,7 +336,7 @@ def convert(*, files: tuple[str, ...], is_building: bool, profiles: tuple[str, .
 
 
 def _name_notes(manifests: Iterable[Object]) -> Iterator[str]:
-    """What keeps pods of this machine from the short names of services."""
+    """Reasons that pods on this machine cannot resolve short names of services."""
     named = [manifest for manifest in manifests if short_url(manifest)]
     if named and not can_mount():
         yield f"{UNRESOLVED}; this concerns {', '.join(map(short_url, named))}"

@@ -147,7 +147,7 @@ def merged(before: Object, deployment: Deployment, *, replace: bool) -> Object:
 
 
 def in_same_order(variables: list[Object], before: list[Object]) -> list[Object]:
-    """The variables, in their order of ``before`` if they are equal: another order alone is no new revision.
+    """The variables, in the order of ``before`` if they are equal, so that the order alone makes no new revision.
 
     Where a value names another variable, as $(NAME), the order has a meaning.
     """
@@ -204,7 +204,7 @@ def command_of(template: Object) -> str:
 
 
 def without_command(template: Object) -> Object:
-    """The template without its command of the machine, and without what belongs to it: it runs its image."""
+    """The template without its process command and related fields, so that it runs its image."""
     metadata = template.get("metadata") or {}
     annotations = {key: text for key, text in annotations_of(template).items() if key not in _OF_PROCESSES}
     first, *others = nested(template, "spec", "containers") or [{}]

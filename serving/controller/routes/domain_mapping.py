@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from serving.controller.routes.hosts import url_of
+from serving.controller.routes.hosts import public_url
 from serving.controller.values.conditions import Condition, ready_of, updated_conditions
 from serving.controller.values.writes import WritePlan, deletion_of, status_patch
 from serving.core.model.knative import (
@@ -43,7 +43,6 @@ from serving.net.cluster.port import Create
 
 _CREATED_BY = "app.kubernetes.io/managed-by"
 _CREATOR = "serving-controller"
-_HTTPS_PORT = 443
 _TARGETS = {
     (SERVING_GROUP, "Service"): kinds.SERVING_SERVICE,
     (SERVING_GROUP, "Route"): kinds.ROUTE,
@@ -193,11 +192,7 @@ def _false(condition_type: str, reason: str, message: str) -> Condition:
 
 
 def _url(mapping: Object, settings: ControllerSettings) -> str:
-    host = name_of(mapping)
-    if not _spec_of(mapping).get("tls"):
-        return url_of(host, settings.public_port)
-    port = settings.public_tls_port
-    return f"https://{host}" if port == _HTTPS_PORT else f"https://{host}:{port}"
+    return public_url(name_of(mapping), settings, has_certificate=bool(_spec_of(mapping).get("tls")))
 
 
 class Domains:

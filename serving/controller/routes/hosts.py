@@ -7,13 +7,21 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from serving.core.model.objects import Key, Object
 from serving.core.model.routehosts import HostRules, claimed_hosts, kept_claims, tags_of
+from serving.core.settings.controller import ControllerSettings
 
-_HTTP_PORT = 80
+_PORTS = {"http": 80, "https": 443}
 
 
-def url_of(host: str, port: int) -> str:
-    """The URL of a host, without port 80."""
-    return f"http://{host}" if port == _HTTP_PORT else f"http://{host}:{port}"
+def url_of(host: str, port: int, *, scheme: str = "http") -> str:
+    """The URL of a host, without its scheme's own port."""
+    return f"{scheme}://{host}" if port == _PORTS[scheme] else f"{scheme}://{host}:{port}"
+
+
+def public_url(host: str, settings: ControllerSettings, *, has_certificate: bool = False) -> str:
+    """The URL of a public host; by https with a certificate, and where default-external-scheme says so."""
+    if has_certificate or settings.default_external_scheme == "https":
+        return url_of(host, settings.public_tls_port, scheme="https")
+    return url_of(host, settings.public_port)
 
 
 def tag_claims(route: Object, now: str) -> dict[str, str]:

@@ -27,7 +27,7 @@ from serving.core.model.objects import (
     owner_reference,
 )
 from serving.core.model.rollout import Rollout
-from serving.core.model.routehosts import hosts_of, is_cluster_local
+from serving.core.model.routehosts import hosts_of
 from serving.core.settings.controller import ControllerSettings
 from serving.net.cluster import kinds
 from serving.net.cluster.port import Create, Write
@@ -102,7 +102,7 @@ def desired_httproutes(
 
     A host that another route holds gets none, and neither does a cluster-local route.
     """
-    if is_cluster_local(route):
+    if hosts_of(route, settings.host_rules).is_local:
         return {}
     shares = _shares(targets)
     tags = _tag_shares(targets, rollout)

@@ -14,7 +14,7 @@ import msgspec
 
 from serving.controller.revisions.public import PublicService, is_foreign, public_writes
 from serving.controller.revisions.settling import is_ready
-from serving.controller.routes.hosts import tag_claims, url_of
+from serving.controller.routes.hosts import public_url, tag_claims, url_of
 from serving.controller.routes.httproutes import HttpRoutes, reconcile_httproutes
 from serving.controller.routes.rollout import (
     Assignment,
@@ -57,7 +57,7 @@ from serving.core.model.objects import (
 )
 from serving.core.model.rollout import Rollout, read_rollout, write_rollout
 from serving.core.model.rolloutcheck import BrokenCheck, RolloutWatch
-from serving.core.model.routehosts import HostRules, hosts_of, is_cluster_local, tags_of
+from serving.core.model.routehosts import HostRules, Hosts, hosts_of, is_cluster_local, tags_of
 from serving.core.model.routepolicy import route_digest, route_policy
 from serving.core.settings.annotations import read_rollout_duration
 from serving.core.settings.controller import ControllerSettings
@@ -273,9 +273,12 @@ def _by_gateway(
         return (), Condition(type=_INGRESS_READY, status=ConditionStatus.TRUE)
     own = (namespace_of(route), name_of(route))
     hidden = {
-        hosts_of(route, settings.host_rules, tag=tag).shown: own
-        for tag in tags_of(route)
-        if _is_local(route, context, tag)
+        "": own,
+        **{
+            hosts_of(route, settings.host_rules, tag=tag).shown: own
+            for tag in tags_of(route)
+            if _is_local(route, context, tag)
+        },
     }
     lost = {**hidden, **context.lost}
     return reconcile_httproutes(route, targets, context.httproutes, rollout=rollout, settings=settings, lost=lost)
@@ -324,9 +327,8 @@ def _routing_status(
     """The part of the status that activators read; None removes a field."""
     lost = context.lost
     hosts = hosts_of(route, settings.host_rules)
-    port = settings.inner_port if is_cluster_local(route) else settings.public_port
     return {
-        "url": url_of(hosts.shown, port) if hosts.shown not in lost else None,
+        "url": _url(hosts, settings) if hosts.shown not in lost else None,
         "address": {"url": url_of(hosts.inner, settings.inner_port)} if hosts.inner not in lost else None,
         "traffic": [_with_url(route, target, context=context, settings=settings) for target in targets or ()] or None,
     }
@@ -352,8 +354,17 @@ def _with_url(route: Object, target: Object, *, context: RouteContext, settings:
     if not tag:
         return shown
     hosts, is_local = hosts_of(route, settings.host_rules, tag=tag), _is_local(route, context, tag)
-    host, port = (hosts.inner, settings.inner_port) if is_local else (hosts.shown, settings.public_port)
-    return shown if host in context.lost else {**shown, "url": url_of(host, port)}
+    if is_local:
+        hosts = msgspec.structs.replace(hosts, shown=hosts.inner)
+    url = _url(hosts, settings)
+    return shown if hosts.shown in context.lost or not url else {**shown, "url": url}
+
+
+def _url(hosts: Hosts, settings: ControllerSettings) -> str | None:
+    """The URL at which clients reach a route or a tag; None if it has no host for them."""
+    if hosts.is_local:
+        return url_of(hosts.inner, settings.inner_port)
+    return public_url(hosts.shown, settings) if hosts.shown else None
 
 
 def _in_the_way(route: Object, context: RouteContext, settings: ControllerSettings) -> Condition | None:
@@ -371,6 +382,9 @@ def _in_the_way(route: Object, context: RouteContext, settings: ControllerSettin
     lost = context.lost
     for tag in ("", *tags_of(route)):
         hosts = hosts_of(route, settings.host_rules, tag=tag)
+        if hosts.problem:
+            status, reason = ConditionStatus.FALSE, "DomainNameInvalid"
+            return Condition(type=_INGRESS_READY, status=status, reason=reason, message=hosts.problem)
         for host in (hosts.shown, hosts.inner):
             if host in lost:
                 holder = "/".join(lost[host])

@@ -22,6 +22,7 @@ _MEANINGFUL_WHEN_EMPTY = frozenset(
         *("labelSelector", "namespaceSelector", "preference"),
     }
 )
+_DNS_SUBDOMAIN_MAX = 253
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(\.\d+)?Z\Z")
 
@@ -37,6 +38,11 @@ _PLAIN = "HTTP"
 def is_dns_label(text: str) -> bool:
     """Whether a text is a DNS label, as the names of namespaces are."""
     return _DNS_LABEL.fullmatch(text) is not None
+
+
+def is_dns_subdomain(text: str) -> bool:
+    """Whether a text is DNS labels with dots between, as host names are."""
+    return len(text) <= _DNS_SUBDOMAIN_MAX and all(map(is_dns_label, text.split(".")))
 
 
 def nested(value: object, *path: str | int) -> Any:  # noqa: ANN401 - JSON

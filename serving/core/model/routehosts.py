@@ -9,14 +9,25 @@ Follows knative/serving 98e5ef90, pkg/reconciler/route/domains, which does not d
 """
 
 import json
-import re
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 
 import msgspec
 
+from serving.core.model.errors import InvalidValue
+from serving.core.model.gotemplate import fill_template
 from serving.core.model.knative import CLAIMED_TAGS_ANNOTATION, CLUSTER_LOCAL, VISIBILITY_LABEL
-from serving.core.model.objects import Object, annotations_of, is_dns_label, labels_of, name_of, namespace_of, nested
+from serving.core.model.objects import (
+    Object,
+    annotations_of,
+    is_dns_label,
+    is_dns_subdomain,
+    labels_of,
+    name_of,
+    namespace_of,
+    nested,
+)
+from serving.core.model.selectors import SelectedName, name_for
 
 # Sorts after every timestamp: a claim without a time is the latest.
 _NEVER = "~"
@@ -24,18 +35,23 @@ _NEVER = "~"
 _LEFT_OVER = "~~"
 # Networks of named addresses: 10.140 to 10.255, above those of pods and gateways.
 _NAMED_FIRST, _NAMED_COUNT = 140, 116
+# Of a host that is none, in a message.
+_SHOWN_MAX = 300
 # The last numbers 1 to 254.
 _HOSTS = 254
-_PLACE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
 
 
 class HostRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Rules for hosts: the public domain, that of the cluster, and templates of a host and of a tag's name."""
+    """Rules for hosts: the public domain, that of the cluster, and Go templates of a host and of a tag's name.
+
+    ``domains`` are domains of routes with certain labels; ``domain`` is that of all others.
+    """
 
     domain: str
     cluster_domain: str
     domain_template: str
     tag_template: str
+    domains: tuple[SelectedName, ...] = ()
 
     @property
     def inner_domain(self) -> str:
@@ -44,10 +60,19 @@ class HostRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hosts(msgspec.Struct, frozen=True, kw_only=True):
-    """The public and the cluster-local host of a route; they are equal if the route is cluster-local."""
+    """The public and the cluster-local host of a route; they are equal if the route is cluster-local.
+
+    ``problem`` is why there is no public host, which is "" then.
+    """
 
     shown: str
     inner: str
+    problem: str = ""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only the cluster-local listener serves the route."""
+        return self.shown == self.inner
 
 
 class ClaimedHost(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,12 +103,30 @@ def hosts_of(route: Object, rules: HostRules, *, tag: str = "") -> Hosts:
     """The hosts of a route, or of one of its tags. "hello" in "default": hello.default.localhost."""
     name, namespace = name_of(route), namespace_of(route)
     if tag:
-        name = _filled(rules.tag_template, {"Tag": tag, "Name": name})
+        try:
+            name = fill_template(rules.tag_template, {"Tag": tag, "Name": name})
+        except InvalidValue as error:
+            inner = inner_host(f"{tag}-{name}", namespace, rules)
+            return Hosts(shown="", inner=inner, problem=f"tag-template of config-network: {error}")
     inner = inner_host(name, namespace, rules)
-    if is_cluster_local(route):
+    domain = name_for(labels_of(route), rules.domains) or rules.domain
+    if is_cluster_local(route) or domain == rules.inner_domain:
         return Hosts(shown=inner, inner=inner)
-    public = {"Name": name, "Namespace": namespace, "Domain": rules.domain}
-    return Hosts(shown=_filled(rules.domain_template, public), inner=inner)
+    data = {
+        "Name": name,
+        "Namespace": namespace,
+        "Domain": domain,
+        "Labels": labels_of(route),
+        "Annotations": annotations_of(route),
+    }
+    try:
+        shown = fill_template(rules.domain_template, data)
+    except InvalidValue as error:
+        return Hosts(shown="", inner=inner, problem=f"domain-template of config-network: {error}")
+    if not is_dns_subdomain(shown):
+        why = f'domain-template of config-network makes "{shown[:_SHOWN_MAX]}", which is no host name'
+        return Hosts(shown="", inner=inner, problem=why)
+    return Hosts(shown=shown, inner=inner)
 
 
 def claimed_hosts(route: Object, rules: HostRules, *, served_tags: Collection[str] = ()) -> Iterator[ClaimedHost]:
@@ -102,7 +145,7 @@ def claimed_hosts(route: Object, rules: HostRules, *, served_tags: Collection[st
     ):
         hosts = hosts_of(route, rules, tag=tag)
         yield ClaimedHost(host=hosts.inner, tag=tag, since=at, is_public=False)
-        if not hosts.shown.endswith(f".{rules.inner_domain}"):
+        if hosts.shown and not hosts.shown.endswith(f".{rules.inner_domain}"):
             yield ClaimedHost(host=hosts.shown, tag=tag, since=at, is_public=True)
 
 
@@ -113,10 +156,6 @@ def kept_claims(route: Object) -> dict[str, str]:
     except (ValueError, RecursionError):
         return {}
     return {str(tag): str(at) for tag, at in claims.items()} if isinstance(claims, dict) else {}
-
-
-def _filled(template: str, values: Mapping[str, str]) -> str:
-    return _PLACE.sub(lambda match: values[match.group(1)], template)
 
 
 def named_network(gateway: str) -> str:

@@ -188,7 +188,13 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
 
     http_protocol: Annotated[
         str,
-        Knob(key="http-protocol", config_map="config-network", unit=_PROTOCOL, choices=("Enabled", REDIRECTED)),
+        Knob(
+            key="http-protocol",
+            legacy=("httpProtocol",),
+            config_map="config-network",
+            unit=_PROTOCOL,
+            choices=("Enabled", REDIRECTED),
+        ),
     ] = "Enabled"
     """Whether public hosts are served over plain HTTP (Enabled), or it answers 301 with their https address (Redirected),
     but for /.well-known/acme-challenge/. Needs TLS here, or tls.public-port where it is elsewhere. Default: Knative,

@@ -328,6 +328,7 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
         float,
         Knob(
             key="progress-deadline",
+            legacy=("progressDeadline",),
             config_map="config-deployment",
             unit=DURATION,
             above=0,

@@ -5,16 +5,19 @@ unless a field says otherwise. Our own settings are in config-controller.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import msgspec
 
 from serving.core.model.errors import InvalidValue
+from serving.core.model.gotemplate import fill_template
 from serving.core.model.ports import CONTROL_METRICS_PORT, INNER_PORT, PUBLIC_PORT, TLS_PORT
 from serving.core.model.routehosts import HostRules
 from serving.core.settings.innertls import InnerTlsSettings
+from serving.core.settings.knativekeys import FEATURES
 from serving.core.settings.knob import (
+    ANY_KEY,
     BYTES,
     COUNT,
     DURATION,
@@ -26,8 +29,9 @@ from serving.core.settings.knob import (
     Unit,
     Value,
 )
-from serving.core.settings.load import FEATURES
 from serving.core.settings.otlp import OtlpSettings
+from serving.core.settings.resources import RevisionResources
+from serving.core.settings.selectors import SELECTORS, selected_names
 from serving.core.settings.sidecar import SidecarSettings
 
 DISABLED = -1
@@ -35,14 +39,25 @@ _DISABLED_TEXT = "disabled"
 FROM_START = -1
 _FROM_START_TEXT = "start-time"
 _DEFAULTS = "config-defaults"
+_DEPLOYMENT = "config-deployment"
 _GC = "config-gc"
 _NETWORK = "config-network"
-# Names in a Go template of Knative; functions and conditions are not supported, and rejected.
-_PLACE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
+# Of an example without the annotations that the template asks for.
+_HOST_PARTS = re.compile(r"[-a-z0-9.]+\Z")
 _HOST = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")
 _GATEWAY = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-z0-9]([-a-z0-9.]*[a-z0-9])?):[0-9]{1,5}\Z")
+_SECURE_LEVELS = ("Disabled", "AllowRootBounded", "Enabled")
 _FEATURE_STATES = ("disabled", "allowed", "enabled")
+
+_TAG: Mapping[str, object] = {"Tag": "v2", "Name": "foo"}
+_ROUTE: Mapping[str, object] = {
+    "Name": "foo",
+    "Namespace": "bar",
+    "Domain": "baz.com",
+    "Labels": dict[str, str](),
+    "Annotations": dict[str, str](),
+}
 
 _TIMEOUT = Knob(key="", config_map=_DEFAULTS, unit=COUNT, low=0, high=3600, live=True)
 
@@ -67,17 +82,17 @@ def _read_rollout_duration(text: str) -> Value:
     return float(text) if text.isdecimal() else DURATION.read(text)
 
 
-def _template(names: tuple[str, ...]) -> Unit:
-    """Check a template of a host, with each of these names at most once, as ``{{.Name}}``."""
-    expected = "a host with " + " and ".join(f"{{{{.{name}}}}}" for name in names)
+def _template(example: Mapping[str, object]) -> Unit:
+    """Check a Go template of a host, with these fields, as Knative does."""
 
     def read(text: str) -> Value:
-        places = _PLACE.findall(text)
-        if sorted(places) != sorted(names) or not _HOST.match(_PLACE.sub("x", text)):
-            raise InvalidValue(text=text, expected=expected)
+        host = fill_template(text, example)
+        if not _HOST_PARTS.match(host):
+            raise InvalidValue(text=text, expected=f'a template of a host; this one makes "{host}"')
         return text
 
-    return Unit(name=expected.removeprefix("a "), plain="text", read=read, read_plain=read, write=str)
+    name = "Go template of a host with " + ", ".join(f"{{{{.{field}}}}}" for field in example)
+    return Unit(name=name, plain="text", read=read, read_plain=read, write=str, explains=True)
 
 
 def _read_gateway(text: str) -> Value:
@@ -98,12 +113,18 @@ def _read_host(text: str) -> Value:
     return text
 
 
-def _read_feature(text: str) -> Value:
-    """Read a feature flag in any case, as Knative does."""
+def _read_word(text: str) -> Value:
+    """Read a word in any case, as Knative does."""
     return text.lower()
 
 
-_FEATURE = msgspec.structs.replace(TEXT, read=_read_feature, read_plain=_read_feature)
+def _read_secure(text: str) -> Value:
+    """Read the level of secure-pod-defaults in any case, as Knative does."""
+    return next((level for level in _SECURE_LEVELS if level.lower() == text.lower()), text)
+
+
+_WORD = msgspec.structs.replace(TEXT, read=_read_word, read_plain=_read_word)
+_SECURE = msgspec.structs.replace(TEXT, read=_read_secure, read_plain=_read_secure)
 _DURATION_OR_DISABLED = _or_word(DURATION, _DISABLED_TEXT)
 _COUNT_OR_DISABLED = _or_word(COUNT, _DISABLED_TEXT)
 _DURATION_OR_START = _or_word(DURATION, _FROM_START_TEXT)
@@ -139,6 +160,22 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Time without a byte of the response, in whole seconds, for revisions that do not say. 0 means none. Range: 0 to
     3600. Default: Knative, 0."""
 
+    revision_resources: RevisionResources = RevisionResources()
+    """Requests and limits of containers that do not say."""
+
+    enable_service_links: Annotated[
+        str,
+        Knob(
+            key="enable-service-links",
+            config_map=_DEFAULTS,
+            unit=_WORD,
+            choices=("true", "false", "default"),
+            live=True,
+        ),
+    ] = "false"
+    """Whether pods of revisions that do not say get the variables of Services; default is Kubernetes' own, true. Default: Knative,
+    false."""
+
     container_concurrency: Annotated[
         int, Knob(key="container-concurrency", config_map=_DEFAULTS, unit=COUNT, low=0, high=1000, live=True)
     ] = 0
@@ -162,7 +199,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
         Knob(
             key="kubernetes.containerspec-addcapabilities",
             config_map=FEATURES,
-            unit=_FEATURE,
+            unit=_WORD,
             choices=_FEATURE_STATES,
             live=True,
         ),
@@ -174,7 +211,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
         Knob(
             key="kubernetes.podspec-volumes-hostpath",
             config_map=FEATURES,
-            unit=_FEATURE,
+            unit=_WORD,
             choices=_FEATURE_STATES,
             live=True,
         ),
@@ -186,14 +223,54 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
         Knob(
             key="secure-pod-defaults",
             config_map=FEATURES,
-            unit=TEXT,
-            choices=("Disabled", "AllowRootBounded", "Enabled"),
+            unit=_SECURE,
+            choices=_SECURE_LEVELS,
             live=True,
         ),
     ] = "Disabled"
     """Security context of containers without their own: no privilege escalation, no capabilities, the seccomp profile of the
     runtime (AllowRootBounded), and no root either (Enabled), which the restricted standard of Kubernetes needs. Default: Knative,
     Disabled, because most images run as root and would not start."""
+
+    registries_skipping_tag_resolving: Annotated[
+        str,
+        Knob(
+            key="registries-skipping-tag-resolving",
+            legacy=("registriesSkippingTagResolving",),
+            config_map=_DEPLOYMENT,
+            unit=TEXT,
+            live=True,
+        ),
+    ] = "kind.local,ko.local,dev.local,localhost"
+    """Registries, separated by commas, that are not asked for the digest of a tag: nodes pull the tag. In a cluster all others are
+    asked when a revision is created, so that a tag that moves changes no revision; pull secrets need the component pull-secrets.
+    Default: Knative, and localhost, as podman names images that are on nodes only."""
+
+    digest_resolution_timeout_s: Annotated[
+        float,
+        Knob(
+            key="digest-resolution-timeout",
+            legacy=("digestResolutionTimeout",),
+            config_map=_DEPLOYMENT,
+            unit=DURATION,
+            above=0,
+            high=3600,
+            live=True,
+        ),
+    ] = 10.0
+    """Time that a registry has to tell a digest, in seconds; then the revision is not ready, and the registry is asked again. Range: above 0,
+    to 1h. Default: Knative, 10s."""
+
+    pod_is_always_schedulable: Annotated[
+        bool, Knob(key="pod-is-always-schedulable", config_map=_DEPLOYMENT, unit=FLAG, live=True)
+    ] = False
+    """Whether a pod that no node takes is waited for in place of a failure: nodes are added on demand. Default: Knative, false."""
+
+    revision_url_template: Annotated[
+        str, Knob(key="logging.revision-url-template", config_map="config-observability", unit=TEXT, live=True)
+    ] = ""
+    """Address of a revision's logs, shown as logUrl of its status; ${REVISION_UID} stands for its uid. Empty shows none. Default:
+    Knative, empty."""
 
     retain_since_create_time_s: Annotated[
         float,
@@ -240,19 +317,54 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
 
     domain_template: Annotated[
         str,
-        Knob(key="domain-template", config_map=_NETWORK, unit=_template(("Name", "Namespace", "Domain")), live=True),
+        Knob(
+            key="domain-template",
+            legacy=("domainTemplate",),
+            config_map=_NETWORK,
+            unit=_template(_ROUTE),
+            live=True,
+        ),
     ] = "{{.Name}}.{{.Namespace}}.{{.Domain}}"
-    """Host of a public route. {{.Name}}, {{.Namespace}} and {{.Domain}} each stand in it once; functions of Go templates
-    are refused. Default: Knative, {{.Name}}.{{.Namespace}}.{{.Domain}}."""
+    """Host of a public route, as a Go template. {{.Name}} is that of the tag, if any; {{index .Annotations "sub"}} is an annotation of
+    the route. Without {{.Namespace}} two namespaces may claim one host, and the older claim has it. A route whose host is none is
+    not ready. Default: Knative, {{.Name}}.{{.Namespace}}.{{.Domain}}."""
 
     tag_template: Annotated[
-        str, Knob(key="tag-template", config_map=_NETWORK, unit=_template(("Tag", "Name")), live=True)
+        str,
+        Knob(key="tag-template", legacy=("tagTemplate",), config_map=_NETWORK, unit=_template(_TAG), live=True),
     ] = "{{.Tag}}-{{.Name}}"
-    """Name that stands in the host of a tag for {{.Name}}. {{.Tag}} and {{.Name}} each stand in it once. Default:
-    Knative, {{.Tag}}-{{.Name}}."""
+    """Name that stands in the host of a tag for {{.Name}}, as a Go template. Default: Knative, {{.Tag}}-{{.Name}}."""
+
+    default_external_scheme: Annotated[
+        str,
+        Knob(
+            key="default-external-scheme",
+            legacy=("defaultExternalScheme",),
+            config_map=_NETWORK,
+            unit=_WORD,
+            choices=("http", "https"),
+            live=True,
+        ),
+    ] = "http"
+    """Scheme of the URLs of public routes. https is for a load balancer in front that ends TLS; URLs have public-tls-port then. Default: Knative,
+    http."""
+
+    domains: Annotated[str, Knob(key=ANY_KEY, config_map="config-domain", unit=SELECTORS, live=True)] = ""
+    """Each key is a domain of public routes. Its value is empty, for all routes, or a selector of their labels, as in
+    `selector: {app: shop}`; the most specific one applies, then the first in the alphabet. Routes that match none have the domain of
+    config-controller. svc.cluster.local makes routes cluster-local. Default: Knative, none."""
 
     rollout_duration_s: Annotated[
-        float, Knob(key="rollout-duration", config_map=_NETWORK, unit=_ROLLOUT_DURATION, low=0, whole=True, live=True)
+        float,
+        Knob(
+            key="rollout-duration",
+            legacy=("rolloutDuration",),
+            config_map=_NETWORK,
+            unit=_ROLLOUT_DURATION,
+            low=0,
+            whole=True,
+            live=True,
+        ),
     ] = 0.0
     """Shortest time in which the traffic of a configuration target moves to a new revision, in whole seconds: 1 percent
     first, then equal steps. The annotation serving.knative.dev/rollout-duration of a Service or Route overrides it. 0 moves
@@ -267,8 +379,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     with the first moment of readiness and never back, as Knative does. Range: 0 to 10m. Default: ours, start-time."""
 
     domain: Annotated[str, Knob(key="domain", unit=_HOST_NAME, live=True)] = "localhost"
-    """Domain of public routes. Knative has it in config-domain, with selectors; here there is one. Default: ours,
-    localhost, below which every name is this machine."""
+    """Default domain of public routes; a match in config-domain overrides it. Default: ours, localhost: every name below it is this machine."""
 
     cluster_domain: Annotated[str, Knob(key="cluster-domain", unit=_HOST_NAME, live=True)] = "cluster.local"
     """Domain of hosts that only the cluster-local listener serves: NAME.NAMESPACE.svc.DOMAIN. Default: Kubernetes,
@@ -287,7 +398,14 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     certificate has such a URL. Range: 1 to 65535. Default: ours, 8443, that of ``serving up``."""
 
     autocreate_cluster_domain_claims: Annotated[
-        bool, Knob(key="autocreate-cluster-domain-claims", config_map=_NETWORK, unit=FLAG, live=True)
+        bool,
+        Knob(
+            key="autocreate-cluster-domain-claims",
+            legacy=("autocreateClusterDomainClaims",),
+            config_map=_NETWORK,
+            unit=FLAG,
+            live=True,
+        ),
     ] = False
     """Whether a DomainMapping claims its host for its namespace. Otherwise an administrator creates a ClusterDomainClaim
     for each host. The controller deletes the claims that it created. Default: Knative, false; ``serving up`` sets true,
@@ -371,7 +489,13 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             cluster_domain=self.cluster_domain,
             domain_template=self.domain_template,
             tag_template=self.tag_template,
+            domains=selected_names(self.domains),
         )
+
+    @property
+    def skipped_registries(self) -> frozenset[str]:
+        """The registries in ``registries_skipping_tag_resolving``."""
+        return frozenset(name.strip() for name in self.registries_skipping_tag_resolving.split(",") if name.strip())
 
     @property
     def activator_page_addresses(self) -> tuple[str, ...]:

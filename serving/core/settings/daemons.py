@@ -6,6 +6,7 @@ from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.controller import ControllerSettings
 from serving.core.settings.dashboard import DashboardSettings
 from serving.core.settings.election import ElectionSettings
+from serving.core.settings.knativekeys import WITHOUT_EFFECT
 from serving.core.settings.knob import SettingsRecord
 from serving.core.settings.load import Daemon
 from serving.core.settings.nodegroup import NodeGroupDaemonSettings
@@ -17,7 +18,11 @@ AUTOSCALER = Daemon(
     name="autoscaler", record=AutoscalerSettings, config_map="config-autoscaler", removed=removed.AUTOSCALER
 )
 CONTROLLER = Daemon(
-    name="controller", record=ControllerSettings, config_map="config-controller", removed=removed.CONTROLLER
+    name="controller",
+    record=ControllerSettings,
+    config_map="config-controller",
+    removed=removed.CONTROLLER,
+    reports=frozenset(WITHOUT_EFFECT),
 )
 DASHBOARD = Daemon(name="dashboard", record=DashboardSettings, config_map="config-dashboard", removed=removed.DASHBOARD)
 ELECTION = Daemon(name="election", record=ElectionSettings, config_map="config-leader-election")

@@ -17,19 +17,25 @@ class ElectionSettings(SettingsRecord, frozen=True, kw_only=True):
     """Whether a replica waits for a lease before it works. Without it there must be one replica of each daemon at a time.
     Default: ours, false, for one machine; the Deployments in ``config/daemons`` turn it on."""
 
-    lease_duration_s: Annotated[float, Knob(key="lease-duration", unit=DURATION, low=1, high=3600, whole=True)] = 14.0
+    lease_duration_s: Annotated[
+        float, Knob(key="lease-duration", legacy=("leaseDuration",), unit=DURATION, low=1, high=3600, whole=True)
+    ] = 14.0
     """Time for which candidates respect a lease without a renewal, in seconds, from the last observed renewal; a
     takeover from a dead holder is that late. Range: 1s to 1h, whole seconds, above renew-deadline. Default: ours,
     14s, because with client-go's 15s a frozen one was replaced after 14.9 to 15.2 s, and 15 s is what we promise.
     """
 
-    renew_deadline_s: Annotated[float, Knob(key="renew-deadline", unit=DURATION, above=0, high=3600)] = 10.0
+    renew_deadline_s: Annotated[
+        float, Knob(key="renew-deadline", legacy=("renewDeadline",), unit=DURATION, above=0, high=3600)
+    ] = 10.0
     """Time without a successful renewal after which a holder stops its work, in seconds, from when it sent the last
     renewal. Range: above retry-period, below lease-duration; the difference covers clock drift and the time of a last
     write. Default: client-go, 10s.
     """
 
-    retry_period_s: Annotated[float, Knob(key="retry-period", unit=DURATION, above=0, high=600)] = 2.0
+    retry_period_s: Annotated[
+        float, Knob(key="retry-period", legacy=("retryPeriod",), unit=DURATION, above=0, high=600)
+    ] = 2.0
     """Time between two renewals, and between two reads by candidates, in seconds. Range: above 0, below renew-deadline.
     Default: client-go, 2s."""
 

@@ -22,8 +22,8 @@ _MODE_WORDS = f"{DISABLED}, {PERMISSIVE} or {ENABLED}"
 
 
 def _read_mode(text: str) -> str:
-    # Knative takes either case.
-    return text.capitalize()
+    # Knative takes either case, and true or false for the key's earlier name.
+    return {"true": ENABLED, "false": DISABLED}.get(text.lower(), text.capitalize())
 
 
 _MODE = msgspec.structs.replace(TEXT, name="mode", read=_read_mode, read_plain=_read_mode)
@@ -36,6 +36,7 @@ class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         str,
         Knob(
             key="system-internal-tls",
+            legacy=("internal-encryption",),
             config_map="config-network",
             unit=_MODE,
             choices=("", DISABLED, PERMISSIVE, ENABLED),

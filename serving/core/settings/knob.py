@@ -110,15 +110,19 @@ FLAG = Unit(
 TEXT = Unit(name="text", plain="text", read=str, read_plain=str, write=str)
 
 
+ANY_KEY = "*"
+
+
 class Knob(msgspec.Struct, frozen=True, kw_only=True):
     """The external form of one field: its unit, its key, its range.
 
-    ``key`` is the key in the ConfigMap; keys of a nested record get that record's field name and a dot in front. ``config_map``
+    ``key`` is the key in the ConfigMap, ``ANY_KEY`` for a mapping of all its keys; keys of a nested record get that record's field name and a dot in front. ``config_map``
     names a ConfigMap other than the record's, in which the key has no prefix. ``low`` and ``high`` bound the plain value, both
     included; ``above`` is a lower bound that is excluded; ``also`` lists valid values outside the range (-1 for "unlimited");
     ``whole`` requires a whole number of the plain unit; ``choices`` lists the texts allowed. A ``live`` field takes effect
     without a restart of the daemon. ``annotation`` is the annotation by which a revision has a value of its own, which also takes
-    effect at once; a name without a group is in Knative's group for autoscaling.
+    effect at once; a name without a group is in Knative's group for autoscaling. ``legacy`` are earlier names of the key that
+    Knative still reads, the oldest first; a later name wins.
     """
 
     unit: Unit
@@ -132,6 +136,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[str, ...] = ()
     live: bool = False
     annotation: str = ""
+    legacy: tuple[str, ...] = ()
 
     def admits(self, value: Value) -> bool:
         """Whether a plain value is in range."""

@@ -16,7 +16,7 @@ import msgspec
 
 from serving.core.model.errors import Problem, SettingsError
 from serving.core.settings.knob import ConfigMap, ConfigMapEntry, SettingsRecord, live_fields
-from serving.core.settings.load import Daemon, load, removed_keys, removed_variables, unknown_keys
+from serving.core.settings.load import Daemon, known_entries, load, removed_keys, removed_variables, unknown_keys
 from serving.core.settings.parse import EXAMPLE_KEY
 
 R = TypeVar("R", bound=SettingsRecord)
@@ -50,7 +50,7 @@ class LiveSettings(Generic[R]):
         self._daemon = daemon
         self._registry = tuple(registry)
         self._environment = dict(environment)
-        self._names = {field.knob.config_map for field in daemon.fields()}
+        self._names = daemon.config_maps
         self._good: dict[str, ConfigMap] = {}
         self._refused: dict[str, ConfigMap] = {}
         self._is_running = False
@@ -70,7 +70,7 @@ class LiveSettings(Generic[R]):
         self._refused.pop(name, None)
         unknown = (*unknown_keys(config_map, self._registry), *removed_keys(config_map, self._registry))
         if unknown:
-            config_map = _without_unknown(config_map, self._registry)
+            config_map = msgspec.structs.replace(config_map, entries=known_entries(config_map, self._registry))
         taken = self._apply_or_reject(name, config_map)
         return msgspec.structs.replace(taken, unknown=unknown)
 
@@ -114,12 +114,6 @@ class LiveSettings(Generic[R]):
             config_maps=[config_maps[name] for name in sorted(config_maps)],
             environment=self._environment,
         ).settings
-
-
-def _without_unknown(config_map: ConfigMap, registry: Iterable[Daemon[SettingsRecord]]) -> ConfigMap:
-    known = {(field.knob.config_map, field.knob.key) for daemon in registry for field in daemon.fields()}
-    entries = tuple(entry for entry in config_map.entries if (config_map.name, entry.key) in known)
-    return msgspec.structs.replace(config_map, entries=entries)
 
 
 def config_map_of(name: str, data: Mapping[str, str]) -> ConfigMap:

@@ -13,28 +13,20 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from serving.core.model.errors import InvalidValue, Problem, SettingsError
-from serving.core.settings.knob import Clash, ConfigMap, Field, SettingsRecord, Value, fields_of
+from serving.core.settings.knativekeys import WITHOUT_EFFECT, without_effect
+from serving.core.settings.knob import (
+    ANY_KEY,
+    Clash,
+    ConfigMap,
+    ConfigMapEntry,
+    Field,
+    SettingsRecord,
+    Value,
+    fields_of,
+)
 
-FEATURES = "config-features"
 # More of them are a page, and not an answer.
 _SHOWN_NAMES_MAX = 8
-_POD_FIELDS = (
-    *("affinity", "dnsconfig", "dnspolicy", "fieldref", "hostaliases", "hostipc", "hostnetwork", "hostpid"),
-    *("init-containers", "nodeselector", "persistent-volume-claim", "persistent-volume-write", "priorityclassname"),
-    *("runtimeclassname", "schedulername", "securitycontext", "shareprocessnamespace", "tolerations"),
-    *("topologyspreadconstraints", "volumes-csi", "volumes-emptydir", "volumes-ephemeral"),
-    *("volumes-image", "volumes-mount-propagation"),
-)
-ACCEPTED_FEATURES = frozenset(
-    {
-        "multi-container",
-        "multi-container-probing",
-        "queueproxy.mount-podinfo",
-        "queueproxy.resource-defaults",
-        "tag-header-based-routing",
-        *(f"kubernetes.podspec-{name}" for name in _POD_FIELDS),
-    }
-)
 
 
 # Records are read, never put in: a daemon of one record is a daemon of its base.
@@ -45,17 +37,24 @@ R = TypeVar("R", bound=SettingsRecord)
 class Daemon(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     """A daemon's name, its settings record, and the ConfigMap of its keys.
 
-    ``removed`` are its settings of earlier versions: the key in the ConfigMap by field.
+    ``removed`` are its settings of earlier versions: the key in the ConfigMap by field. ``reports`` are ConfigMaps of Knative
+    in which it reads nothing, and reports each key.
     """
 
     name: str
     record: type[R_co]
     config_map: str
     removed: Mapping[str, str] = {}
+    reports: frozenset[str] = frozenset()
 
     def fields(self) -> Sequence[Field]:
         """The record's knobs, each with its ConfigMap."""
         return _fields_in(self.record, self.config_map)
+
+    @property
+    def config_maps(self) -> frozenset[str]:
+        """The ConfigMaps that it follows."""
+        return self.reports.union(field.knob.config_map or "" for field in self.fields())
 
 
 @functools.cache
@@ -176,7 +175,7 @@ def _read_layers(
     environment = {variable: text for variable, text in environment.items() if variable not in variables}
     flags = {name: text for name, text in flags.items() if name not in daemon.removed}
     layered = [
-        *_from_config_maps(fields, config_maps, registry=registry, problems=problems),
+        *_from_config_maps(daemon, config_maps, registry=registry, problems=problems),
         *_from_environment(daemon, fields, environment=environment, problems=problems),
         *_from_flags(daemon, fields, flags=flags, problems=problems),
     ]
@@ -199,7 +198,7 @@ def unknown_config_maps(
     config_maps: Iterable[ConfigMap], registry: Iterable[Daemon[SettingsRecord]]
 ) -> Iterator[Problem]:
     """A problem for each ConfigMap that no daemon reads."""
-    known = sorted({field.knob.config_map or "" for daemon in registry for field in daemon.fields()})
+    known = sorted({name for daemon in registry for name in daemon.config_maps})
     for config_map in config_maps:
         if config_map.name not in known:
             yield _problem(
@@ -208,22 +207,38 @@ def unknown_config_maps(
 
 
 def unknown_keys(config_map: ConfigMap, registry: Iterable[Daemon[SettingsRecord]]) -> list[Problem]:
-    """A problem for each key that no daemon reads or has read; none if no daemon reads the ConfigMap at all."""
+    """A problem for each key that no daemon reads or has read; none if no daemon follows the ConfigMap at all."""
     registry = tuple(registry)
-    known = sorted(
-        field.knob.key or ""
-        for daemon in registry
-        for field in daemon.fields()
-        if field.knob.config_map == config_map.name
-    )
+    known = _known_keys(config_map.name, registry)
+    if (not known and config_map.name not in WITHOUT_EFFECT) or ANY_KEY in known:
+        return []
+    removed = {key for daemon in registry for key in daemon.removed.values()}
     return [
-        _problem(entry.where, f"{config_map.name} has no key {entry.key}", _nearest(entry.key, known))
+        problem
         for entry in config_map.entries
-        if known
-        and entry.key not in known
-        and not _is_accepted_feature(config_map.name, entry.key)
-        and not any(entry.key in daemon.removed.values() for daemon in registry)
+        if entry.key not in known and entry.key not in removed
+        for problem in _without_effect(config_map.name, entry, known)
     ]
+
+
+def known_entries(config_map: ConfigMap, registry: Iterable[Daemon[SettingsRecord]]) -> tuple[ConfigMapEntry, ...]:
+    """The entries that a daemon reads."""
+    known = _known_keys(config_map.name, registry)
+    return tuple(entry for entry in config_map.entries if entry.key in known or ANY_KEY in known)
+
+
+def _known_keys(name: str, registry: Iterable[Daemon[SettingsRecord]]) -> frozenset[str]:
+    knobs = (field.knob for daemon in registry for field in daemon.fields() if field.knob.config_map == name)
+    return frozenset(key for knob in knobs for key in (knob.key, *knob.legacy))
+
+
+def _without_effect(name: str, entry: ConfigMapEntry, known: Iterable[str]) -> Iterator[Problem]:
+    of_knative = without_effect(name, entry.key)
+    if of_knative is None:
+        yield _problem(entry.where, f"{name} has no key {entry.key}", _nearest(entry.key, sorted(known)))
+    elif entry.text.strip().lower() not in of_knative.fulfilled:
+        expected = " or ".join(text or "no value" for text in of_knative.fulfilled) or "no such key"
+        yield _problem(entry.where, f"{entry.key} has no effect: {of_knative.why}", expected)
 
 
 def removed_keys(config_map: ConfigMap, registry: Iterable[Daemon[SettingsRecord]]) -> list[Problem]:
@@ -259,28 +274,31 @@ def _removed(daemon: Daemon[SettingsRecord], name: str, where: str) -> Problem:
     return _problem(where, f"{daemon.removed[name]} is no setting any more, and has no effect", f"none: it is {value}")
 
 
-def _is_accepted_feature(name: str, key: str) -> bool:
-    """Whether a key of Knative's feature flags is accepted although no daemon reads it."""
-    return name == FEATURES and key in ACCEPTED_FEATURES
-
-
 def _from_config_maps(
-    fields: Sequence[Field],
+    daemon: Daemon[R],
     config_maps: Sequence[ConfigMap],
     *,
     registry: Iterable[Daemon[SettingsRecord]],
     problems: list[Problem],
 ) -> Iterator[_Given]:
-    mine = {(field.knob.config_map, field.knob.key): field for field in fields}
-    readable = {config_map for config_map, _ in mine}
+    # Of several keys of one field the last wins: the current one.
+    mine = {
+        (field.knob.config_map, key): (field, precedence)
+        for field in daemon.fields()
+        for precedence, key in enumerate((*field.knob.legacy, field.knob.key))
+    }
     for config_map in config_maps:
-        if config_map.name in readable:
+        if config_map.name in daemon.config_maps:
             problems += unknown_keys(config_map, registry)
-        for entry in config_map.entries:
-            place = (config_map.name, entry.key)
-            if place in mine:
-                origin = Origin(layer=Layer.FILE, where=entry.where)
-                yield _Given(field=mine[place], text=entry.text, plain=False, origin=origin, label=entry.key)
+        if config_map.entries and (place := (config_map.name, ANY_KEY)) in mine:
+            data = {entry.key: entry.text for entry in config_map.entries}
+            origin = Origin(layer=Layer.FILE, where=config_map.where)
+            text = msgspec.json.encode(data).decode()
+            yield _Given(field=mine[place][0], text=text, plain=False, origin=origin, label=config_map.name)
+        own = [(entry, *mine[place]) for entry in config_map.entries if (place := (config_map.name, entry.key)) in mine]
+        for entry, field, _ in sorted(own, key=lambda item: item[2]):
+            origin = Origin(layer=Layer.FILE, where=entry.where)
+            yield _Given(field=field, text=entry.text, plain=False, origin=origin, label=entry.key)
 
 
 def _from_environment(

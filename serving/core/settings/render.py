@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from serving.core.settings.knob import Field, SettingsRecord, live_fields, with_group
+from serving.core.settings.knativekeys import WITHOUT_EFFECT, WithoutEffect
+from serving.core.settings.knob import ANY_KEY, Field, SettingsRecord, live_fields, with_group
 from serving.core.settings.load import Daemon
 from serving.core.settings.parse import EXAMPLE_KEY
 
@@ -34,9 +35,15 @@ A later layer wins: defaults < ConfigMaps (`config/`) < environment < flags.
 
 `serving config show` prints each value with its origin. `serving config check FILE` lists all errors of a file.
 
-Each row has the key, the field's name and the annotation. "Now" means that a daemon applies a changed ConfigMap at once,
+Earlier names of Knative's keys, such as `domainTemplate`, are read as Knative reads them. Each row has the key, the field's name and the annotation. "Now" means that a daemon applies a changed ConfigMap at once,
 "restart" that it reads the setting when it starts. The comments in `config/*.yaml` also say where a default comes from.
 """
+_WITHOUT_EFFECT_HEAD = """## Keys of Knative without effect
+
+Keys of Knative's ConfigMaps that are in no table above. A value that asks for what happens anyway is accepted; any other gets the Event `SettingsUnknown`.
+
+| ConfigMap | keys | accepted | why |
+|---|---|---|---|"""
 # Sentences of a meaning that a column of the page has already, or that only the shipped ConfigMap needs.
 _RANGE = re.compile(r" ?Range: .*?\.(?= |$)")
 _ORIGIN = re.compile(r" ?Default: .*")
@@ -90,6 +97,8 @@ def _example_lines(name: str, daemons: Iterable[Daemon[SettingsRecord]]) -> Iter
     for field in _fields_in(name, daemons):
         yield ""
         yield from (f"# {line}" for line in textwrap.wrap(field_meaning(field), _COMMENT_WIDTH))
+        if field.knob.key == ANY_KEY:
+            continue
         text = field.knob.unit.write(field.default)
         yield f"{field.knob.key}: '{text}'" if '"' in text else f'{field.knob.key}: "{text}"'
 
@@ -110,7 +119,20 @@ def render_page(daemons: Iterable[Daemon[SettingsRecord]]) -> str:
         lines += [_row(field, daemon) for field in fields if field not in shared]
         lines += ["", *_shared_lines(shared, first_daemons)]
         first_daemons = {field.name: (daemon, field) for field in fields} | first_daemons
-    return "\n".join(lines)
+    lines += [_WITHOUT_EFFECT_HEAD]
+    rows: dict[tuple[str, WithoutEffect], list[str]] = {}
+    for name, keys in WITHOUT_EFFECT.items():
+        for key, reason in keys.items():
+            rows.setdefault((name, reason), []).append(f"`{key}`")
+    lines += [
+        f"| {name} | {', '.join(keys)} | {' or '.join(map(_or_empty, reason.fulfilled))} | {reason.why} |"
+        for (name, reason), keys in rows.items()
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _or_empty(text: str) -> str:
+    return text or "empty"
 
 
 def _is_shared(field: Field, first_daemons: dict[str, tuple[Daemon[SettingsRecord], Field]]) -> bool:

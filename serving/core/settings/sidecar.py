@@ -9,24 +9,13 @@ from typing import Annotated
 import msgspec
 
 from serving.core.model.errors import InvalidValue
-from serving.core.model.quantity import parse_bytes, parse_millicores
 from serving.core.settings.knob import COUNT, TEXT, Knob, Unit, Value
+from serving.core.settings.resources import CPU, STORAGE
+from serving.core.settings.selectors import SELECTORS
 
 _DEPLOYMENT = "config-deployment"
 # Kubernetes gives no token for less.
 _TOKEN_MIN_S = 600
-
-
-def _read_cpu(text: str) -> Value:
-    if text:
-        parse_millicores(text)
-    return text
-
-
-def _read_bytes(text: str) -> Value:
-    if text:
-        parse_bytes(text)
-    return text
 
 
 def _read_audience(text: str) -> Value:
@@ -35,45 +24,92 @@ def _read_audience(text: str) -> Value:
     return text
 
 
-_CPU = Unit(name="cpu quantity, or nothing", plain="text", read=_read_cpu, read_plain=_read_cpu, write=str)
-_BYTES = Unit(name="quantity of bytes, or nothing", plain="text", read=_read_bytes, read_plain=_read_bytes, write=str)
 _AUDIENCE = Unit(name="word, or nothing", plain="text", read=_read_audience, read_plain=_read_audience, write=str)
 
 
 class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The sidecar of pods in a cluster. A change applies to revisions that are made from then on; others keep their pods."""
 
-    image: Annotated[str, Knob(key="queue-sidecar-image", config_map=_DEPLOYMENT, unit=TEXT, live=True)] = ""
+    image: Annotated[
+        str,
+        Knob(key="queue-sidecar-image", config_map=_DEPLOYMENT, unit=TEXT, legacy=("queueSidecarImage",), live=True),
+    ] = ""
     """Image of the queue-proxy. Empty means the controller's own, which it finds in its pod. Default: ours, empty."""
 
-    cpu_request: Annotated[str, Knob(key="queue-sidecar-cpu-request", config_map=_DEPLOYMENT, unit=_CPU, live=True)] = (
-        "25m"
-    )
+    cpu_request: Annotated[
+        str,
+        Knob(
+            key="queue-sidecar-cpu-request",
+            config_map=_DEPLOYMENT,
+            unit=CPU,
+            legacy=("queueSidecarCPURequest",),
+            live=True,
+        ),
+    ] = "25m"
     """Cpu reserved for each queue-proxy; empty requests none. Default: Knative, 25m."""
 
-    cpu_limit: Annotated[str, Knob(key="queue-sidecar-cpu-limit", config_map=_DEPLOYMENT, unit=_CPU, live=True)] = ""
+    cpu_limit: Annotated[
+        str,
+        Knob(
+            key="queue-sidecar-cpu-limit", config_map=_DEPLOYMENT, unit=CPU, legacy=("queueSidecarCPULimit",), live=True
+        ),
+    ] = ""
     """Most cpu of each queue-proxy; empty is no limit. Default: Knative, empty: a limit delays requests."""
 
     memory_request: Annotated[
-        str, Knob(key="queue-sidecar-memory-request", config_map=_DEPLOYMENT, unit=_BYTES, live=True)
+        str,
+        Knob(
+            key="queue-sidecar-memory-request",
+            config_map=_DEPLOYMENT,
+            unit=STORAGE,
+            legacy=("queueSidecarMemoryRequest",),
+            live=True,
+        ),
     ] = "64Mi"
     """Memory reserved for each queue-proxy; empty requests none. Default: ours, 64Mi, a Python process with some
     hundred requests; Knative asks for none."""
 
     memory_limit: Annotated[
-        str, Knob(key="queue-sidecar-memory-limit", config_map=_DEPLOYMENT, unit=_BYTES, live=True)
+        str,
+        Knob(
+            key="queue-sidecar-memory-limit",
+            config_map=_DEPLOYMENT,
+            unit=STORAGE,
+            legacy=("queueSidecarMemoryLimit",),
+            live=True,
+        ),
     ] = ""
     """Most memory of each queue-proxy; empty is no limit. Default: Knative, empty."""
 
     storage_request: Annotated[
-        str, Knob(key="queue-sidecar-ephemeral-storage-request", config_map=_DEPLOYMENT, unit=_BYTES, live=True)
+        str,
+        Knob(
+            key="queue-sidecar-ephemeral-storage-request",
+            config_map=_DEPLOYMENT,
+            unit=STORAGE,
+            legacy=("queueSidecarEphemeralStorageRequest",),
+            live=True,
+        ),
     ] = ""
     """Disk reserved for each queue-proxy's log; empty requests none. Default: Knative, empty."""
 
     storage_limit: Annotated[
-        str, Knob(key="queue-sidecar-ephemeral-storage-limit", config_map=_DEPLOYMENT, unit=_BYTES, live=True)
+        str,
+        Knob(
+            key="queue-sidecar-ephemeral-storage-limit",
+            config_map=_DEPLOYMENT,
+            unit=STORAGE,
+            legacy=("queueSidecarEphemeralStorageLimit",),
+            live=True,
+        ),
     ] = ""
     """Most disk of each queue-proxy; empty is no limit. Default: Knative, empty."""
+
+    runtime_classes: Annotated[
+        str, Knob(key="runtime-class-name", config_map=_DEPLOYMENT, unit=SELECTORS, live=True)
+    ] = ""
+    """RuntimeClasses of pods in a cluster, each with nothing or with a selector of the revision's labels; the most specific one applies to
+    revisions that name none. Default: Knative, empty."""
 
     stats_url: Annotated[str, Knob(key="stats-url", unit=TEXT, live=True)] = ""
     """Websocket of the autoscaler to which queue-proxies report their load. Empty means the Service ``autoscaler`` of the

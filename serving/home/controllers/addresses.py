@@ -50,7 +50,7 @@ def names_of(route: Object, settings: ControllerSettings) -> dict[str, list[str]
         hosts = hosts_of(route, settings.host_rules, tag=tag)
         short = hosts.inner.removesuffix(f".{settings.cluster_domain}")
         inner += [hosts.inner, short, short.removesuffix(".svc")]
-        shown += [hosts.shown] if hosts.shown != hosts.inner else []
+        shown += [hosts.shown] if hosts.shown and not hosts.is_local else []
     return {"shown": shown, "inner": inner}
 
 

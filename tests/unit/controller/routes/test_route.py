@@ -470,3 +470,28 @@ def test_a_revision_that_breaks_its_check_is_rolled_back_and_the_route_says_so()
     route, _ = rolled(changed, "hello-00002", now_s=501.0)
     assert shares_of(route)[1] == ("hello-00002", 1, True)
     assert "serving.dev/rolled-back" not in route["metadata"]["annotations"]
+
+
+def test_the_scheme_of_public_urls_may_be_https() -> None:
+    settings = msgspec.structs.replace(SETTINGS, default_external_scheme="https", public_tls_port=443)
+    status = written_status(plan_for(a_route(traffic=SPLIT), settings=settings), kinds.ROUTE)
+    assert status["url"] == "https://hello.default.localhost"
+    assert status["traffic"][1]["url"] == "https://old-hello.default.localhost"
+    assert status["address"] == {"url": "http://hello.default.svc.cluster.local:8081"}
+
+
+def test_a_route_without_a_host_has_no_url_and_says_why() -> None:
+    settings = msgspec.structs.replace(SETTINGS, domain_template="{{.Labels.team}}.{{.Domain}}")
+    status = written_status(plan_for(a_route(traffic=SPLIT), settings=settings), kinds.ROUTE)
+    assert "url" not in status
+    assert "url" not in status["traffic"][1]
+    status_, reason, message = condition_values(status, "IngressReady")
+    assert (status_, reason) == ("False", "DomainNameInvalid")
+    assert 'makes "<no value>.localhost"' in message
+
+
+def test_a_route_whose_domain_is_that_of_the_cluster_is_local() -> None:
+    settings = msgspec.structs.replace(SETTINGS, domains="svc.cluster.local: {selector: {app: secret}}")
+    status = written_status(plan_for(a_route(traffic=SPLIT, labels={"app": "secret"}), settings=settings), kinds.ROUTE)
+    assert status["url"] == "http://hello.default.svc.cluster.local:8081"
+    assert status["traffic"][1]["url"] == "http://old-hello.default.svc.cluster.local:8081"

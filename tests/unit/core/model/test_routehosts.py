@@ -15,6 +15,7 @@ from serving.core.model.routehosts import (
     named_address,
     named_network,
 )
+from serving.core.model.selectors import SelectedName
 from serving.core.settings.controller import ControllerSettings
 from tests.unit.controller.builders import CREATED, a_route
 
@@ -98,3 +99,34 @@ def test_pods_in_the_network_of_their_machine_have_loopback_addresses_of_their_o
     assert {named_network(machine_gateway(port)).split(".")[1] for port in range(1, 65536)} == set(
         map(str, range(140, 256))
     )
+
+
+def test_a_template_may_ask_for_labels_and_annotations_and_leave_the_namespace_out() -> None:
+    template = '{{.Name}}.{{if .Labels.team}}{{.Labels.team}}{{else}}{{index .Annotations "sub"}}{{end}}.{{.Domain}}'
+    rules = msgspec.structs.replace(RULES, domain_template=template)
+    assert hosts_of(a_route(annotations={"sub": "eu"}), rules, tag="blue").shown == "blue-hello.eu.localhost"
+    assert hosts_of(a_route(labels={"team": "red"}), rules).shown == "hello.red.localhost"
+
+
+def test_a_template_that_makes_no_host_takes_none() -> None:
+    for broken in (
+        {"domain_template": '{{.Name}}.{{index .Annotations "sub"}}.{{.Domain}}'},
+        {"domain_template": "{{slice .Name 99}}.{{.Domain}}"},
+        {"tag_template": "{{slice .Tag 9}}"},
+    ):
+        rules = msgspec.structs.replace(RULES, **broken)
+        hosts = hosts_of(a_route(), rules, tag="blue")
+        assert (hosts.shown, hosts.inner) == ("", "blue-hello.default.svc.cluster.local")
+        assert f"{next(iter(broken)).replace('_', '-')} of config-network" in hosts.problem
+        assert HOST not in {one.host for one in claimed_hosts(a_route(traffic=BLUE), rules)}
+
+
+def test_labels_choose_the_domain() -> None:
+    names = (
+        SelectedName(name="shop.example", labels=(("app", "shop"),)),
+        SelectedName(name="svc.cluster.local", labels=(("app", "secret"),)),
+    )
+    rules = msgspec.structs.replace(RULES, domains=names)
+    assert hosts_of(a_route(labels={"app": "shop"}), rules).shown == "hello.default.shop.example"
+    assert hosts_of(a_route(), rules).shown == "hello.default.localhost"
+    assert hosts_of(a_route(labels={"app": "secret"}), rules).is_local

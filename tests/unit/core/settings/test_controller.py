@@ -40,13 +40,16 @@ def test_disabled_is_written_as_a_word() -> None:
     [
         ("{{.Name}}.{{.Namespace}}.{{.Domain}}", True),
         ("{{ .Name }}-{{.Namespace}}.{{.Domain}}", True),
-        ("{{.Name}}.{{.Domain}}", False),
-        ("{{.Name}}.{{.Namespace}}.{{.Domain}}.{{.Name}}", False),
+        ("{{.Name}}.{{.Domain}}", True),
+        ('{{.Name}}-{{.Namespace}}.{{ index .Annotations "sub"}}.{{.Domain}}', True),
+        ("{{.Name}}.{{.Labels.team}}.{{.Domain}}", False),
+        ("{{.Name}}.{{.Domain}}/path", False),
+        ("", False),
         ("{{.Name}}_{{.Namespace}}.{{.Domain}}", False),
         ("{{if .Name}}{{.Namespace}}.{{.Domain}}", False),
     ],
 )
-def test_a_domain_template_has_each_part_once(text: str, right: bool) -> None:
+def test_a_domain_template_makes_a_host(text: str, right: bool) -> None:
     knob = field("domain_template").knob
     if right:
         assert knob.read(text, plain=False) == text

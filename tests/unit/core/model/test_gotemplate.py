@@ -1,0 +1,78 @@
+"""Go's templates of hosts: values as text/template of Go makes them."""
+
+import pytest
+
+from serving.core.model.errors import InvalidValue
+from serving.core.model.gotemplate import fill_template
+
+DATA = {
+    "Name": "hello",
+    "Namespace": "shop",
+    "Domain": "example.com",
+    "Labels": {"app": "web"},
+    "Annotations": {"sub": "eu"},
+}
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{.Name}}.{{ .Namespace }}.{{.Domain}}", "hello.shop.example.com"),
+        ('{{.Name}}-{{.Namespace}}.{{ index .Annotations "sub"}}.{{.Domain}}', "hello-shop.eu.example.com"),
+        ('{{.Name}}.{{index .Annotations "no"}}.{{.Domain}}', "hello..example.com"),
+        ("{{.Labels.app}}.{{.Labels.no}}", "web.<no value>"),
+        ("{{.Labels}}", "map[app:web]"),
+        ("a {{- /* nothing */ -}} b", "ab"),
+        ("{{/* nothing */}}x", "x"),
+        ("{{if .Labels.app}}a{{else}}b{{end}}{{if .Labels.no}}a{{else}}b{{end}}", "ab"),
+        ('{{if eq .Namespace "default" "shop"}}{{.Name}}{{else}}{{.Name}}.{{.Namespace}}{{end}}', "hello"),
+        ('{{if eq .Name "a"}}1{{else if ne .Name "b"}}2{{else}}3{{end}}', "2"),
+        ('{{with index .Annotations "sub"}}{{.}}.{{end}}x{{with .Labels.no}}{{.}}{{end}}', "eu.x"),
+        ('{{with .Labels.no}}1{{else with index .Annotations "sub"}}{{.}}{{end}}', "eu"),
+        ('{{printf "%s-%d%% %q" .Name 7 `a`}}', 'hello-7% "a"'),
+        ('{{.Name | printf "%s.%s" `a`}}', "a.hello"),
+        ('{{print (index .Labels "app") (len .Name) true}}', "web5true"),
+        ("{{slice .Name 1 3}}{{slice .Name 3}}", "ello"),
+        ("{{index .Name 0}}", "104"),
+        ('{{if and .Name (not .Labels.no) (or .Labels.no "x")}}y{{end}}', "y"),
+        ("{{and .Name .Labels.no}}", "<no value>"),
+        ("{{or .Labels.no 0}}", "0"),
+        ("{{if lt (len .Name) 6}}{{if ge 2 2}}x{{end}}{{end}}", "x"),
+    ],
+)
+def test_a_template_has_the_text_that_go_makes(template: str, text: str) -> None:
+    assert fill_template(template, DATA) == text
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{{.Name", "an action is not closed"),
+        ("{{.Host}}", "there is no field Host"),
+        ("{{.Name.x}}", "there is no field x"),
+        ("{{end}}", "{{end}} ends nothing"),
+        ("{{if .Name}}x", "{{if}} has no {{end}}"),
+        ("{{if .Name}}x{{else}}y{{else}}z{{end}}", "{{if}} has no {{end}}"),
+        ("{{if .Name}}x{{else unless}}y{{end}}", "{{else unless}} is not right"),
+        ("{{range .Labels}}{{end}}", "there is no function range"),
+        ("{{$x := 1}}", "'$x := 1' is not understood"),
+        ("{{}}", "a value is missing"),
+        ("{{.Name | }}", "a value is missing"),
+        ("{{.Name .Namespace}}", "only a function takes arguments"),
+        ("{{(.Name}}", "a bracket is not closed"),
+        ("{{.Name)}}", "a bracket closes nothing"),
+        (r'{{"\x"}}', "is no text"),
+        ("{{slice .Name 3 99}}", "slice: index out of range"),
+        ("{{index .Name 99}}", "index: cannot index with 99"),
+        ("{{index .Labels}}{{len 3}}", "len: "),
+        ('{{printf "%s"}}', "printf: too few values"),
+        ('{{printf "%x" 1}}', "printf: values and verbs do not match"),
+        ("{{if .Name}}" * 30, "nested too deeply"),
+        ("{{" + "(" * 30 + "}}", "nested too deeply"),
+        ("x" * 5000, "more than 4096 characters"),
+    ],
+)
+def test_a_template_that_is_not_right_says_why(template: str, why: str) -> None:
+    with pytest.raises(InvalidValue) as raised:
+        fill_template(template, DATA)
+    assert why in raised.value.expected

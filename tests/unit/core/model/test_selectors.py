@@ -1,0 +1,18 @@
+from serving.core.model.selectors import SelectedName, name_for
+
+NAMES = (
+    SelectedName(name="example.com"),
+    SelectedName(name="b.example", labels=(("app", "shop"),)),
+    SelectedName(name="a.example", labels=(("app", "shop"),)),
+    SelectedName(name="c.example", labels=(("app", "shop"), ("tier", "gold"))),
+)
+
+
+def test_the_most_specific_selector_wins_then_the_alphabet() -> None:
+    assert name_for({}, NAMES) == "example.com"
+    assert name_for({"app": "shop", "tier": "iron"}, NAMES) == "a.example"
+    assert name_for({"app": "shop", "tier": "gold"}, NAMES) == "c.example"
+
+
+def test_without_a_match_there_is_no_name() -> None:
+    assert name_for({"app": "other"}, NAMES[1:]) is None

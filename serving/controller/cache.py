@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, MutableMappi
 import msgspec
 
 from serving.controller.affected import CacheIndexes, Change, Relations, affected_by
+from serving.controller.revisions.digests import Resolution
 from serving.controller.revisions.public import Activators
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.routes.domain_mapping import Domains
@@ -62,6 +63,9 @@ class ControllerCache:
         self._confirmed: dict[Key, str] = {}
         self.judged: dict[Key, Mapping[str, RolloutJudgement]] = {}
         """By route: the last judgements about revisions that are rolled out under a check."""
+
+        # By revision: its uid, and what registries have answered.
+        self._resolutions: dict[Key, tuple[str, Resolution]] = {}
 
     def reconfigure(
         self, settings: ControllerSettings, scaling: AutoscalerSettings, proxy: QueueProxySettings | None = None
@@ -136,6 +140,8 @@ class ControllerCache:
         if kind is kinds.ROUTE:
             self._confirmed.pop(key, None)
             self.judged.pop(key, None)
+        if kind is kinds.REVISION:
+            self._resolutions.pop(key, None)
         self._gone[uid_of(before)] = None
         while len(self._gone) > _GONE_KNOWN_MAX:
             self._gone.popitem(last=False)
@@ -181,6 +187,18 @@ class ControllerCache:
             if verdicts == {name: judgement.verdict for name, judgement in judgements.items()}
             else {(kinds.ROUTE, *route)}
         )
+
+    def resolve(self, revision: Key, uid: str, resolution: Resolution) -> set[WorkKey]:
+        """Store what registries have answered for a revision; return the affected keys."""
+        if uid_of(self.get(kinds.REVISION, revision) or {}) != uid:
+            return set()
+        self._resolutions[revision] = (uid, resolution)
+        return {(kinds.REVISION, *revision)}
+
+    def resolution(self, revision: Key, uid: str) -> Resolution:
+        """What registries have answered for a revision; a pending one before the first answer."""
+        known, resolution = self._resolutions.get(revision, ("", Resolution()))
+        return resolution if known == uid else Resolution()
 
     def confirmed_digest(self, route: Key) -> str | None:
         """The digest last confirmed by all activators, "" before the first; None without activators."""

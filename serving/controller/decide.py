@@ -8,6 +8,7 @@ import msgspec
 from serving.controller.affected import configurations_named, revisions_named
 from serving.controller.cache import ControllerCache
 from serving.controller.revisions.configuration import reconcile_configuration, revision_name_is_taken
+from serving.controller.revisions.digests import unresolved_images
 from serving.controller.revisions.public import PublicService, pod_backends, slice_names, traffic_path_of
 from serving.controller.revisions.revision import RevisionContext, reconcile_revision
 from serving.controller.revisions.revision_status import RevisionChildren, ready_count_of
@@ -29,6 +30,7 @@ from serving.core.model.objects import (
     Key,
     Object,
     annotations_of,
+    condition_of,
     is_being_deleted,
     labels_of,
     namespace_of,
@@ -155,6 +157,9 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
     if ready_count_of(deployment):
         # An evicted pod stays listed, and may have had another image.
         pods = itertools.islice((body for body in pods if nested(body, "status", "phase") != "Failed"), 1)
+    if cache.settings.pod_is_always_schedulable:
+        pods = (body for body in pods if condition_of(body, "PodScheduled").get("status") != "False")
+    is_resolving = cache.sidecar is not None and deployment is None
     parent: Key = (namespace, labels_of(revision).get(CONFIGURATION_LABEL, ""))
     newest = nested(cache.get(kinds.CONFIGURATION, parent), "status", "latestCreatedRevisionName")
     policies = _policies(cache, where)
@@ -173,6 +178,10 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
         public=_public(cache, where, _path(cache, revision, policies)),
         hpa=cache.get(kinds.HORIZONTAL_POD_AUTOSCALER, where),
         count_period_s=cache.settings.count_period_s,
+        # On one machine the kubelet pins the images of a revision.
+        unresolved=unresolved_images(revision, cache.settings.skipped_registries) if is_resolving else (),
+        resolution=cache.resolution(where, uid_of(revision)) if is_resolving else None,
+        log_url=cache.settings.revision_url_template.replace("${REVISION_UID}", uid_of(revision)),
         is_guarded=any(policy.is_guarded for policy in policies),
     )
 

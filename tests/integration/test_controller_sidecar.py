@@ -15,6 +15,7 @@ from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, SECRET
 from serving.net.wire.tokens import revision_token
 from tests.eventually import until
 from tests.integration.api_server import Served, served
+from tests.integration.test_controller_digests import SHA, Registry, serving_images
 from tests.tidy.sources import ROOT
 
 SYSTEM = "knative-serving"
@@ -38,11 +39,11 @@ async def started(api: Served, folder: Path, **variables: str) -> asyncio.subpro
     )
 
 
-async def deployed(store: MemoryCluster, name: str = "hello") -> Object:
+async def deployed(store: MemoryCluster, name: str = "hello", image: str = "dev.local/app") -> Object:
     """The first Deployment that is made for a service."""
     service = {
         "metadata": {"name": name, "namespace": "default"},
-        "spec": {"template": {"spec": {"containers": [{"image": "app"}]}}},
+        "spec": {"template": {"spec": {"containers": [{"image": image}]}}},
     }
     listing = await store.list(DEPLOYMENT)
     async with store.watch(DEPLOYMENT, resource_version=listing.resource_version) as events, asyncio.timeout(60):
@@ -57,13 +58,16 @@ async def test_without_an_image_in_the_settings_it_is_the_controllers_own(tmp_pa
     store = MemoryCluster(admit=admit)
     own = {"metadata": {"name": "controller-1", "namespace": SYSTEM}}
     await store.create(POD, {**own, "spec": {"containers": [{"name": "controller", "image": "registry.example/s:7"}]}})
-    async with served(store, tmp_path) as api:
+    async with served(store, tmp_path) as api, serving_images(Registry()) as image:
         controller = await started(api, tmp_path)
         try:
             made = await deployed(store)
+            by_tag = await deployed(store, "tagged", image)
         finally:
             controller.terminate()
             await controller.communicate()
+    app = by_tag["spec"]["template"]["spec"]["containers"][1]
+    assert app["image"] == f"{image.removesuffix(':1')}@{SHA}"
     proxy = made["spec"]["template"]["spec"]["containers"][0]
     assert (proxy["name"], proxy["image"]) == ("queue-proxy", "registry.example/s:7")
     values = {one["name"]: one.get("value") for one in proxy["env"]}

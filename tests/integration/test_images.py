@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from serving.core.model.errors import InvalidValue
+from serving.core.model.imagereference import parse_reference
 from serving.home.images.layers import Unpacker
 from serving.home.images.pullers import credentials_of, pull_from_registry
-from serving.home.images.reference import parse_reference
 from serving.home.images.source import ImagePins, ImageSource
 from serving.home.images.store import ImageStore, ImageUnavailable
 from tests.integration.image_stage import oci_archive, tar_of

@@ -10,17 +10,19 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from serving.controller.cache import ControllerCache, activator_pages, holder_of
 from serving.controller.decide import decide
+from serving.controller.io.digest_resolver import DigestResolver
 from serving.controller.io.plan_writer import NoteWriter, PlanWriter
 from serving.controller.io.rollout_watcher import RolloutWatcher
 from serving.controller.io.route_prober import RouteProber
 from serving.controller.io.sources import CacheSources, settings_notes
 from serving.controller.io.workload_writer import WorkloadWriter
 from serving.controller.revisions.concurrency import ConcurrencyLimit
+from serving.controller.revisions.digests import Resolution
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.values.writes import Note, WaitingWrites, WorkKey, text_of
 from serving.core.model.errors import ClusterError, Conflict, Unavailable
@@ -88,6 +90,7 @@ class Controller:
             judged=lambda route, judgements: self._wake(self._cache.judge(route, judgements)),
             queries=queries,
         )
+        self._resolver = DigestResolver(cluster, settings=lambda: self._settings, resolved=self._on_resolved)
         self._sources = CacheSources(
             cluster, self._cache, settings=self._settings, wake=self._wake_of, note=self._events.enqueue
         )
@@ -141,6 +144,9 @@ class Controller:
                 group.start(self._prober.run(), name="controller-prober"),
                 group.start(self._watcher.run(), name="controller-watcher"),
             ]
+            if self._cache.sidecar is not None:
+                # On one machine the kubelet pins the images of a revision.
+                tasks.append(group.start(self._resolver.run(), name="controller-resolver"))
             await self._sources.synced.wait()
             tasks += [
                 group.start(self._reconcile(), name="controller-work"),
@@ -163,6 +169,9 @@ class Controller:
 
     def _confirmed(self, route: Key, digest: str) -> None:
         self._wake(self._cache.confirm(route, digest))
+
+    def _on_resolved(self, revision: Key, uid: str, resolution: Resolution) -> None:
+        self._wake(self._cache.resolve(revision, uid, resolution))
 
     def _wake(self, keys: set[WorkKey]) -> None:
         self._wake_of(keys, None)
@@ -206,6 +215,8 @@ class Controller:
         """Decide on one resource and carry the plan out; returns when to decide again, in seconds."""
         at_s = wall_s()
         plan = decide(self._cache, key, now=stamp(at_s), now_s=at_s)
+        if key[0] is kinds.REVISION:
+            self._resolve((key[1], key[2]), plan.unresolved)
         if rest_s := self._waiting.rest_s(key, plan.debounce_s, is_busy=len(self._queue) > 0, now_s=now_s()):
             return rest_s
         if plan.can_wait:
@@ -222,6 +233,13 @@ class Controller:
         if self._cache.get(key[0], (key[1], key[2])) is None:
             self._counted_s.pop(key, None)
         return plan.again_after_s
+
+    def _resolve(self, revision: Key, images: Sequence[str]) -> None:
+        known = self._cache.get(kinds.REVISION, revision)
+        if known is not None and images:
+            self._resolver.start(known, images)
+        else:
+            self._resolver.forget(revision)
 
     def _probe(self, key: WorkKey, digest: str) -> None:
         route = (key[1], key[2])

@@ -1,7 +1,7 @@
 """Defaults of a revision's spec: timeouts, concurrency, container names, the readiness probe.
 
 Input: the template's spec and the settings; output: the spec of a revision. Defaulting is idempotent. Follows knative/serving
-98e5ef90, pkg/apis/serving/v1/revision_defaults.go; there are no defaults for resource requests and limits, as Knative ships.
+98e5ef90, pkg/apis/serving/v1/revision_defaults.go.
 """
 
 import itertools
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from serving.core.model.errors import Problem
 from serving.core.model.objects import Object
 from serving.core.settings.controller import ControllerSettings
+from serving.core.settings.resources import RevisionResources
 
 _HANDLERS = ("tcpSocket", "httpGet", "exec", "grpc")
 _WITHOUT_ROOT = "Enabled"
@@ -43,6 +44,8 @@ def spec_with_defaults(spec: Object, settings: ControllerSettings) -> Object:
         filled.setdefault("responseStartTimeoutSeconds", settings.revision_response_start_timeout_s)
     if settings.revision_idle_timeout_s:
         filled.setdefault("idleTimeoutSeconds", settings.revision_idle_timeout_s)
+    if settings.enable_service_links != "false":
+        filled.setdefault("enableServiceLinks", True)
     return filled
 
 
@@ -94,6 +97,7 @@ def _containers(containers: Sequence[Object], settings: ControllerSettings) -> l
             container,
             name=settings.container_name if is_alone else f"{settings.container_name}-{index}",
             alone=is_alone,
+            defaults=settings.revision_resources,
         )
         for index, container in enumerate(containers)
     ]
@@ -111,12 +115,19 @@ def _init_containers(spec: Object, settings: ControllerSettings) -> list[Object]
     return [{**container, "name": container.get("name") or next(spare)} for container in containers]
 
 
-def _container(container: Object, *, name: str, alone: bool) -> Object:
-    filled = {"resources": {}, **container, "name": container.get("name") or name}
+def _container(container: Object, *, name: str, alone: bool, defaults: RevisionResources) -> Object:
+    resources = _with_resources(container.get("resources") or {}, defaults)
+    filled = {**container, "resources": resources, "name": container.get("name") or name}
     # Of several containers only the one with a port is probed by default.
     if alone or container.get("ports"):
         filled["readinessProbe"] = _probe(container.get("readinessProbe") or {})
     return filled
+
+
+def _with_resources(resources: Object, defaults: RevisionResources) -> Object:
+    wanted = {"requests": defaults.requests, "limits": defaults.limits}
+    filled = {key: {**default, **(resources.get(key) or {})} for key, default in wanted.items() if default}
+    return {**resources, **filled}
 
 
 def _secured(container: Object, pod: Object, *, level: str) -> Object:

@@ -7,10 +7,11 @@ otherwise the runtime starts it beside the app (on one machine the kubelet does,
 Follows knative/serving 98e5ef90, pkg/reconciler/revision/resources/deploy.go.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from serving.controller.revisions.digests import with_digests
 from serving.controller.revisions.sidecar import (
     QUEUE_PORT,
     Sidecar,
@@ -47,9 +48,11 @@ from serving.core.model.objects import (
     with_kubernetes_scheme,
 )
 from serving.core.model.ports import CONTAINER_PORT
+from serving.core.model.selectors import name_for
 from serving.core.scaling.podsize import start_resources, started_resources
 from serving.core.settings.annotations import read_annotations
 from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.selectors import selected_names
 from serving.net.cluster.kinds import DEPLOYMENT
 from serving.net.cluster.port import Patch, PatchType
 
@@ -58,6 +61,7 @@ _USER_PORT_NAME = "user-port"
 # Annotations that change while a revision runs; a pod keeps its own.
 _NOT_OF_PODS = REVISION_STATE_ANNOTATIONS | {LAST_APPLIED_ANNOTATION, GUARDED_ANNOTATION}
 # Fields of a revision's spec that are not part of the pod's spec.
+_AS_WRITTEN: Mapping[str, str] = {}
 _NOT_OF_THE_POD = RevisionFields.__optional_keys__
 
 
@@ -68,9 +72,10 @@ def desired_deployment(
     progress_deadline_s: float,
     sidecar: Sidecar | None = None,
     is_guarded: bool = False,
+    images: Mapping[str, str] = _AS_WRITTEN,
 ) -> Object:
-    """The Deployment of a revision with its initial number of replicas."""
-    pod_spec = _pod_spec(revision)
+    """The Deployment of a revision with its initial number of replicas. ``images`` are those of its pods by digest."""
+    pod_spec = with_digests(_pod_spec(revision, "" if sidecar is None else sidecar.settings.runtime_classes), images)
     labels = _labels(revision)
     annotations = _annotations(revision)
     of_pods = {**annotations, GUARDED_ANNOTATION: "true"} if is_guarded else annotations
@@ -177,11 +182,13 @@ def _annotations(revision: Object) -> dict[str, str]:
     return {key: value for key, value in annotations_of(revision).items() if key not in _NOT_OF_PODS}
 
 
-def _pod_spec(revision: Object) -> Object:
+def _pod_spec(revision: Object, runtime_classes: str) -> Object:
     spec = revision["spec"]
     containers: Sequence[Object] = spec["containers"]
     is_alone = len(containers) == 1
+    runtime_class = name_for(labels_of(revision), selected_names(runtime_classes))
     return {
+        **({"runtimeClassName": runtime_class} if runtime_class else {}),
         **{key: value for key, value in spec.items() if key not in _NOT_OF_THE_POD},
         "enableServiceLinks": spec.get("enableServiceLinks", False),
         # An accepted request may last as long as the revision allows.

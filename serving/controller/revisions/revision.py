@@ -11,6 +11,7 @@ import msgspec
 
 from serving.controller.revisions.defaults import spec_with_defaults
 from serving.controller.revisions.deployment import desired_deployment, desired_private_service, template_patch
+from serving.controller.revisions.digests import Resolution, known_images
 from serving.controller.revisions.hpa import hpa_writes, is_of_an_hpa
 from serving.controller.revisions.inprocess import is_own_proxy, proxy_wait_s
 from serving.controller.revisions.public import PublicService, is_foreign, public_writes
@@ -75,7 +76,8 @@ class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
     a route follows the latest revision of that configuration; ``refusal`` is the server's reason to refuse one of its children,
     "" if there is none; ``public`` is its public Service, None without such Services; ``hpa`` is the HorizontalPodAutoscaler of
     its name; ``count_period_s`` is the least time between two writes of its number of pods. ``is_guarded``: a route limits its
-    callers.
+    callers. ``log_url`` is the address of its logs, "" without one. ``unresolved`` are its images whose digest is
+    not known; ``resolution`` is what registries have answered, None where they are not asked.
     """
 
     children: RevisionChildren
@@ -88,6 +90,9 @@ class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
     hpa: Object | None = None
     count_period_s: float = 0.0
     is_guarded: bool = False
+    log_url: str = ""
+    unresolved: Sequence[str] = ()
+    resolution: Resolution | None = None
 
 
 def revision_name_for(configuration: Object) -> str:
@@ -159,7 +164,11 @@ def reconcile_revision(
     # Under a budget the autoscaler gives a new revision its pods.
     first = msgspec.structs.replace(scale, start_count=0) if is_budgeted else scale
     refusal = context.refusal or _conflict(revision, context.public)
-    status = desired_status(revision, context.children, scale, now=now, refusal=refusal)
+    resolution = context.resolution if context.unresolved else None
+    status = desired_status(revision, context.children, scale, now=now, refusal=refusal, resolution=resolution)
+    status.pop("logUrl", None)
+    if context.log_url:
+        status["logUrl"] = context.log_url
     after = {**revision, "status": status}
     ready = was_ready(revision) or was_ready(after)
     state = routing_state_of(
@@ -167,11 +176,12 @@ def reconcile_revision(
     )
     failure = failure_to_keep(after)
     changes = metadata_changes(revision, routes=context.routes, state=state, was_ready=ready, now=now, failure=failure)
+    is_unresolved = resolution is not None and (resolution.is_pending or bool(resolution.failure))
     public = () if context.public is None else public_writes(revision, context.public)
     pending: tuple[Write, ...] = (
         # Endpoints that no longer receive requests are removed first.
         *(write for write in public if isinstance(write, Patch)),
-        *(() if context.refusal else _missing(revision, context, first, sidecar=sidecar)),
+        *(() if context.refusal or is_unresolved else _missing(revision, context, first, sidecar=sidecar)),
         *(() if context.refusal else hpa_writes(revision, context.hpa, scaling)),
         *(write for write in public if isinstance(write, Create)),
         *patch_of(kinds.REVISION, revision, changes),
@@ -180,14 +190,22 @@ def reconcile_revision(
     # What is written wakes the revision again, and then its status may be settled.
     writes = pending if unsettled and pending else (*pending, *status_patch(kinds.REVISION, revision, status))
     is_transient = bool(writes) and all(map(_is_status, writes)) and _is_between_states(revision, after)
-    is_waiting = condition_of(after, CONDITION_READY).get("status") == "Unknown"
+    # The answer of the registry wakes it.
+    is_waiting = not is_unresolved and condition_of(after, CONDITION_READY).get("status") == "Unknown"
     return WritePlan(
         writes=writes,
-        notes=tuple(_notes(revision, after)),
+        notes=(*_notes(revision, after), *_notes_of_images(revision, resolution)),
         again_after_s=_recheck_s(context.children, scale) if is_waiting else None,
         can_wait=bool(writes) and all(_is_count(write) for write in writes),
         debounce_s=UNSETTLED_S if unsettled and not pending else context.count_period_s if is_transient else 0.0,
+        unresolved=tuple(context.unresolved) if is_unresolved else (),
     )
+
+
+def _notes_of_images(revision: Object, resolution: Resolution | None) -> list[Note]:
+    if resolution is None or not resolution.refused:
+        return []
+    return [Note(about=revision, reason="DigestNotResolved", message=resolution.refused, warning=True)]
 
 
 def _recheck_s(children: RevisionChildren, scale: StartScale) -> float:
@@ -225,6 +243,7 @@ def _missing(
     revision: Object, context: RevisionContext, scale: StartScale, *, sidecar: Sidecar | None
 ) -> Sequence[Write]:
     writes: list[Write] = []
+    resolved = context.resolution
     if context.children.deployment is None:
         is_active = serving_state_of(revision) is ServingState.ACTIVE
         body = desired_deployment(
@@ -233,6 +252,7 @@ def _missing(
             progress_deadline_s=scale.progress_deadline_s,
             sidecar=sidecar,
             is_guarded=context.is_guarded,
+            images={} if sidecar is None else {**known_images(revision), **(resolved.images if resolved else {})},
         )
         writes.append(Create(kind=kinds.DEPLOYMENT, body=body))
     else:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from serving.controller.revisions.digests import Resolution, digests_of
 from serving.controller.revisions.inprocess import missing_queue_proxy, proxy_wait_s
 from serving.controller.values.conditions import Condition, ready_of, updated_conditions
 from serving.controller.values.naming import deployment_name
@@ -61,6 +62,7 @@ _EXITED_EARLY = "it exited with code 0 before it listened on $PORT"
 _NO_QUEUE_PROXY = "NoQueueProxy"
 
 _DEPLOYING = "Deploying"
+_RESOLVING = "ResolvingDigests"
 _DEADLINE = "ProgressDeadlineExceeded"
 
 
@@ -240,13 +242,27 @@ def desired_count_of(deployment: Object | None) -> int:
 
 
 def desired_status(
-    revision: Object, children: RevisionChildren, scale: StartScale, *, now: str, refusal: str = ""
+    revision: Object,
+    children: RevisionChildren,
+    scale: StartScale,
+    *,
+    now: str,
+    refusal: str = "",
+    resolution: Resolution | None = None,
 ) -> Object:
     """The desired status; ``now`` is the timestamp of conditions that change.
 
-    ``refusal`` is why the server refuses the Deployment, "" if it does not.
+    ``refusal`` is why the server refuses the Deployment, "" if it does not. ``resolution`` is that of its images, None if there is nothing
+    to resolve.
     """
-    if refusal:
+    if resolution is not None and resolution.failure:
+        why = _shortened(resolution.failure)
+        dependencies = _failed(Failure(layer=HealthLayer.CONTAINER, reason="ContainerMissing", message=why))
+    elif resolution is not None and resolution.is_pending:
+        dependencies = [
+            Condition(type=layer.value, status=ConditionStatus.UNKNOWN, reason=_RESOLVING) for layer in HealthLayer
+        ]
+    elif refusal:
         dependencies = _failed(Failure(layer=HealthLayer.RESOURCES, reason="CreationFailed", message=refusal))
     else:
         dependencies = _dependencies(revision, children, scale, now=now)
@@ -263,7 +279,7 @@ def desired_status(
     deployment = children.deployment
     return {
         **before,
-        **_digests(revision, children.pods, before),
+        **_digests(revision, children, before),
         "observedGeneration": nested(revision, "metadata", "generation"),
         "conditions": updated_conditions(conditions, before=before.get("conditions") or (), now=now),
         "actualReplicas": ready_count_of(children.deployment),
@@ -271,14 +287,18 @@ def desired_status(
     }
 
 
-def _digests(revision: Object, pods: Sequence[Object], before: Object) -> Object:
-    """The digests of the first pod's images, by container; kept after the pod is gone."""
+def _digests(revision: Object, children: RevisionChildren, before: Object) -> Object:
+    """The digests of images by container: those of the Deployment, else of the first pod; kept after the pod is gone."""
+    pod_spec = nested(children.deployment, "spec", "template", "spec") or {}
     statuses = {}
     for field, status_field in (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses")):
         names = [container.get("name", "") for container in nested(revision, "spec", field) or ()]
         if len(before.get(status_field) or ()) == len(names):
             continue
-        for pod in pods:
+        if names and len(pinned := digests_of(pod_spec, field, names)) == len(names):
+            statuses[status_field] = [{"name": name, "imageDigest": pinned[name]} for name in names]
+            continue
+        for pod in children.pods:
             ids = {
                 container.get("name"): container.get("imageID") or ""
                 for container in nested(pod, "status", status_field) or ()

@@ -71,7 +71,7 @@ class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
     seconds from now, None for never. ``can_wait`` marks writes that no decision depends on: they are limited in rate.
     ``debounce_s`` is how long the writes wait for changes that may replace them, from the first time that they are planned.
     ``unconfirmed`` is the digest that the activators do not serve yet, "" if there is nothing to ask them. ``watch`` are
-    rollouts to judge, None without any.
+    rollouts to judge, None without any. ``unresolved`` are images whose digest is not known yet.
     """
 
     writes: tuple[Write, ...] = ()
@@ -81,6 +81,7 @@ class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
     debounce_s: float = 0.0
     unconfirmed: str = ""
     watch: RolloutWatch | None = None
+    unresolved: tuple[str, ...] = ()
 
 
 class WaitingWrites:

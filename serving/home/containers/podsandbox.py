@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from serving.core.model.errors import InvalidValue
+from serving.core.model.imagereference import parse_reference
 from serving.core.model.objects import Object, name_of, namespace_of
 from serving.core.model.ports import CONTAINER_PORT
 from serving.home.containers.bundle import (
@@ -28,7 +29,6 @@ from serving.home.containers.engine import find_engine, joins_cgroups, runtime_a
 from serving.home.containers.network import PodNetworks, cgroup_name_of, networks_of
 from serving.home.containers.users import ContainerUser, user_of
 from serving.home.images.pullers import installed_pullers
-from serving.home.images.reference import parse_reference
 from serving.home.images.source import ID_SCHEME, ImageSource
 from serving.home.images.store import ImageStore, StoredImage
 from serving.home.pods.locations import PodLocation

@@ -4,22 +4,20 @@ Each tool is used as installed: its storage, mirrors and trust are configured by
 Secrets, or from the usual files (``podman login``, ``docker login``). Everything here blocks.
 """
 
-import base64
-import binascii
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from serving.core.model.errors import UNREADABLE, InvalidValue
-from serving.core.model.objects import Object, name_of
-from serving.home.images.reference import ImageReference
+from serving.core.model.errors import InvalidValue
+from serving.core.model.imagereference import ImageReference
+from serving.core.model.objects import Object
+from serving.core.model.pullsecrets import auths_of
 from serving.home.images.store import ImageStore, ImageUnavailable, Puller, StoredImage
 
 _PULL_MAX_S = 900.0
@@ -30,11 +28,6 @@ _NEVER_PULLED = frozenset({"dev.local", "ko.local", "kind.local", "localhost"})
 _ERROR_CHARACTERS_MAX = 300
 # A line of the log of podman and skopeo: time="..." level=fatal msg="...".
 _MESSAGE = re.compile(r'^time=.* msg="(.*)"$')
-
-_CONFIG, _LEGACY = ".dockerconfigjson", ".dockercfg"
-_EXPECTED = (
-    f'a Secret of type kubernetes.io/dockerconfigjson, with {{"auths": {{"REGISTRY": {{"auth": ...}}}}}} in {_CONFIG}'
-)
 
 
 def installed_pullers() -> tuple[Puller, ...]:
@@ -156,28 +149,5 @@ def _run(image: str, command: Sequence[str], *, within_s: float, missing: str = 
 
 def credentials_of(secrets: Iterable[Object]) -> bytes:
     """The file of credentials; empty without any. Raises ``InvalidValue`` for a Secret that has none."""
-    auths: dict[str, Object] = {}
-    for secret in secrets:
-        auths = {**_auths_of(secret), **auths}
-    return msgspec.json.encode({"auths": auths}) if auths else b""
-
-
-def _auths_of(secret: Object) -> dict[str, Object]:
-    data: Mapping[str, str] = secret.get("data") or {}
-    try:
-        entries = _decoded(data[_CONFIG])["auths"] if _CONFIG in data else _decoded(data[_LEGACY])
-        return {registry: {"auth": _auth_of(entry)} for registry, entry in entries.items()}
-    except (KeyError, TypeError, AttributeError, ValueError, *UNREADABLE) as error:
-        raise InvalidValue(text=name_of(secret), expected=_EXPECTED) from error
-
-
-def _decoded(text: str) -> Any:  # noqa: ANN401 - JSON
-    try:
-        return msgspec.json.decode(base64.b64decode(text, validate=True))
-    except binascii.Error as error:
-        raise ValueError(text) from error
-
-
-def _auth_of(entry: Mapping[str, str]) -> str:
-    """A registry's credentials in base64; tools other than kubectl leave this field out."""
-    return entry.get("auth") or base64.b64encode(f"{entry['username']}:{entry['password']}".encode()).decode()
+    auths = auths_of(secrets)
+    return msgspec.json.encode({"auths": {key: {"auth": auth} for key, auth in auths.items()}}) if auths else b""

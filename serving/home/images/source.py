@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from serving.core.model.errors import InvalidValue
+from serving.core.model.imagereference import ImageReference, parse_reference
 from serving.core.model.objects import Object, nested, uid_of
-from serving.home.images.reference import ImageReference, parse_reference
 from serving.home.images.store import ImageStore, ImageUnavailable, Puller, StoredImage, locked, replace_file
 from serving.home.pods.podplan import all_containers, container_name_of
 from serving.net.aio.supervise import TaskOwner

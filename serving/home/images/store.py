@@ -18,9 +18,9 @@ from pathlib import Path
 import msgspec
 
 from serving.core.model.errors import InvalidValue, ServingError
+from serving.core.model.imagereference import ImageReference, parse_reference
 from serving.home.images.archive import ArchivedImage, ImageConfig, open_archive
 from serving.home.images.layers import LayerLimits, Unpacker
-from serving.home.images.reference import ImageReference, parse_reference
 from serving.home.trees import discard_tree
 
 _PRIVATE = 0o700

@@ -504,3 +504,21 @@ def test_what_holds_a_host_for_another_namespace_is_named() -> None:
     assert holder_of(cache, "default", "a.example.com") == "namespace shop, by a ClusterDomainClaim"
     assert holder_of(cache, "shop", "a.example.com") is None
     assert holder_of(cache, "shop", "b.example.com") is None
+
+
+def test_a_pod_that_no_node_takes_is_waited_for_where_nodes_are_added_on_demand() -> None:
+    revision, pod = a_revision(), a_pod(conditions=[{**UNBOUND, "message": "no node"}])
+    objects = ((kinds.REVISION, revision), (kinds.DEPLOYMENT, a_deployment(revision)), (kinds.POD, pod))
+    for is_waited_for, reasons in ((False, ["Unschedulable"]), (True, [])):
+        settings = msgspec.structs.replace(SETTINGS, pod_is_always_schedulable=is_waited_for)
+        plan = decide(a_cache(*objects, settings=settings), REVISION, now=NOW, now_s=NOW_S)
+        assert [note.reason for note in plan.notes] == reasons
+
+
+def test_a_revision_shows_where_its_logs_are() -> None:
+    settings = msgspec.structs.replace(SETTINGS, revision_url_template="http://logs/?uid=${REVISION_UID}")
+    shown = with_ready({**a_revision(), "status": {"logUrl": "http://before"}}, "True")
+    objects = ((kinds.REVISION, shown), (kinds.DEPLOYMENT, a_deployment(shown, ready=1)))
+    for known, log_url in ((settings, "http://logs/?uid=uid-of-revision-hello-00001"), (SETTINGS, None)):
+        plan = decide(a_cache(*objects, settings=known), REVISION, now=NOW, now_s=NOW_S)
+        assert written_status(plan, kinds.REVISION)["logUrl"] == log_url

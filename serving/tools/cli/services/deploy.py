@@ -16,9 +16,9 @@ import click
 import msgspec
 
 from serving.core.model.errors import InvalidValue, SettingsError
+from serving.core.model.imagereference import parse_reference
 from serving.core.model.knative import UPDATE_TIMESTAMP_ANNOTATION
 from serving.core.model.objects import Object, nested
-from serving.home.images.reference import parse_reference
 from serving.home.images.store import ImageBuild, ImageStore, ImageUnavailable, build_image, containerfile_in
 from serving.home.pods.podplan import command_words
 from serving.home.pods.snapshot import fingerprint, is_application, take_snapshot

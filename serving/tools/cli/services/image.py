@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from serving.core.model.errors import InvalidValue
+from serving.core.model.imagereference import parse_reference
 from serving.core.model.knative import ROUTING_STATE_LABEL, SERVICE_LABEL
 from serving.core.model.objects import FINISHED_PHASES, labels_of, name_of, namespace_of, nested
 from serving.home.images.pullers import pull_from_registry
-from serving.home.images.reference import parse_reference
 from serving.home.images.store import ImageStore, ImageUnavailable, StoredImage
 from serving.home.state import StateFolder, default_state_path
 from serving.net.cluster.kinds import POD, REVISION

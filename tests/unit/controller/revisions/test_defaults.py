@@ -8,6 +8,7 @@ import pytest
 from serving.controller.revisions.defaults import fields_not_allowed, spec_with_defaults, timeouts_too_long
 from serving.core.model.objects import Object
 from serving.core.settings.controller import ControllerSettings
+from serving.core.settings.resources import RevisionResources
 from tests.unit.controller.builders import SETTINGS
 
 ONE: Object = {"containers": [{"image": "app"}]}
@@ -179,3 +180,24 @@ def test_only_an_enabled_feature_allows_folders_of_the_node() -> None:
     ]
     (problem,) = fields_not_allowed(spec, SETTINGS)
     assert problem.what == "HostPath volume support is disabled, but found HostPath volume v"
+
+
+def test_requests_and_limits_of_the_settings_are_for_what_is_not_said() -> None:
+    resources = RevisionResources(cpu_request="400m", memory_request="100M", cpu_limit="1")
+    spec = {
+        "containers": [{"image": "app", "resources": {"requests": {"cpu": "1m"}}}],
+        "initContainers": [{"image": "i"}],
+    }
+    filled = spec_with_defaults(spec, changed(revision_resources=resources))
+    assert filled["containers"][0]["resources"] == {
+        "requests": {"cpu": "1m", "memory": "100M"},
+        "limits": {"cpu": "1"},
+    }
+    assert "resources" not in filled["initContainers"][0]
+
+
+@pytest.mark.parametrize(("value", "links"), [("false", None), ("true", True), ("default", True)])
+def test_links_of_services_are_as_set_unless_the_spec_says(value: str, links: bool | None) -> None:
+    settings = changed(enable_service_links=value)
+    assert spec_with_defaults(ONE, settings).get("enableServiceLinks") is links
+    assert spec_with_defaults({**ONE, "enableServiceLinks": False}, settings)["enableServiceLinks"] is False

@@ -203,3 +203,22 @@ def test_the_guard_and_inner_tls_change_together() -> None:
         "SERVING_QUEUEPROXY_INNER_TLS_MODE": "Enabled",
         "SERVING_POD_GUARDED": "true",
     }
+
+
+def test_a_runtime_class_is_chosen_by_labels_unless_the_spec_names_one() -> None:
+    settings = msgspec.structs.replace(SIDECAR.settings, runtime_classes="kata: {selector: {use: kata}}")
+    sidecar = msgspec.structs.replace(SIDECAR, settings=settings)
+
+    def runtime_class(revision: Object) -> object:
+        made = desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, sidecar=sidecar)
+        return made["spec"]["template"]["spec"].get("runtimeClassName")
+
+    labelled = a_revision(metadata={"labels": {"use": "kata"}})
+    assert runtime_class(labelled) == "kata"
+    assert runtime_class(a_revision()) is None
+    assert runtime_class({**labelled, "spec": {**labelled["spec"], "runtimeClassName": "own"}}) == "own"
+
+
+def test_images_are_pinned_to_their_digests() -> None:
+    made = desired_deployment(a_revision(), replica_count=1, progress_deadline_s=1.0, images={"app": "docker.io/app@d"})
+    assert container_of(made)["image"] == "docker.io/app@d"

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from serving.core.model.imagereference import parse_reference
 from serving.core.model.objects import Object
-from serving.home.images.reference import parse_reference
 from serving.home.images.source import ImagePins, images_used
 from serving.home.images.store import ImageStore, StoredImage
 from tests.integration.image_stage import oci_archive, tar_of

@@ -1,7 +1,7 @@
 import pytest
 
 from serving.core.model.errors import InvalidValue
-from serving.home.images.reference import parse_reference
+from serving.core.model.imagereference import parse_reference
 
 DIGEST = "sha256:" + "a" * 64
 

@@ -1,0 +1,69 @@
+"""Credentials for registries in Secrets, as kubectl and Docker write them. Pure."""
+
+import base64
+import binascii
+import fnmatch
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from serving.core.model.errors import UNREADABLE, InvalidValue
+from serving.core.model.imagereference import ImageReference
+from serving.core.model.objects import Object, name_of
+
+_CONFIG, _LEGACY = ".dockerconfigjson", ".dockercfg"
+_EXPECTED = (
+    f'a Secret of type kubernetes.io/dockerconfigjson, with {{"auths": {{"REGISTRY": {{"auth": ...}}}}}} in {_CONFIG}'
+)
+# Names of Docker Hub in files of credentials.
+_HUB = {"index.docker.io", "registry-1.docker.io"}
+
+
+def auths_of(secrets: Iterable[Object]) -> dict[str, str]:
+    """NAME:PASSWORD in base64 by registry, the first Secret's before the others'. Raises ``InvalidValue`` for a Secret without any."""
+    auths: dict[str, str] = {}
+    for secret in secrets:
+        auths = {**_auths_of(secret), **auths}
+    return auths
+
+
+def auth_for(reference: ImageReference, auths: Mapping[str, str]) -> str:
+    """The credentials for an image: those of the longest matching registry or folder, as a kubelet chooses; "" without any."""
+    image = f"{reference.registry}/{reference.repository}".split("/")
+    matching = [(key, auth) for key, auth in auths.items() if _matches(_parts(key), image)]
+    return max(matching, key=lambda item: len(_parts(item[0])))[1] if matching else ""
+
+
+def _parts(key: str) -> list[str]:
+    """The host and the folders of a key. "https://index.docker.io/v1/" is that of Docker Hub."""
+    host, *path = key.partition("://")[2].split("/") if "://" in key else key.split("/")
+    folders = [folder for folder in path if folder and folder not in ("v1", "v2")]
+    return ["docker.io" if host in _HUB else host, *folders]
+
+
+def _matches(parts: list[str], image: list[str]) -> bool:
+    # A star is within one label of the host.
+    is_host = parts[0].count(".") == image[0].count(".") and fnmatch.fnmatchcase(image[0], parts[0])
+    return is_host and parts[1:] == image[1 : len(parts)]
+
+
+def _auths_of(secret: Object) -> dict[str, str]:
+    data: Mapping[str, str] = secret.get("data") or {}
+    try:
+        entries = _decoded(data[_CONFIG])["auths"] if _CONFIG in data else _decoded(data[_LEGACY])
+        return {registry: _auth_of(entry) for registry, entry in entries.items()}
+    except (KeyError, TypeError, AttributeError, ValueError, *UNREADABLE) as error:
+        raise InvalidValue(text=name_of(secret), expected=_EXPECTED) from error
+
+
+def _decoded(text: str) -> Any:  # noqa: ANN401 - JSON
+    try:
+        return msgspec.json.decode(base64.b64decode(text, validate=True))
+    except binascii.Error as error:
+        raise ValueError(text) from error
+
+
+def _auth_of(entry: Mapping[str, str]) -> str:
+    """A registry's credentials in base64; tools other than kubectl leave this field out."""
+    return entry.get("auth") or base64.b64encode(f"{entry['username']}:{entry['password']}".encode()).decode()

@@ -1,0 +1,40 @@
+"""Credentials of Secrets; ``tests/unit/home/images/test_pullers.py`` has those that are none."""
+
+import base64
+import json
+
+import pytest
+
+from serving.core.model.imagereference import parse_reference
+from serving.core.model.pullsecrets import auth_for, auths_of
+
+AUTHS = {
+    "https://index.docker.io/v1/": "hub",
+    "r.example:5000": "host",
+    "r.example:5000/team": "folder",
+    "*.cloud.example": "star",
+}
+
+
+@pytest.mark.parametrize(
+    ("image", "auth"),
+    [
+        ("nginx", "hub"),
+        ("r.example:5000/app", "host"),
+        ("r.example:5000/team/app", "folder"),
+        ("r.example:5000/teams/app", "host"),
+        ("a.cloud.example/app", "star"),
+        ("a.b.cloud.example/app", ""),
+        ("other.example/app", ""),
+    ],
+)
+def test_the_longest_key_that_matches_has_the_credentials(image: str, auth: str) -> None:
+    assert auth_for(parse_reference(image), AUTHS) == auth
+
+
+def test_the_first_secret_wins() -> None:
+    def secret(auth: str) -> dict[str, object]:
+        content = json.dumps({"auths": {"r.example": {"auth": auth}}}).encode()
+        return {"metadata": {"name": "s"}, "data": {".dockerconfigjson": base64.b64encode(content).decode()}}
+
+    assert auths_of([secret("one"), secret("two")]) == {"r.example": "one"}

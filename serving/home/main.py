@@ -92,49 +92,30 @@ async def _body(stop: asyncio.Event) -> None:
     config = ControllerConfig(os.environ)
     containers = await asyncio.to_thread(_container_host, state.path)
     cluster, rules, security = _store(state.journal, config, has_runtime=containers is not None)
-    runtime, logs, virtual = ProcessRuntime(state.template), state.logs / "pods", _virtual_nodes()
-    inner_tls = config.proxy.settings.inner_tls.resolved(os.environ)
+    virtual = _virtual_nodes()
     inner_port = int(os.environ["SERVING_LOCAL_INNER_PORT"])
     hosts = HostsFiles(cluster, state.hosts, lambda: config.own.settings, inner_port=inner_port)
-    node = NodeContext(
-        cluster=cluster,
-        restore=cluster.restore,
-        runtime=runtime,
-        pods=state.pods,
-        logs=logs,
-        snapshots=state.snapshots,
-        stats_url=os.environ["SERVING_STATS_URL"],
-        key=read_key(state.key),
-        authority=authority_of(read_key(state.key), inner_tls),
-        containers=containers,
-        cgroups=await asyncio.to_thread(_cgroups, state.path, containers),
-        hosts_of=hosts.file_of,
-        virtual=virtual,
-        isolation_gap=os.environ.get(GAP_VARIABLE, ""),
-        isolation=isolation_of(os.environ.get(ISOLATION_VARIABLE, MODES[0]), state.path),
-        proxy=lambda: msgspec.structs.replace(config.proxy.settings, inner_tls=inner_tls),
-        scaling=lambda: config.scaling.settings,
-        gone_logs=lambda: gone_log_limits(config.own.settings),
-        eviction_free_ratio=lambda: config.own.settings.eviction_free_ratio,
-        projected_bytes_max=lambda: config.own.settings.projected_bytes_max,
-    )
     scheduler = PodScheduler(cluster, _placing(virtual))
-    kubelet = Kubelet(node)
-    api = _api(cluster, state, kubelet, security=security, has_runtime=containers is not None)
     controllers, sockets = list[Controller](), inherited_sockets()
     metrics = ControllerMetrics(controllers)
-    api.middlewares.insert(0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).note_response))
     try:
         async with (
             supervise() as group,
+            # Before the pods: what they get at their start, such as inner TLS, is a setting that the other daemons follow too.
             followed(cluster, system_namespace(), config.all) as watch,
             contextlib.AsyncExitStack() as stack,
         ):
+            node = await _node(state, cluster, config, containers=containers, virtual=virtual, hosts=hosts)
+            kubelet = Kubelet(node)
+            api = _api(cluster, state, kubelet, security=security, has_runtime=containers is not None)
+            api.middlewares.insert(
+                0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).note_response)
+            )
             settings = config.own.settings
             controller = Controller(cluster, settings=settings, scaling=config.scaling.settings, metrics=metrics)
             controllers.append(controller)
             stack.enter_context(config.applied_to(controller, watch))
-            tasks = [group.start(runtime.run(), name="runtime")]
+            tasks = [group.start(node.runtime.run(), name="runtime")]
             await kubelet.take_over()
             await kubelet.sweep()
             rules.enforce()
@@ -154,6 +135,41 @@ async def _body(stop: asyncio.Event) -> None:
                 task.cancel()
     finally:
         await cluster.close()
+
+
+async def _node(
+    state: StateFolder,
+    cluster: MemoryCluster,
+    config: ControllerConfig,
+    *,
+    containers: ContainerHost | None,
+    virtual: VirtualNodes | None,
+    hosts: HostsFiles,
+) -> NodeContext:
+    """The context of all pods. As in other daemons, the mode of inner TLS is that of the start."""
+    key, inner_tls = read_key(state.key), config.proxy.settings.inner_tls.resolved(os.environ)
+    return NodeContext(
+        cluster=cluster,
+        restore=cluster.restore,
+        runtime=ProcessRuntime(state.template),
+        pods=state.pods,
+        logs=state.logs / "pods",
+        snapshots=state.snapshots,
+        stats_url=os.environ["SERVING_STATS_URL"],
+        key=key,
+        authority=authority_of(key, inner_tls),
+        containers=containers,
+        cgroups=await asyncio.to_thread(_cgroups, state.path, containers),
+        hosts_of=hosts.file_of,
+        virtual=virtual,
+        isolation_gap=os.environ.get(GAP_VARIABLE, ""),
+        isolation=isolation_of(os.environ.get(ISOLATION_VARIABLE, MODES[0]), state.path),
+        proxy=lambda: msgspec.structs.replace(config.proxy.settings, inner_tls=inner_tls),
+        scaling=lambda: config.scaling.settings,
+        gone_logs=lambda: gone_log_limits(config.own.settings),
+        eviction_free_ratio=lambda: config.own.settings.eviction_free_ratio,
+        projected_bytes_max=lambda: config.own.settings.projected_bytes_max,
+    )
 
 
 def _api(

@@ -166,7 +166,8 @@ class Kubelet:
         pod = PodRun(self._node, manifest, pod_id=held_pod.pod, note=note)
         self._running[manifest["metadata"]["uid"]] = pod
         self._uids[pod.key].add(manifest["metadata"]["uid"])
-        if note.is_draining:
+        # As on a cluster, a pod is replaced that takes plain HTTP and should not, or the reverse.
+        if note.is_draining or note.is_strict is not self._node.proxy().inner_tls.is_strict:
             await self._node.cluster.delete(POD, *pod.key)
 
     async def sweep(self) -> None:

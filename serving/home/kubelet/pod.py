@@ -70,7 +70,8 @@ _CHECK_PERIOD_LATER_S = 10.0
 class PodNote(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a pod for the next control process.
 
-    ``is_draining`` says that its end has begun, ``is_boxed`` that it runs as containers.
+    ``is_draining`` says that its end has begun, ``is_boxed`` that it runs as containers, ``is_strict`` that its queue-proxy refuses
+    requests without inner TLS.
     """
 
     manifest: Object
@@ -78,6 +79,7 @@ class PodNote(msgspec.Struct, frozen=True, kw_only=True):
     states: dict[str, ContainerState]
     is_draining: bool = False
     is_boxed: bool = False
+    is_strict: bool = False
     version: FormatVersion = POD_RECORDS
 
 
@@ -383,6 +385,7 @@ class PodRun:
             states=self._states,
             is_draining=self._was_draining or self.state is PodState.TERMINATING,
             is_boxed=self.kind is not None and self.kind.is_boxed,
+            is_strict=self._node.proxy().inner_tls.is_strict,
         )
         self._node.runtime.keep(self.id, msgspec.to_builtins(note))
 

@@ -1,0 +1,77 @@
+"""Each key of the ConfigMaps at another value: one machine starts with it, and answers a request."""
+
+import json
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from serving.core.settings.daemons import ACTIVATOR, AUTOSCALER, CONTROLLER
+from serving.core.settings.knob import Field, Value
+from serving.core.settings.queueproxy import QUEUEPROXY
+from tests.e2e.cli_stage import SAMPLE, Stage, staged
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+
+_PATIENCE_S = 120.0
+# With another value these send a request elsewhere, or are of clusters: a redirect, files that are not there, pods with sidecars.
+_NOT_HERE = {"http-protocol", "sidecar.enabled", "gateway"}
+
+
+def another(field: Field) -> Value | None:
+    """A valid value near the default; None for a text."""
+    knob, default = field.knob, field.default
+    if knob.choices:
+        return knob.choices[-1] if default != knob.choices[-1] else knob.choices[0]
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, str):
+        return None
+    near = (default * 1.25, default / 1.25, default + 1, default - 1, *knob.also)
+    values = (type(default)(value) if isinstance(default, int) else value for value in near)
+    whole = (float(round(value)) if knob.whole else value for value in values)
+    return next((value for value in whole if value != default and knob.admits(value)), None)
+
+
+def settings() -> dict[str, dict[str, str]]:
+    """The keys and their values by ConfigMap."""
+    found: dict[str, dict[str, str]] = {}
+    for daemon in (ACTIVATOR, AUTOSCALER, CONTROLLER, QUEUEPROXY):
+        for field in daemon.fields():
+            value = another(field)
+            if value is not None and field.knob.key not in _NOT_HERE:
+                written = field.knob.unit.write(value)
+                found.setdefault(field.knob.config_map or daemon.config_map, {})[field.knob.key] = written
+    return found
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    state = tmp_path_factory.mktemp("settings") / "state"
+    with staged(state) as made:
+        made("deploy", "hello", str(state), "--command", SAMPLE)
+        yield made
+
+
+@pytest.mark.parametrize("name", sorted(settings()))
+def test_a_request_is_answered_with_each_key_at_another_value(stage: Stage, name: str) -> None:
+    metadata = {"name": name, "namespace": "knative-serving"}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": settings()[name]}
+    stage("apply", "-f", "-", stdin=json.dumps(body))
+    stage("up", "--reload")
+    try:
+        assert answered(stage) == 200
+    finally:
+        stage("delete", f"configmap/{name}", "-n", "knative-serving")
+
+
+def answered(stage: Stage) -> int:
+    """The status of a request; pods that another mode of inner TLS replaces get some time."""
+    port, until_s = json.loads((stage.state / "ports.json").read_text())["public"], time.monotonic() + _PATIENCE_S
+    while True:
+        host = {"Host": "hello.default.localhost"}
+        status = httpx.get(f"http://127.0.0.1:{port}/", headers=host, trust_env=False, timeout=60).status_code
+        if status == 200 or time.monotonic() > until_s:
+            return status
+        time.sleep(0.1)

@@ -18,6 +18,7 @@ from serving.autoscaler.io.policies import PolicyClient, UsageLearning
 from serving.autoscaler.io.revision_watch import RevisionWatch
 from serving.autoscaler.io.scale_writes import ScaleClient
 from serving.autoscaler.io.sharing import Relay, Sharing
+from serving.autoscaler.io.unreadypods import UnreadyPods
 from serving.core.model.knative import RevisionKey
 from serving.core.model.objects import Object
 from serving.core.model.stat import Stat
@@ -79,6 +80,7 @@ class Autoscaler:
             on_new=self.end_rests,
         )
         self._sizes: PodSizes | None = None
+        self._unready: UnreadyPods | None = None
         self._beside: list[tuple[str, Callable[[], Coroutine[object, object, None]]]] = []
         self._decisions = DecisionLoop(
             watch=self._watch,
@@ -93,6 +95,8 @@ class Autoscaler:
         )
         if saving is MemorySaving.RESIZE:
             self._sizes = PodSizes(cluster, pod=self._watch.pod, used=self._policies.usages.used)
+            # On one machine the kubelet explains its pods.
+            self._unready = UnreadyPods(cluster)
         self.counts = self._decisions.counts
         self._is_synced = False
 
@@ -136,6 +140,8 @@ class Autoscaler:
                 task.cancel()
             if self._sizes is not None:
                 await self._sizes.end()
+            if self._unready is not None:
+                await self._unready.end()
 
     def won(self, shard: int) -> None:
         """Take over a shard: decide on its revisions, as after a restart."""
@@ -170,6 +176,8 @@ class Autoscaler:
             return
         if self._sizes is not None and source is StatSource.POD:
             self._sizes.update((key[0], stat.pod), stat, is_ready=stat.pod in entry.ready_names)
+        if self._unready is not None and source is StatSource.POD:
+            self._unready.update((key[0], stat.pod), stat.unready)
         if entry.scaler.record(stat, source) or (
             source is StatSource.POD
             and self._policies.triggers.take_report(key, stat.pod, concurrency=stat.concurrency)
@@ -237,6 +245,8 @@ class Autoscaler:
         self._policies.triggers.forget_pod(key, name)
         if self._sizes is not None:
             self._sizes.forget((key[0], name))
+        if self._unready is not None:
+            self._unready.forget((key[0], name))
 
     def pod_killed(self, revision: ScaledRevision, pod: ScaledPod) -> None:
         """A container of a pod of the revision was killed for memory."""

@@ -22,6 +22,7 @@ from serving.core.model.errors import UNREADABLE
 from serving.core.model.event import OOM_KILLED_REASON, UNHEALTHY_REASON
 from serving.core.model.knative import (
     BECAME_READY_ANNOTATIONS,
+    CONDITION_LISTENS,
     CONDITION_READY,
     FAILURE_ANNOTATION,
     POLICY_FAILURE_ANNOTATION,
@@ -57,6 +58,8 @@ _IMAGE_REASONS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrIm
 _UNINFORMATIVE = {"ContainersNotReady", "PodCompleted", ""}
 _EXPLAINING = {"Initialized", "Ready"}
 _MESSAGE_LENGTH_MAX = 4096
+# The app and the queue-proxy.
+_CONTAINERS_LEAST = 2
 
 _EXITED_EARLY = "it exited with code 0 before it listened on $PORT"
 _NO_QUEUE_PROXY = "NoQueueProxy"
@@ -93,11 +96,18 @@ def failure_of(pods: Sequence[Object], *, exits_tolerated: int = 0) -> Failure |
 def not_ready_because(pods: Sequence[Object]) -> str:
     """The reason that a pod is not ready, such as "readiness probe: connection refused" or running init containers; "" if unknown."""
     for pod in sorted(pods, key=_age_order):
+        # Where others run beside the app and its queue-proxy, who listens is not known.
+        running = [*(nested(pod, "spec", "containers") or ()), *_native_sidecars(pod)]
+        explaining = {*_EXPLAINING, CONDITION_LISTENS} if len(running) == _CONTAINERS_LEAST else _EXPLAINING
         for condition in nested(pod, "status", "conditions") or ():
-            is_missing = condition.get("type") in _EXPLAINING and condition.get("status") == "False"
+            is_missing = condition.get("type") in explaining and condition.get("status") == "False"
             if is_missing and condition.get("reason", "") not in _UNINFORMATIVE and condition.get("message"):
                 return _shortened(condition["message"])
     return ""
+
+
+def _native_sidecars(pod: Object) -> list[Object]:
+    return [each for each in nested(pod, "spec", "initContainers") or () if each.get("restartPolicy") == "Always"]
 
 
 def _age_order(pod: Object) -> tuple[str, str]:

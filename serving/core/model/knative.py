@@ -248,6 +248,10 @@ CONDITION_ISOLATED = f"{OWN_GROUP}/Isolated"
 """On a pod of one machine that is a process: whether it has all layers of isolation. Only pods without some have it, as False."""
 CONDITION_DORMANT = f"{OWN_GROUP}/Dormant"
 """On a pod: its app sleeps. Only pods that may sleep have it."""
+CONDITION_LISTENS = f"{OWN_GROUP}/Listens"
+"""On a pod of a cluster: whether its app listens on its port. Only pods have it whose app listens on others and was never ready, as False."""
+OTHER_PORT = " and was given PORT="
+"""Part of the message about an app that listens on the wrong port."""
 DORMANT_REASONS = (AWAKE_REASON, IDLE_REASON) = ("Running", "Idle")
 """Reasons of that condition while nothing is refused: the app runs, or it sleeps."""
 

@@ -9,8 +9,7 @@ from collections.abc import Collection
 
 import msgspec
 
-OTHER_PORT = " and was given PORT="
-"""Part of the message for a container listening on the wrong port."""
+from serving.core.model.knative import OTHER_PORT
 
 _PORTS_SHOWN_MAX = 5
 

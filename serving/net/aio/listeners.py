@@ -80,6 +80,18 @@ def _read(host: str, port: int) -> ListeningSocket | None:
     return None
 
 
+def listening_ports() -> set[int]:
+    """All ports with a listener in the network of this process."""
+    ports: set[int] = set()
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError), open(f"/proc/self/net/{name}", encoding="ascii") as table:  # noqa: PTH123 - as above
+            for line in table.readlines()[1:]:
+                fields = line.split()
+                if fields[_STATE] == _LISTEN_TEXT:
+                    ports.add(int(fields[_ADDRESS].rpartition(":")[2], 16))
+    return ports
+
+
 def _bytes_of(address: str) -> bytes:
     """An address of the table, whose words of 32 bits are in the order of the machine."""
     words = (int(address[at : at + 8], 16) for at in range(0, len(address), 8))

@@ -10,16 +10,20 @@ from serving.core.model.stat import UNFROZEN_MAX
 from serving.core.traffic.backoff import backoff_s
 from serving.core.traffic.meter import stat_of
 from serving.net.aio.clock import now_s, steady_s
+from serving.net.aio.listeners import listening_ports
 from serving.net.aio.mutualtls import PeerTls
 from serving.net.aio.periodic import every
 from serving.net.wire.frames import PodStat, encode_pod_stat
 from serving.net.wire.link import Link, LinkSettings
 from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.podspec import PodSpec
+from serving.queueproxy.wrongport import wrong_port
 
 _LOG = logging.getLogger(__name__)
 # The last statistic says that the pod is empty; the autoscaler forgets the pod soon anyway.
 _FLUSH_S = 0.5
+# An app may open another port a moment before its own.
+_EXPLAINED_AFTER_S = 3.0
 # Tries of an announcement, in about a second.
 _ANNOUNCEMENTS_MAX = 5
 _RETRY_FIRST_S = 0.05
@@ -62,13 +66,14 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
     A sleeping pod reports its last requests, then once that it sleeps, then nothing until it wakes.
     """
     period_s = spec.settings.report_period_s
+    explained_from_s = now_s() + _EXPLAINED_AFTER_S
     loading_until_s = -math.inf if spec.loading_max_s is None else now_s() + spec.loading_max_s
 
     async def beat() -> None:
-        nonlocal loading_until_s
+        nonlocal loading_until_s, explained_from_s
         if handler.is_ready or handler.is_draining:
             # An app that was ready once does not load: whatever it lacks, keeping it would not help.
-            loading_until_s = -math.inf
+            loading_until_s, explained_from_s = -math.inf, math.inf
         dormancy = handler.dormancy
         stat = stat_of(handler.report(), pod=spec.pod, at_s=steady_s(), report_period_s=period_s)
         if dormancy is not None and dormancy.is_dormant and not (stat.concurrency or stat.request_count):
@@ -88,6 +93,7 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
                     response_time_s=responses.mean_s,
                     gauges=handler.current_gauges(),
                     is_loading=now_s() < loading_until_s,
+                    unready=_unready(spec) if now_s() >= explained_from_s else "",
                     latency_bins=() if handler.slo is None else handler.slo.drain(),
                 )
             )
@@ -99,6 +105,14 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
     await every(period_s, beat, stop=stop, on_error=on_error)
     await beat()
     await link.flush(_FLUSH_S)
+
+
+def _unready(spec: PodSpec) -> str:
+    """Why the app is not ready, as far as its ports show it. On one machine the kubelet sees them."""
+    if spec.ready_fd is not None:
+        return ""
+    ports = listening_ports()
+    return wrong_port(ports, app_port=spec.app[1], own=(spec.listen[1], spec.admin[1]))[:UNFROZEN_MAX]
 
 
 async def announce(spec: PodSpec, *, secured: PeerTls | None, draw: Callable[[], float]) -> None:

@@ -12,10 +12,9 @@ from http import HTTPStatus
 
 import click
 
-from serving.core.model.knative import REVISION_LABEL
+from serving.core.model.knative import OTHER_PORT, REVISION_LABEL
 from serving.core.model.objects import Object, labels_of, name_of, nested
 from serving.core.model.rollout import split_digest
-from serving.home.pods.unready import OTHER_PORT
 from serving.net.cluster.kinds import POD, REVISION, SERVING_SERVICE
 from serving.tools.cli.client.api import ApiClient, api_options, fail
 from serving.tools.cli.client.completion import complete_service

@@ -19,6 +19,7 @@ from serving.controller.revisions.revision_status import (
 )
 from serving.core.model.knative import (
     BECAME_READY_ANNOTATION,
+    CONDITION_LISTENS,
     FAILURE_ANNOTATION,
     POLICY_FAILURE_ANNOTATION,
     SHORTAGE_ANNOTATION,
@@ -508,6 +509,27 @@ def test_a_failing_probe_is_reported_before_the_deadline() -> None:
     probe = {"type": "Ready", "status": "False", "reason": "ProbeFailed", "message": "port 8080: connection refused"}
     other = {"type": "Initialized", "status": "True"}
     assert not_ready_because([a_pod(conditions=[other, probe])]) == "port 8080: connection refused"
+
+
+@pytest.mark.parametrize(
+    ("containers", "init_containers", "is_known"),
+    [
+        (2, [], True),
+        (3, [], False),
+        (2, [{"name": "mesh", "restartPolicy": "Always"}], False),
+        (2, [{"name": "i"}], True),
+    ],
+)
+def test_the_ports_of_a_pod_are_the_apps_where_nothing_else_runs_beside_it(
+    containers: int, init_containers: list[Object], *, is_known: bool
+) -> None:
+    listens = {"type": CONDITION_LISTENS, "status": "False", "reason": "WrongPort", "message": "it listens on 5000"}
+    pod = a_pod(conditions=[{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}, listens])
+    pod["spec"] = {
+        "containers": [{"name": f"c{number}"} for number in range(containers)],
+        "initContainers": init_containers,
+    }
+    assert not_ready_because([pod]) == ("it listens on 5000" if is_known else "")
 
 
 @pytest.mark.parametrize("reason", ["ContainersNotReady", ""])

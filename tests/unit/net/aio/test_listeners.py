@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from serving.net.aio import listeners
-from serving.net.aio.listeners import ListeningSocket, has_sock_diag, has_socket, listener_at
+from serving.net.aio.listeners import ListeningSocket, has_sock_diag, has_socket, listener_at, listening_ports
 
 
 @pytest.fixture(params=["sock_diag", "proc"])
@@ -67,3 +67,10 @@ def test_a_process_has_the_sockets_that_it_holds() -> None:
             assert other.stdin is not None
             other.stdin.close()
     assert not has_socket(other.pid, inode)
+
+
+def test_all_ports_of_the_network_are_listed_while_somebody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("::1", 0), family=socket.AF_INET6) as six:
+        ports = {server.getsockname()[1] for server in (one, six)}
+        assert ports <= listening_ports()
+    assert not ports & listening_ports()

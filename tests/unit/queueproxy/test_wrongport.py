@@ -1,0 +1,29 @@
+import pytest
+
+from serving.queueproxy.wrongport import wrong_port
+
+OWN = (8012, 8022)
+
+
+@pytest.mark.parametrize(
+    ("listening", "said"),
+    [
+        (set(), ""),
+        ({8012, 8022}, ""),
+        ({8012, 8022, 8080}, ""),
+        ({8080, 9090}, ""),
+        (
+            {8012, 5000},
+            "the app listens on 5000 and was given PORT=8080; it must listen on $PORT, or containerPort must name its port",
+        ),
+        (
+            set(range(9000, 9007)),
+            "the app listens on 9000, 9001, 9002, 9003, 9004 and 2 more and was given PORT=8080; it must listen on",
+        ),
+    ],
+)
+def test_an_app_that_listens_on_other_ports_only_is_explained(listening: set[int], said: str) -> None:
+    found = wrong_port(listening, app_port=8080, own=OWN)
+    assert found.startswith(said)
+    assert bool(found) is bool(said)
+    assert len(found) < 200, "a report has room for it"

@@ -6,7 +6,7 @@ receives only what it lacks. ``tick`` builds one row per revision from the lates
 
 import math
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -72,12 +72,14 @@ class RevisionHistory:
         if len(self._times) >= self._rows_max + _BUNCH:
             self._drop()
 
-    def read(self, key: str, *, from_s: float = 0.0) -> dict[str, list[float]]:
-        """The columns of a revision by name since a time, and ``at_s``; empty columns for an unknown revision."""
+    def read(self, key: str, *, from_s: float = 0.0, to_s: float = math.inf) -> dict[str, list[float]]:
+        """The columns of a revision by name in a range of time, and ``at_s``; empty columns for an unknown revision."""
         columns = self._columns.get(key) or tuple(array("f") for _ in COLUMNS)
         count = min(len(columns[0]), self._rows_max, len(self._times) - bisect_left(self._times, from_s))
-        tails = {name: list(column[len(column) - count :]) for name, column in zip(COLUMNS, columns, strict=True)}
-        return {"at_s": list(self._times[len(self._times) - count :]), **tails}
+        # From the end: a revision has the times since its first row.
+        places = slice(-count or len(self._times), bisect_right(self._times, to_s) - len(self._times) or None)
+        tails = {name: list(column[places]) for name, column in zip(COLUMNS, columns, strict=True)}
+        return {"at_s": list(self._times[places]), **tails}
 
     def usage(self, owners: Mapping[str, RevisionOwner], *, from_s: float, to_s: float) -> UsageReport:
         """The use of revisions with an owner in a range. A row is valid until the next one."""

@@ -1,7 +1,7 @@
 """Cold starts as steps: where the time from a request at zero to its pod went, the median, and what shortens it.
 
 Input: the requests that waited for a first pod (from activators), changes of scale, and pods as they are seen to change. Output: the steps of
-each start in seconds. Times that are not known join the next step. Pure: each time is an argument, in seconds since the epoch.
+each start in seconds. What lies before a time that is not known is in no step of its own, but ``UNKNOWN``. Pure: each time is an argument, in seconds since the epoch.
 """
 
 import statistics
@@ -14,16 +14,22 @@ import msgspec
 from serving.core.model.knative import REVISION_LABEL
 from serving.core.model.objects import Object, condition_of, labels_of, name_of, nested, timestamp_s
 
-DECIDED, CREATED, SCHEDULED, STARTED, READY, SENT = STEPS = (
+DECIDED, CREATED, SCHEDULED, STARTED, READY, SENT, UNKNOWN = STEPS = (
     "autoscaler decides",
     "pod is created",
     "pod is scheduled",
     "container starts",
     "app starts",
     "request is sent",
+    "unknown",
 )
-"""The steps of a cold start in order."""
+"""The steps of a cold start in order. The last is the sum of unobserved steps."""
 
+_REMEDIES = {
+    STARTED: "A smaller image, or one that is on the node already, starts sooner.",
+    SCHEDULED: "A node had to be found: requests that fit a node, or nodes ahead of pods, shorten it.",
+    UNKNOWN: "The dashboard did not see these steps: it started later, or its watch was away.",
+}
 _KEPT_MAX = 20
 # A pod that is first seen later than this after its creation, in seconds, was found, not seen to be created.
 _FOUND_S = 5.0
@@ -114,15 +120,18 @@ class ColdStarts:
         ]
         pod = min(pods, key=lambda pod: pod.ready_s or 0.0, default=PodMilestones(created_s=None))
         times = (min(changes, default=None), pod.created_s, pod.scheduled_s, pod.started_s, pod.ready_s, sent_s)
-        steps, before_s = {}, asked_s
-        for step, at_s in zip(STEPS, times, strict=True):
+        steps: dict[str, float] = {}
+        before_s, is_known = asked_s, True
+        for step, at_s in zip(STEPS[:-1], times, strict=True):
             if at_s is None:
+                is_known = False
                 continue
             # Clocks of several machines, and watches, differ a little.
             ended_s = min(max(at_s, before_s), sent_s)
             if ended_s - before_s >= _LEAST_S:
-                steps[step] = round(ended_s - before_s, 4)
-            before_s = ended_s
+                name = step if is_known else UNKNOWN
+                steps[name] = round(steps.get(name, 0.0) + ended_s - before_s, 4)
+            before_s, is_known = ended_s, True
         return steps
 
 
@@ -162,12 +171,10 @@ def _advice(steps: Mapping[str, float], took_s: float, *, count: int, facts: Sta
 
 
 def _remedy(longest: str, facts: StartFacts) -> str:
-    if longest == STARTED:
-        return "A smaller image, or one that is on the node already, starts sooner."
-    if longest == SCHEDULED:
-        return "A node had to be found: requests that fit a node, or nodes ahead of pods, shorten it."
     if longest != READY:
-        return "This is the system's own work: look for load on this machine or the control plane."
+        return _REMEDIES.get(
+            longest, "This is the system's own work: look for load on this machine or the control plane."
+        )
     if facts.is_preloaded:
         return "The app is preloaded: what it does after its import is left."
     if facts.is_python:

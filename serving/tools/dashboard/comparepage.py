@@ -15,7 +15,7 @@ from serving.core.model.objects import Object, name_of
 from serving.net.aio.clock import wall_s
 from serving.tools.dashboard.board import Board
 from serving.tools.dashboard.keeper import HistoryKeeper
-from serving.tools.dashboard.responses import LIVE_S, UNREAD, json_response_of, range_of
+from serving.tools.dashboard.responses import LIVE_S, RANGE_MAX_S, UNREAD, json_response_of, range_of
 
 _Rows = dict[str, list[float | None]]
 
@@ -42,7 +42,7 @@ class ComparePage:
         from serving.tools.dashboard.compare import chosen_pair, compared  # noqa: PLC0415 - as above
 
         key, now_s = request.query.get("name", ""), wall_s()
-        longest_s = LIVE_S if self._keeper is None else self._keeper.longest_s
+        longest_s = RANGE_MAX_S if self._keeper is None else self._keeper.longest_s
         span_s = range_of(request, now_s, longest_s=longest_s) or (now_s - LIVE_S, now_s)
         namespace, _, name = key.partition("/")
         service, revisions = self._objects(namespace, name)

@@ -23,6 +23,8 @@ HEADERS = {
 }
 LIVE_S = 3600.0
 """What is shown without a range, in seconds."""
+RANGE_MAX_S = 366 * 86_400.0
+"""The longest range of a query, in seconds."""
 
 UNREAD = "the history cannot be read; the dashboard's log says why\n"
 # Two clocks differ a little.

@@ -37,6 +37,7 @@ from serving.tools.dashboard.logs import LogPages
 from serving.tools.dashboard.marks import Mark
 from serving.tools.dashboard.responses import (
     LIVE_S,
+    RANGE_MAX_S,
     UNREAD,
     add_headers,
     encode,
@@ -59,7 +60,6 @@ _PORT_MAX = 65535
 # Events queued for a page; a page that is further behind is disconnected and starts over.
 _WAITING_MAX = 30
 # As history-days.
-_COST_MAX_S = 366 * DAY_S
 
 
 async def _no_cold_requests(_namespace: str) -> list[ColdRequest]:
@@ -237,11 +237,11 @@ class Pages:
 
     async def _history(self, request: web.Request) -> web.StreamResponse:
         revision, now_s = request.query.get("revision", ""), wall_s()
-        longest_s = LIVE_S if self._keeper is None else self._keeper.longest_s
+        longest_s = RANGE_MAX_S if self._keeper is None else self._keeper.longest_s
         span_s = range_of(request, now_s, longest_s=longest_s)
         from_s, to_s = span_s or (now_s - LIVE_S, now_s)
         from_s = max(from_s, self._board.created_s(revision))
-        live = self._board.history.read(revision, from_s=from_s)
+        live = self._board.history.read(revision, from_s=from_s, to_s=to_s)
         marks = self._board.marks.recent(revision, from_s=from_s, to_s=to_s)
         archived = None
         # Without a range only what is older than this process comes from the disk.
@@ -261,7 +261,7 @@ class Pages:
 
     async def _cost(self, request: web.Request) -> web.StreamResponse:
         now_s = wall_s()
-        from_s, to_s = range_of(request, now_s, longest_s=_COST_MAX_S) or (now_s - DAY_S, now_s)
+        from_s, to_s = range_of(request, now_s, longest_s=RANGE_MAX_S) or (now_s - DAY_S, now_s)
         if self._keeper is None:
             used: UsageReport | None = self._board.history.usage(self._board.owners, from_s=from_s, to_s=to_s)
         else:

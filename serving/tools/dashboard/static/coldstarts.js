@@ -2,7 +2,7 @@
 import { clock, make } from "./charts.js";
 
 const PERIOD_MS = 10000, SHOWN_MAX = 10;
-export const STEPS = ["autoscaler decides", "pod is created", "pod is scheduled", "container starts", "app starts", "request is sent"];
+export const STEPS = ["autoscaler decides", "pod is created", "pod is scheduled", "container starts", "app starts", "request is sent", "unknown"];
 const ms = (seconds) => seconds == null ? "–" : seconds < 0.01 ? `${(1000 * seconds).toFixed(1)} ms` : `${(1000 * seconds).toFixed(0)} ms`;
 
 export class ColdStarts {

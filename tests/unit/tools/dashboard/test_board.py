@@ -200,14 +200,14 @@ def test_cold_starts_are_those_of_the_revision_with_what_is_known_of_its_pods() 
     found = made.cold_starts(KEY, requests)
     assert found["revision"] == KEY
     assert [one["took_s"] for one in found["starts"]] == [0.1]
-    assert set(found["starts"][0]["steps"]) == {"autoscaler decides", "request is sent"}
+    assert set(found["starts"][0]["steps"]) == {"autoscaler decides", "unknown"}
     assert "`serving scale hello --min 1`" in found["median"]["advice"]
     assert made.cold_starts("default/hello-00002", requests)["starts"] == []
     assert made.revisions_of("default/hello") == ["default/hello-00002", KEY]
     assert made.revisions_of(KEY) == [KEY]
     assert made.revisions_of("shop/hello") == []
     made.put("revision", KEY, None)
-    assert set(made.cold_starts(KEY, requests)["starts"][0]["steps"]) == {"request is sent"}
+    assert set(made.cold_starts(KEY, requests)["starts"][0]["steps"]) == {"unknown"}
 
 
 def test_rows_and_marks_begin_with_the_revision() -> None:

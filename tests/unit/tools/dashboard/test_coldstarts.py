@@ -9,6 +9,7 @@ from serving.tools.dashboard.coldstarts import (
     SCHEDULED,
     SENT,
     STARTED,
+    UNKNOWN,
     ColdRequest,
     ColdStarts,
     StartFacts,
@@ -79,7 +80,7 @@ def test_a_stamp_with_fractions_is_exacter_than_what_is_seen() -> None:
     stamps: list[str | None] = ["2026-11-24T10:00:00.200000Z", "2026-11-24T10:00:00.300000Z"]
     seen.take_pod(pod(running=[stamps[0], None]), BASE_S + 0.7)
     seen.take_pod(pod(running=stamps, is_ready=True), BASE_S + 0.9)
-    assert steps_of(seen) == [{CREATED: 0.1, STARTED: 0.2, READY: 0.6, SENT: 0.1}]
+    assert steps_of(seen) == [{UNKNOWN: 0.1, STARTED: 0.2, READY: 0.6, SENT: 0.1}]
 
 
 def test_times_of_other_clocks_never_make_a_step_negative_or_longer_than_all() -> None:
@@ -96,8 +97,8 @@ def test_a_pod_that_was_found_or_became_ready_at_another_time_explains_nothing()
     seen = ColdStarts()
     seen.take_pod(pod("old", is_ready=True), BASE_S + 60)
     seen.take_pod(pod("late", is_ready=False), BASE_S)
-    assert steps_of(seen) == [{SENT: 1.0}]
-    assert steps_of(seen, request(60.0)) == [{SENT: 1.0}]
+    assert steps_of(seen) == [{UNKNOWN: 1.0}]
+    assert steps_of(seen, request(60.0)) == [{UNKNOWN: 1.0}]
 
 
 def test_the_last_starts_are_kept_newest_first_and_go_with_their_revision() -> None:
@@ -108,7 +109,7 @@ def test_the_last_starts_are_kept_newest_first_and_go_with_their_revision() -> N
     found = seen.starts(KEY, [request(number) for number in range(25)])
     assert [one["at_s"] for one in found] == [BASE_S + number for number in range(24, 4, -1)]
     seen.forget(KEY)
-    assert steps_of(seen) == [{SENT: 1.0}]
+    assert steps_of(seen) == [{UNKNOWN: 1.0}]
 
 
 def test_the_median_names_the_longest_step() -> None:
@@ -130,6 +131,7 @@ def test_the_median_names_the_longest_step() -> None:
         (STARTED, PLAIN, "A smaller image"),
         (SCHEDULED, PLAIN, "A node had to be found"),
         (DECIDED, PLAIN, "the system's own work"),
+        (UNKNOWN, PLAIN, "did not see these steps"),
     ],
 )
 def test_what_to_do_follows_from_the_longest_step(longest: str, facts: StartFacts, expected: str) -> None:

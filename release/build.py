@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from release import image, oci, signing
+from release import chart, image, oci, signing
 from release.verify import SUMS, digest_of
 from release.version import WrongTag, commit, version
 
@@ -113,7 +113,7 @@ def build_image(target: str, wheel: Path, scratch: Path, dist: Path, number: str
     shutil.copyfile(root / image.SBOM, dist / f"{name}-{number}.image.cdx.json")
     prefix = "org.opencontainers.image"
     described = oci.Image(
-        name=f"{name}:{number.replace('+', '-')}",
+        name=f"localhost/{name}:{number.replace('+', '-')}",
         layers=("opt/serving/lib", f"{packages_of(root)}/serving"),
         config=configuration(target),
         labels={f"{prefix}.version": number, f"{prefix}.revision": commit(), f"{prefix}.licenses": "Apache-2.0"},
@@ -149,12 +149,13 @@ def configuration(target: str) -> dict[str, Any]:
 
 
 def write_manifests(tree: Path, dist: Path, number: str, made_s: int) -> None:
-    """Write ``install.yaml``, and the kustomize base with its components."""
+    """Write ``install.yaml``, the definitions in it, the kustomize base with its components, and the Helm chart."""
     tag = number.replace("+", "-")
     for path in sorted((tree / "config").rglob("*.yaml")):
         text = path.read_text()
         path.write_text(text.replace(f"newTag: {number.partition('.dev')[0]}", f"newTag: {tag}"))
-    images = ["--image", f"serving:{tag}", "--queue-proxy-image", f"serving-queue-proxy:{tag}"]
+    # As the archives name them: no registry has them before a push.
+    images = ["--image", f"localhost/serving:{tag}", "--queue-proxy-image", f"localhost/serving-queue-proxy:{tag}"]
     made = subprocess.run(
         [sys.executable, "-m", "serving", "install", "--dry-run", *images],
         cwd=tree,
@@ -163,10 +164,19 @@ def write_manifests(tree: Path, dist: Path, number: str, made_s: int) -> None:
         check=True,
     )
     (dist / "install.yaml").write_bytes(made.stdout)
+    documents = made.stdout.decode().split("\n---\n")
+    definitions = [text for text in documents if "kind: CustomResourceDefinition\n" in text]
+    (dist / "definitions.yaml").write_text("\n---\n".join(definitions) + "\n")
     names = [name for name in oci.paths_of(tree) if name.partition("/")[0] == "config"]
     (dist / f"serving-{number}-kustomize.tar.gz").write_bytes(
         gzip.compress(oci.tar_of(tree, names, epoch_s=made_s), mtime=0)
     )
+    folder = tree / "chart"
+    for name, text in chart.chart_files(tree / "config", chart.chart_version(number), image_tag=tag).items():
+        (folder / "serving" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "serving" / name).write_text(text)
+    packed = oci.tar_of(folder, [*oci.paths_of(folder)], epoch_s=made_s)
+    (dist / f"serving-{chart.chart_version(number)}.tgz").write_bytes(gzip.compress(packed, mtime=0))
 
 
 def provenance(dist: Path, number: str) -> dict[str, Any]:

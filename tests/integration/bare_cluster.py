@@ -15,8 +15,17 @@ from typing import Any, Self
 
 import yaml
 
+from serving.tools.cli.client.components import component_names
+from serving.tools.cli.client.tree import InstallOptions, objects_of, tree_folder
+from serving.tools.cli.client.tree import path_of as place_of
+
 Object = dict[str, Any]
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+# Version, kind and a path of each.
+_KINDS = {
+    (each["apiVersion"], each["kind"], place_of(each))
+    for each in objects_of(tree_folder(), InstallOptions(components=tuple(component_names(tree_folder()))))
+}
 
 
 class BareCluster(ThreadingHTTPServer):
@@ -71,6 +80,12 @@ class BareCluster(ThreadingHTTPServer):
         self.on_get(path)
         if not self.has_definitions and path.startswith(_CRDS):
             return 404, _status("the server could not find the requested resource", 404)
+        if served := {
+            kind
+            for version, kind, place in _KINDS
+            if path in (f"/api/{version}", f"/apis/{version}") and not self._lacks(place)
+        }:
+            return 200, {"kind": "APIResourceList", "resources": [{"kind": kind} for kind in sorted(served)]}
         found = self.objects.get(path)
         if found is not None:
             if path.startswith(_CRDS):
@@ -83,9 +98,12 @@ class BareCluster(ThreadingHTTPServer):
             return 200, {"kind": "List", "metadata": {}, "items": below}
         return 404, _status(f"{path} not found", 404)
 
+    def _lacks(self, path: str) -> bool:
+        return bool(self.not_served) and self.not_served in path
+
     def apply(self, path: str, one: Object, *, manager: str) -> tuple[int, Object]:
         """Respond to a server-side apply with force."""
-        if self.not_served and self.not_served in path:
+        if self._lacks(path):
             return 404, _status("the server could not find the requested resource", 404)
         owners = self.owners.setdefault(path, {})
         owned_before = owners.get(manager, set())

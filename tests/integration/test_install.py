@@ -10,6 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from serving import __version__
 from serving.core.settings.parse import EXAMPLE_KEY
 from serving.home.store.memory import MemoryCluster
 from serving.tools.cli.client.api import ApiClient
@@ -33,7 +34,9 @@ def cluster() -> Iterator[BareCluster]:
 
 
 def install(cluster: BareCluster, folder: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(main, ["install", "--kubeconfig", str(cluster.kubeconfig(folder)), *arguments])
+    """Install with images of a registry, unless the arguments name one."""
+    named = () if {"--image", "--registry"} & {*arguments} else ("--image", "registry.example/serving:1")
+    return CliRunner().invoke(main, ["install", "--kubeconfig", str(cluster.kubeconfig(folder)), *named, *arguments])
 
 
 def fill(cluster: BareCluster) -> None:
@@ -183,6 +186,53 @@ def test_a_server_without_mutating_policies_gets_the_rest(cluster: BareCluster, 
     assert install(cluster, tmp_path).exit_code != 0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "not_served", "code", "said"),
+    [
+        (["--component", "gateway"], "/gateways", 1, "this server has no Gateway of gateway.networking.k8s.io/v1"),
+        (["--component", "monitoring"], "/podmonitors", 1, "this server has no PodMonitor of monitoring.coreos.com/v1"),
+        (["--component", "placement"], "", 2, "no image is named for placement: --registry PREFIX names all images"),
+        (["--image", "serving:2"], "", 2, "'serving:2' names no registry"),
+        (["--image", ""], "", 2, "no image is named for activator"),
+    ],
+)
+def test_what_an_installation_needs_is_checked_before_the_first_write(
+    cluster: BareCluster, tmp_path: Path, arguments: list[str], not_served: str, code: int, said: str
+) -> None:
+    install(cluster, tmp_path, "--component", "tls")
+    cluster.calls.clear()
+    cluster.not_served = not_served
+    done = install(cluster, tmp_path, *arguments)
+    assert (done.exit_code, cluster.calls) == (code, [])
+    assert said in done.stderr
+    cluster.not_served = ""
+    assert set(results(install(cluster, tmp_path))) == {"unchanged"}, "the next one goes on as if it had not been tried"
+
+
+def test_components_are_recorded_when_everything_is_applied(cluster: BareCluster, tmp_path: Path) -> None:
+    install(cluster, tmp_path)
+    cluster.calls.clear()
+    install(cluster, tmp_path, "--component", "tls")
+    assert cluster.calls[-1] == ("PATCH", "/api/v1/namespaces/knative-serving")
+    assert cluster.calls.count(cluster.calls[-1]) == 1
+
+
+def test_a_registry_names_all_images(cluster: BareCluster, tmp_path: Path) -> None:
+    arguments = ("--component", "placement", "--priority-class", "high", "--registry", "registry.example/x/")
+    assert install(cluster, tmp_path, *arguments).exit_code == 0
+    pods = {
+        path.rpartition("/")[2]: one["spec"]["template"]["spec"]
+        for path, one in cluster.objects.items()
+        if one["kind"] == "Deployment"
+    }
+    assert pods["activator"]["containers"][0]["image"] == f"registry.example/x/serving:{__version__}"
+    assert pods["placement"]["containers"][0]["image"] == f"registry.example/x/serving-placement:{__version__}"
+    assert {pod["containers"][0]["imagePullPolicy"] for pod in pods.values()} == {"IfNotPresent"}
+    assert {pod["priorityClassName"] for pod in pods.values()} == {"high"}
+    path = "/api/v1/namespaces/knative-serving/configmaps/config-deployment"
+    assert data_of(cluster, path) == {"queue-sidecar-image": f"registry.example/x/serving-queue-proxy:{__version__}"}
+
+
 def test_uninstalled_nothing_is_left(cluster: BareCluster, tmp_path: Path) -> None:
     fill(cluster)
     done = install(cluster, tmp_path, "--uninstall")
@@ -290,7 +340,7 @@ def test_services_are_not_deleted_unless_that_is_said(cluster: BareCluster, tmp_
     cluster.calls.clear()
     done = install(cluster, tmp_path, "--uninstall")
     assert (done.exit_code, cluster.calls) == (1, [])
-    assert "there are 1 services" in done.stderr
+    assert "these go with their definitions: service hello; delete them first" in done.stderr
     assert install(cluster, tmp_path, "--uninstall", "--with-services").exit_code == 0
 
 

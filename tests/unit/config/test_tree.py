@@ -107,7 +107,7 @@ def test_an_overlay_with_all_components_builds(tmp_path: Path) -> None:
         "resources": ["../config"],
         "components": [f"../config/components/{name}" for name in COMPONENTS],
         "images": [
-            {"name": name, "newName": f"registry.example/{name}", "newTag": "9"}
+            {"name": f"localhost/{name}", "newName": f"registry.example/{name}", "newTag": "9"}
             for name in ("serving", "serving-placement")
         ],
         # As the docs say: kustomize does not move this reference.
@@ -140,7 +140,7 @@ def by_name(one: dict[str, Any]) -> dict[str, Any]:
         return one
     found = copy.deepcopy(one)
     for lists in (pod_of(found), *pod_of(found)["containers"]):
-        for field in ("env", "volumes", "volumeMounts"):
+        for field in ("env", "ports", "volumes", "volumeMounts"):
             if field in lists:
                 lists[field] = {entry["name"]: entry for entry in lists[field]}
     return found
@@ -151,7 +151,7 @@ def test_install_builds_components_as_kubectl_does(tmp_path: Path) -> None:
     overlay = {
         "resources": ["../config"],
         "components": [f"../config/components/{name}" for name in COMPONENTS],
-        "images": [{"name": "serving", "newTag": __version__}],
+        "images": [{"name": f"localhost/{name}", "newTag": __version__} for name in ("serving", "serving-placement")],
     }
     objects = objects_of(CONFIG, InstallOptions(components=tuple(COMPONENTS)))
     assert objects[0]["metadata"].pop("annotations") == {COMPONENTS_ANNOTATION: ",".join(COMPONENTS)}
@@ -302,7 +302,7 @@ def test_all_are_marked_as_ours() -> None:
 
 def test_the_image_has_the_version_of_the_code() -> None:
     images = {container["image"] for one in WORKLOADS for container in pod_of(one)["containers"]}
-    assert images == {f"serving:{__version__}"}
+    assert images == {f"localhost/serving:{__version__}"}
 
 
 @pytest.mark.parametrize("one", WORKLOADS, ids=lambda one: one["metadata"]["name"])

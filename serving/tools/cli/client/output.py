@@ -122,12 +122,16 @@ def print_aside(text: str) -> None:
 
 
 class Progress:
-    """Shows the progress of a command after its first second. A nested one updates the outermost."""
+    """Shows the progress of a command after its first second. A nested one updates the outermost.
+
+    Without a terminal each text is a line; none with ``terminal_only``, for a command that prints its results as they come.
+    """
 
     _outermost: ClassVar["Progress | None"] = None
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, terminal_only: bool = False) -> None:
         self._text = text
+        self._terminal_only = terminal_only
         self._printed = ""
         self._shown: Status | None = None
         self._lock = threading.Lock()
@@ -186,7 +190,8 @@ class Progress:
             return
         self._printed = self._text
         if not is_lively():
-            click.echo(f"{self._text} ...", err=True)
+            if not self._terminal_only:
+                click.echo(f"{self._text} ...", err=True)
         elif self._shown is None:
             # Many modules, and most commands are done by now.
             from rich.console import Console  # noqa: PLC0415 - as said

@@ -23,6 +23,9 @@ OUR_LABEL = ("app.kubernetes.io/part-of", "serving")
 KNATIVE_CRDS = ("podautoscalers.autoscaling.internal.knative.dev", "ingresses.networking.internal.knative.dev")
 _KNOWN_KEYS = {"apiVersion", "kind", "namespace", "images", "resources"}
 _CRD = "CustomResourceDefinition"
+# No node pulls from a registry of this name.
+_LOCAL = "localhost"
+_DAEMONS, _QUEUE_PROXY, _PLACEMENT = (f"{_LOCAL}/serving{end}" for end in ("", "-queue-proxy", "-placement"))
 # Dependencies first; kinds that are not listed last.
 _ORDER = (
     "Namespace",
@@ -63,6 +66,9 @@ _PLURALS = {
 class InstallOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Changes to the shipped manifests; "" changes nothing."""
 
+    registry: str = ""
+    """Registry and path of all images, such as registry.example/team; their names and tags are the shipped ones."""
+
     image: str = ""
     """Of all daemons, with registry and tag."""
 
@@ -77,6 +83,9 @@ class InstallOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     placement_image: str = ""
     """Of the daemon of the component placement, with registry and tag."""
+
+    priority_class: str = ""
+    """The PriorityClass of all daemons."""
 
     components: tuple[str, ...] = ()
     """Names of folders in ``config/components``."""
@@ -93,11 +102,7 @@ def objects_of(folder: Path, wanted: InstallOptions) -> list[Object]:
         kustomization: Object = yaml.load(file, Loader=YAML_LOADER)  # noqa: S506 - both loaders are safe
     unknown = kustomization.keys() - _KNOWN_KEYS
     assert not unknown, f"kustomization.yaml has {unknown}, which only kubectl understands"
-    images = {
-        image["name"]: wanted.image or f"{image['newName']}:{image['newTag']}" for image in kustomization["images"]
-    }
-    if wanted.placement_image:
-        images["serving-placement"] = wanted.placement_image
+    images = _images(kustomization, wanted)
     namespace = wanted.namespace or kustomization["namespace"]
     base = [
         document
@@ -106,16 +111,41 @@ def objects_of(folder: Path, wanted: InstallOptions) -> list[Object]:
     ]
     whole = with_components(folder, base, wanted.components)
     objects = [_adapted(resource, namespace=namespace, images=images) for resource in whole]
+    for deployment in objects:
+        if wanted.priority_class and deployment["kind"] == "Deployment":
+            deployment["spec"]["template"]["spec"]["priorityClassName"] = wanted.priority_class
     if wanted.components:
         (space,) = (resource for resource in objects if resource["kind"] == "Namespace")
         space["metadata"].setdefault("annotations", {})[COMPONENTS_ANNOTATION] = ",".join(wanted.components)
     entries = {"config-controller": ("domain", wanted.domain)}
-    entries["config-deployment"] = ("queue-sidecar-image", wanted.queue_proxy_image)
+    entries["config-deployment"] = ("queue-sidecar-image", images.get(_QUEUE_PROXY, ""))
     for resource in objects:
         key, value = entries.get(resource["metadata"]["name"], ("", ""))
         if value and resource["kind"] == "ConfigMap":
             resource["data"][key] = value
     return sorted(objects, key=lambda resource: _rank(resource["kind"]))
+
+
+def images_of(objects: Sequence[Object]) -> dict[str, str]:
+    """The images of the daemons by the name of their Deployment."""
+    return {
+        str(resource["metadata"]["name"]): str(container["image"])
+        for resource in objects
+        for container in _containers(resource)
+    }
+
+
+def image_problem(image: str) -> str:
+    """The problem of an image without a registry: nodes would pull it from a public one; "" for one with a registry."""
+    host, _, rest = image.partition("/")
+    if rest and (host == _LOCAL or "." in host or ":" in host):
+        return ""
+    return f"{image!r} names no registry, and nodes would take a public one; expected such as registry.example/{image}"
+
+
+def is_unnamed(image: str) -> bool:
+    """Whether an image is the shipped one, which nodes have only after an import."""
+    return image.startswith(f"{_LOCAL}/")
 
 
 def render(objects: list[Object]) -> str:
@@ -143,6 +173,17 @@ def is_ours(resource: Object) -> bool:
     """Whether this project created an object in a cluster."""
     label, value = OUR_LABEL
     return bool((resource["metadata"].get("labels") or {}).get(label) == value)
+
+
+def _images(kustomization: Object, wanted: InstallOptions) -> dict[str, str]:
+    """The images by their names in the tree, and that of the queue-proxy unless it is the daemons'."""
+    tags = {image["name"]: image["newTag"] for image in kustomization["images"]}
+    images = {name: f"{name}:{tag}" for name, tag in tags.items()}
+    if wanted.registry:
+        tags[_QUEUE_PROXY] = tags[_DAEMONS]
+        images = {name: f"{wanted.registry.rstrip('/')}{name.removeprefix(_LOCAL)}:{tag}" for name, tag in tags.items()}
+    named = {_DAEMONS: wanted.image, _QUEUE_PROXY: wanted.queue_proxy_image, _PLACEMENT: wanted.placement_image}
+    return images | {name: image for name, image in named.items() if image}
 
 
 def _rank(kind: str) -> int:

@@ -21,7 +21,7 @@ def until_available(api: ApiClient, objects: Sequence[Object], *, timeout_s: flo
         return "; ".join(filter(None, states)) or None
 
     def late(state: str) -> str:
-        lines = [f"  {line}" for deployment in deployments for line in _obstacles(api, deployment)]
+        lines = [f"  {line}" for deployment in deployments for line in obstacles(api, deployment)]
         return "\n".join([f"not available after {timeout_s:g} s: {state}", *lines])
 
     until(pending, "waiting for the daemons", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
@@ -82,7 +82,8 @@ def _state_text(state: Object) -> str:
     return f"{reason}: {message}" if message else reason
 
 
-def _obstacles(api: ApiClient, deployment: Object) -> list[str]:
+def obstacles(api: ApiClient, deployment: Object) -> list[str]:
+    """Why pods of a Deployment are not ready, by their names."""
     labels = deployment["spec"]["selector"]["matchLabels"]
     selector = ",".join(f"{key}={value}" for key, value in labels.items())
     path = f"/api/v1/namespaces/{deployment['metadata']['namespace']}/pods"

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from serving.core.model.objects import Object
 from serving.core.model.quantity import parse_duration_s
 from serving.core.settings.parse import EXAMPLE_KEY
 from serving.net.wire.tokens import KEY_MODE_FIELD, KEY_SECRET
-from serving.tools.cli.client.api import ApiCall, ApiClient, fail, fail_usage, message_of
+from serving.tools.cli.client.api import ApiCall, ApiClient, Place, fail, fail_usage, message_of, place_of
 from serving.tools.cli.client.components import component_names
 from serving.tools.cli.client.output import Progress, paint, print_aside
 from serving.tools.cli.client.tree import (
@@ -24,7 +24,10 @@ from serving.tools.cli.client.tree import (
     OPTIONAL_KINDS,
     OUR_LABEL,
     InstallOptions,
+    image_problem,
+    images_of,
     is_ours,
+    is_unnamed,
     kinds_of,
     objects_of,
     path_of,
@@ -32,6 +35,7 @@ from serving.tools.cli.client.tree import (
     tree_folder,
 )
 from serving.tools.cli.system.availability import until_available, until_removed
+from serving.tools.cli.system.pushimages import push_images
 
 _MANAGER = "serving-install"
 # Owns the keys of ConfigMaps that --domain and its like set, and those kept from a version that shipped every key.
@@ -47,6 +51,7 @@ _PERMISSIVE = (
 _NOT_FOUND = 404
 _ESTABLISHED_S = 60.0
 _PAUSE_S = 0.2
+_NAMES_SHOWN_MAX = 10
 _COLORS = {"created": "green", "changed": "yellow", "unchanged": "white", "kept": "yellow", "deleted": "yellow"}
 # This server has no such kind, and the installation does without the object.
 _COLORS["not served"] = "yellow"
@@ -76,17 +81,43 @@ class Installation:
                     " kinds. Nothing was touched; uninstall that first, or take another cluster"
                 )
 
+    def check_kinds(self) -> None:
+        """End the command if the server lacks a kind of the installation."""
+        kinds: dict[str, set[str]] = {}
+        for resource in self._objects:
+            kinds.setdefault(resource["apiVersion"], set()).add(resource["kind"])
+        for version, wanted in sorted(kinds.items()):
+            status, response = self._api.call("GET", f"/apis/{version}" if "/" in version else f"/api/{version}")
+            served = {entry["kind"] for entry in response["resources"]} if status < 400 else set()
+            if status >= 400 and status != _NOT_FOUND:
+                fail(f"{version}: {message_of(response)}")
+            if missing := wanted - served - OPTIONAL_KINDS:
+                fail(
+                    f"this server has no {' and no '.join(sorted(missing))} of {version}. Nothing was changed; install what defines"
+                    " that, or leave out the component that needs it"
+                )
+
     def apply(self, *, is_waited_for: bool = False) -> None:
         """Create or change every object and print the result of each; a refused object ends the command."""
-        with Progress("installing") as progress:
+        # It records the components: last, so that a later installation does not keep those of one that failed.
+        namespace_object = next(resource for resource in self._objects if resource["kind"] == "Namespace")
+        is_new = self._api.call("GET", path_of(namespace_object))[0] == _NOT_FOUND
+        with Progress("installing", terminal_only=True) as progress:
             for resource in self._objects:
                 progress.update(f"applying {_named(resource)}")
+                if resource is namespace_object:
+                    if is_new:
+                        _print_result(resource, self._apply(_without_components(resource)))
+                    continue
                 if resource["kind"] not in {"Namespace", _CRD}:
                     self._wait_for_crds()
                 is_settings = resource["kind"] == _CONFIG_MAP and EXAMPLE_KEY in resource["data"]
                 _print_result(resource, self._apply_settings(resource) if is_settings else self._apply(resource))
             for leftover in self.leftovers():
                 self._remove(leftover)
+            result = self._apply(namespace_object)
+            if not is_new:
+                _print_result(namespace_object, result)
         namespace = _namespace_of(self._objects)
         if is_older_than_inner_tls(self._api, namespace):
             print_aside(_PERMISSIVE)
@@ -95,13 +126,14 @@ class Installation:
 
     def remove(self, *, with_services: bool) -> None:
         """Delete every object in reverse order. Services of users are deleted only ``with_services``."""
-        count = sum(map(self._count, self._crds))
-        if count and not with_services:
+        present = [name for crd in self._crds for name in self._names(crd)]
+        if present and not with_services:
+            more = f" and {len(present) - _NAMES_SHOWN_MAX} more" if len(present) > _NAMES_SHOWN_MAX else ""
             fail(
-                f"there are {count} services, revisions and the like, which go with their definitions: delete them first,"
-                " or say --with-services"
+                f"these go with their definitions: {', '.join(present[:_NAMES_SHOWN_MAX])}{more}; delete them first, or say"
+                " --with-services"
             )
-        with Progress("uninstalling") as progress:
+        with Progress("uninstalling", terminal_only=True) as progress:
             for resource in (*self.leftovers(), *reversed(self._objects)):
                 progress.update(f"deleting {_named(resource)}")
                 self._remove(resource)
@@ -183,12 +215,13 @@ class Installation:
             else:
                 time.sleep(_PAUSE_S)
 
-    def _count(self, crd: Object) -> int:
-        """The number of users' objects of one kind; 0 if the kind is gone."""
+    def _names(self, crd: Object) -> list[str]:
+        """The users' objects of one kind; none if the kind is gone."""
         spec = crd["spec"]
-        version = spec["versions"][0]["name"]
+        version, kind = spec["versions"][0]["name"], spec["names"]["singular"]
         status, response = self._api.call("GET", f"/apis/{spec['group']}/{version}/{spec['names']['plural']}?limit=500")
-        return len(response["items"]) if status < 400 else 0
+        places = (resource["metadata"] for resource in (response["items"] if status < 400 else ()))
+        return [f"{kind} {'/'.join(filter(None, (place.get('namespace'), place['name'])))}" for place in places]
 
 
 def is_older_than_inner_tls(api: ApiClient, namespace: str) -> bool:
@@ -206,6 +239,15 @@ def installed_components(api: ApiClient, namespace: str) -> tuple[str, ...]:
     status, response = api.call("GET", f"/api/v1/namespaces/{namespace}")
     annotations = (response["metadata"].get("annotations") or {}) if status < 400 else {}
     return tuple(filter(None, annotations.get(COMPONENTS_ANNOTATION, "").split(",")))
+
+
+def _without_components(namespace: Object) -> Object:
+    """The namespace without the record of its components."""
+    metadata = namespace["metadata"]
+    annotations = {
+        key: value for key, value in (metadata.get("annotations") or {}).items() if key != COMPONENTS_ANNOTATION
+    }
+    return {**namespace, "metadata": {**metadata, "annotations": annotations}}
 
 
 def _is_left(resource: Object) -> bool:
@@ -266,11 +308,25 @@ def _print_result(resource: Object, result: str) -> None:
     "--uninstall", is_flag=True, help="Take everything off again, components too; refused while there are services."
 )
 @click.option("--with-services", is_flag=True, help="With --uninstall: all services of all namespaces too.")
+@click.option(
+    "--registry",
+    default="",
+    metavar="PREFIX",
+    help="Registry and path of all images, as registry.example/team; the options below override it.",
+)
+@click.option(
+    "--images",
+    "release",
+    metavar="FOLDER",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A folder of a release, whose images are pushed to --registry first.",
+)
 @click.option("--image", default="", metavar="IMAGE", help="Image of all daemons, with registry and tag.")
 @click.option(
     "--queue-proxy-image", default="", metavar="IMAGE", help="Image of the queue-proxy; the daemons' unless it is set."
 )
 @click.option("--placement-image", default="", metavar="IMAGE", help="Image of the component placement.")
+@click.option("--priority-class", default="", metavar="NAME", help="PriorityClass of all daemons.")
 @click.option("--domain", default="", metavar="DOMAIN", help="Domain of public hosts, such as apps.example.org.")
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Where the daemons run; knative-serving.")
 @click.option(
@@ -284,28 +340,19 @@ def install(*, kubeconfig: Path | None, context: str | None, **options: Any) -> 
 
     The command refuses a cluster that runs Knative Serving: both would serve the same kinds.
     """
-    try:
-        timeout_s = parse_duration_s(options["timeout"])
-    except InvalidValue as error:
-        fail_usage(f"--timeout: {error}")
-    named = tuple(dict.fromkeys(options["components"]))
-    if named and options["uninstall"]:
-        fail_usage("--uninstall removes all components; leave out --component")
-    if _NO_COMPONENT in named and len(named) > 1:
-        fail_usage(f"--component {_NO_COMPONENT} goes alone")
+    timeout_s, named = _timeout_s(options["timeout"]), _named_components(options)
     wanted = InstallOptions(
-        image=options["image"],
-        queue_proxy_image=options["queue_proxy_image"],
-        placement_image=options["placement_image"],
-        namespace=options["namespace"],
-        domain=options["domain"],
+        **{name: options[name] for name in InstallOptions.__struct_fields__ if name != "components"},
         components=() if _NO_COMPONENT in named else named,
     )
+    if options["release"] is not None:
+        wanted = _pushed(options["release"], wanted, is_dry=options["dry_run"] or options["uninstall"])
     objects = _wanted_objects(wanted)
+    _check_images(objects)
     if options["dry_run"]:
         click.echo(render(objects), nl=False)
         return
-    api = ApiClient(kubeconfig=kubeconfig or _usual_kubeconfig(), context=context)
+    api = _cluster(kubeconfig, context).api()
     if options["uninstall"]:
         objects = _wanted_objects(msgspec.structs.replace(wanted, components=tuple(component_names(tree_folder()))))
     elif not named:
@@ -317,9 +364,42 @@ def install(*, kubeconfig: Path | None, context: str | None, **options: Any) -> 
         if options["wait"]:
             until_removed(api, objects, timeout_s=timeout_s)
         return
+    _check_images(objects, named={wanted.image, wanted.placement_image})
+    installation.check_kinds()
     installation.apply(is_waited_for=options["wait"])
     if options["wait"]:
         until_available(api, objects, timeout_s=timeout_s)
+
+
+def _timeout_s(text: str) -> float:
+    try:
+        return parse_duration_s(text)
+    except InvalidValue as error:
+        fail_usage(f"--timeout: {error}")
+
+
+def _named_components(options: Mapping[str, Any]) -> tuple[str, ...]:
+    named = tuple(dict.fromkeys(options["components"]))
+    if named and options["uninstall"]:
+        fail_usage("--uninstall removes all components; leave out --component")
+    if _NO_COMPONENT in named and len(named) > 1:
+        fail_usage(f"--component {_NO_COMPONENT} goes alone")
+    return named
+
+
+def _pushed(release: Path, wanted: InstallOptions, *, is_dry: bool) -> InstallOptions:
+    """The options with the images of a release, which are in the registry now."""
+    if not wanted.registry or is_dry:
+        fail_usage(
+            "--images pushes to the registry that --registry names, and goes with neither --dry-run nor --uninstall"
+        )
+    images = push_images(release, wanted.registry)
+    return msgspec.structs.replace(
+        wanted,
+        image=wanted.image or images.get("serving", ""),
+        queue_proxy_image=wanted.queue_proxy_image or images.get("serving-queue-proxy", ""),
+        placement_image=wanted.placement_image or images.get("serving-placement", ""),
+    )
 
 
 def _wanted_objects(wanted: InstallOptions) -> list[Object]:
@@ -327,6 +407,21 @@ def _wanted_objects(wanted: InstallOptions) -> list[Object]:
         return objects_of(tree_folder(), wanted)
     except ServingError as error:
         fail_usage(f"--component: {error}")
+
+
+def _check_images(objects: Sequence[Object], *, named: Collection[str] | None = None) -> None:
+    """End the command for an image without a registry.
+
+    ``named`` are the images that the user names: without a name the shipped ones are refused too.
+    """
+    for name, image in images_of(objects).items():
+        if problem := image_problem(image):
+            fail_usage(f"the image of {name}: {problem}")
+        if named is not None and is_unnamed(image) and image not in named:
+            option = "--placement-image" if name == "placement" else "--image"
+            fail_usage(
+                f"no image is named for {name}: --registry PREFIX names all images by the place of yours, {option} this one"
+            )
 
 
 def _namespace_of(objects: Sequence[Object]) -> str:
@@ -339,9 +434,10 @@ def _with_installed(api: ApiClient, objects: list[Object], wanted: InstallOption
     return _wanted_objects(msgspec.structs.replace(wanted, components=components)) if components else objects
 
 
-def _usual_kubeconfig() -> Path:
-    named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
-    path = Path(named) if named else Path.home() / ".kube" / "config"
-    if not path.exists():
-        fail_usage(f"{path}: no such file; name the cluster's kubeconfig with --kubeconfig")
-    return path
+def _cluster(kubeconfig: Path | None, context: str | None) -> Place:
+    """The place of the options, else kubectl's default kubeconfig."""
+    if kubeconfig is None and not os.environ.get("KUBECONFIG"):
+        kubeconfig = Path.home() / ".kube" / "config"
+        if not kubeconfig.exists():
+            fail_usage(f"{kubeconfig}: no such file; name the cluster's kubeconfig with --kubeconfig")
+    return place_of(None, kubeconfig, context)

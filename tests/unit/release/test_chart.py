@@ -1,0 +1,140 @@
+"""The objects of the Helm chart.
+
+They are those of ``serving install``. Without helm, a few lines here evaluate the templates.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from release.chart import chart_files, chart_version
+from serving.tools.cli.client.components import component_names
+from serving.tools.cli.client.tree import InstallOptions, objects_of, tree_folder
+from tests.unit.config.test_tree import LOADER, by_name, named
+
+CONFIG = tree_folder()
+FILES = chart_files(CONFIG, "0.2.0", image_tag="0.2.0")
+REGISTRY = "registry.example/team"
+_ACTION = re.compile(r"\{\{-? (.*?) \}\}")
+
+
+def camel(name: str) -> str:
+    first, *rest = name.split("-")
+    return first + "".join(map(str.capitalize, rest))
+
+
+def evaluated(text: str, values: dict[str, Any]) -> str:
+    """A template, by the actions that the chart has."""
+    out: list[str] = []
+    # For each open block: whether a branch was taken, and whether this one is.
+    blocks: list[tuple[bool, bool]] = []
+    for line in text.splitlines():
+        action = re.fullmatch(r"\{\{-? (if|else if|else|end|with|fail)(?: (.*?))? \}\}", line.strip())
+        word, condition = (action[1], action[2]) if action else ("", "")
+        if word in {"if", "with"}:
+            holds = word == "if" and all(_held(name, values) for name in (condition or "").split())
+            blocks.append((holds, holds))
+        elif word in {"else", "else if"}:
+            taken, _ = blocks.pop()
+            holds = not taken and (word == "else" or _held(condition or "", values))
+            blocks.append((taken or holds, holds))
+        elif word == "end":
+            blocks.pop()
+        elif all(holds for _, holds in blocks):
+            out.append(_ACTION.sub(lambda found: _written(found[1], values), line))
+    assert not blocks
+    return "".join(f"{line}\n" for line in out)
+
+
+def _held(name: str, values: dict[str, Any]) -> bool:
+    found: Any = {"Values": values}
+    for part in name.removeprefix(".").split("."):
+        found = found[part]
+    return bool(found)
+
+
+def _written(expression: str, values: dict[str, Any]) -> str:
+    if expression.startswith('include "serving.image"'):
+        name = expression.rpartition("(list . ")[2].strip('"()')
+        return f"{REGISTRY}/{name}:0.2.0"
+    plain = {'"{{"': "{{", ".Release.Namespace": "mine"}
+    return plain.get(expression) or str(values[expression.removeprefix(".Values.")])
+
+
+def by_evaluation(values: dict[str, Any], folder: Path) -> Iterator[dict[str, Any]]:
+    del folder
+    chosen = yaml.safe_load(FILES["values.yaml"])
+    chosen |= {**values, "components": {**chosen["components"], **values["components"]}}
+    for name, text in FILES.items():
+        if name.startswith("templates/") and name.endswith(".yaml") and name != "templates/validate.yaml":
+            yield from filter(None, yaml.load_all(evaluated(text, chosen), Loader=LOADER))
+
+
+def by_helm(values: dict[str, Any], folder: Path) -> Iterator[dict[str, Any]]:
+    helm = shutil.which("helm")
+    if helm is None:
+        pytest.skip("helm is not installed")
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "mine.json").write_text(json.dumps(values))
+    command = [helm, "template", "x", str(folder), "-n", "mine", "-f", str(folder / "mine.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    yield from filter(None, yaml.load_all(done.stdout, Loader=LOADER))
+
+
+def normal(one: dict[str, Any]) -> dict[str, Any]:
+    if one["kind"] == "CustomResourceDefinition":
+        assert one["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}, "users' objects stay"
+    return by_name(one)
+
+
+@pytest.mark.parametrize("render", [by_evaluation, by_helm])
+@pytest.mark.parametrize(
+    ("components", "others"),
+    [
+        ((), {}),
+        (("tls", "gateway"), {"domain": "apps.example.org"}),
+        (("placement", "placement-binder"), {"priorityClassName": "high"}),
+        (tuple(component_names(CONFIG)), {"domain": "apps.example.org", "priorityClassName": "high"}),
+    ],
+)
+def test_the_chart_gives_what_install_applies(
+    tmp_path: Path,
+    components: tuple[str, ...],
+    others: dict[str, str],
+    render: Callable[[dict[str, Any], Path], Iterator[dict[str, Any]]],
+) -> None:
+    values = {"registry": REGISTRY, "components": {camel(name): True for name in components}, **others}
+    wanted = InstallOptions(
+        registry=REGISTRY,
+        namespace="mine",
+        components=components,
+        domain=others.get("domain", ""),
+        priority_class=others.get("priorityClassName", ""),
+    )
+    expected = {named(one): by_name(one) for one in objects_of(CONFIG, wanted) if one["kind"] != "Namespace"}
+    found = {named(one): normal(one) for one in render(values, tmp_path)}
+    assert found.keys() == expected.keys()
+    for key, one in expected.items():
+        assert found[key] == one, key
+
+
+def test_a_component_without_the_one_that_it_needs_fails() -> None:
+    assert (
+        "if and .Values.components.placementBinder (not .Values.components.placement)"
+        in FILES["templates/validate.yaml"]
+    )
+
+
+def test_a_version_between_releases_is_one_that_helm_takes() -> None:
+    assert chart_version("0.2.0.dev531+gecfa0493") == "0.2.0-dev.531+gecfa0493"
+    assert chart_version("0.2.0") == "0.2.0"

@@ -94,10 +94,10 @@ SECTIONS: dict[str, Section] = {
         "version": ("serving.tools.cli.system.status:version", "Print the client and server version information."),
         "dashboard": (
             "serving.tools.cli.system.dashboard:dashboard",
-            "Print the URL of the dashboard, or serve one for a cluster.",
+            "Print the link of the dashboard; on a cluster, forward its port.",
         ),
         "top": ("serving.tools.cli.system.top:top", "Display resource usage of revisions and nodes."),
-        "doctor": ("serving.tools.cli.system.doctor:doctor", "Check the machine and the running system."),
+        "doctor": ("serving.tools.cli.system.doctor:doctor", "Check the machine or the cluster, and the system on it."),
         "completion": ("serving.tools.cli.client.completion:completion", "Output shell completion code."),
         "install": (
             "serving.tools.cli.system.install:install",
@@ -106,7 +106,7 @@ SECTIONS: dict[str, Section] = {
         "kubeconfig": ("serving.tools.cli.services.access:kubeconfig", "Print a kubeconfig, also for a user's token."),
         "backup": (
             "serving.tools.cli.system.backup:backup",
-            "Save services, settings and secrets of this machine to a file.",
+            "Save services, settings and secrets to a file.",
         ),
         "restore": ("serving.tools.cli.system.backup:restore", "Restore a backup into an empty state folder."),
         "bundle": (

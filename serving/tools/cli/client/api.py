@@ -22,7 +22,7 @@ import msgspec
 from serving.core.model.errors import ServingError, SettingsError, Unavailable
 from serving.core.model.launch import USAGE_EXIT
 from serving.home.state import default_state_path
-from serving.tools.cli.client.connection import ApiRequest, ApiResponse, Opening, connect
+from serving.tools.cli.client.connection import ApiRequest, ApiResponse, Opening, chosen_kubeconfig, connect
 from serving.tools.cli.client.output import Progress, print_aside
 
 _T = TypeVar("_T")
@@ -33,6 +33,7 @@ _MERGE = "application/merge-patch+json"
 # The controller may write between the read and the write.
 _TRIES_MAX = 10
 _CONFLICT = 409
+_PLACE_NAMES = ("state_path", "kubeconfig", "context")
 
 state_option = click.option(
     "--state",
@@ -65,34 +66,64 @@ class ApiCall(msgspec.Struct, frozen=True, kw_only=True):
     accept: str = "application/json"
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a command works: at the state folder of a ``serving up``, or at a cluster, whose ``state_path`` is None."""
+
+    state_path: Path | None
+    kubeconfig: str
+    context: str | None = None
+
+    def api(self, namespace: str | None = None) -> "ApiClient":
+        """Its API. Ends the command if there is none."""
+        return ApiClient(self, namespace=namespace)
+
+
+def place_of(state_path: Path | None = None, kubeconfig: Path | None = None, context: str | None = None) -> Place:
+    """The place that the options name: the kubeconfig, else the state folder, else KUBECONFIG, else the default state folder.
+
+    Ends the command for a kubeconfig that cannot be read.
+    """
+    named = str(kubeconfig or "")
+    if not named and state_path is None and os.environ.get("KUBECONFIG"):
+        try:
+            named, context = chosen_kubeconfig(os.environ["KUBECONFIG"], context)
+        except SettingsError as error:
+            fail_usage(str(error))
+    if not named:
+        state = state_path or default_state_path()
+        return Place(state_path=state, kubeconfig=str(state / "kubeconfig"), context=context)
+    folder = Path(named).parent
+    state_path = folder if os.pathsep not in named and (folder / "ports.json").exists() else None
+    return Place(state_path=state_path, kubeconfig=named, context=context)
+
+
 class ApiClient:
-    """Calls to one API. The first call connects."""
+    """Calls to one API. The first call connects. ``place`` is where, or the state folder of a ``serving up``."""
 
     def __init__(
         self,
-        state_path: Path | None = None,
+        place: Place | Path | None = None,
         *,
         kubeconfig: Path | None = None,
         context: str | None = None,
         namespace: str | None = None,
     ) -> None:
+        if not isinstance(place, Place):
+            place = place_of(place, kubeconfig, context)
+        self.place = place
         # Set for the API of `serving up`, None for any other.
-        self.state_path: Path | None = None
-        if kubeconfig is None and state_path is None and os.environ.get("KUBECONFIG"):
-            kubeconfig = Path(os.environ["KUBECONFIG"].split(os.pathsep)[0])
-        if kubeconfig is None:
-            self.state_path = state_path or default_state_path()
-            kubeconfig = self.state_path / "kubeconfig"
-            if not kubeconfig.exists():
-                fail(f"{kubeconfig}: there is none; start the system with `serving up`")
-        elif (kubeconfig.parent / "ports.json").exists():
-            self.state_path = kubeconfig.parent
-        self._kubeconfig = kubeconfig
+        self.state_path = place.state_path
+        if self.state_path is not None and not Path(place.kubeconfig).exists():
+            fail(
+                f"{place.kubeconfig}: there is none; start the system with `serving up`, or name a cluster's kubeconfig by"
+                " --kubeconfig or $KUBECONFIG"
+            )
         try:
-            self._connection = connect(kubeconfig, context)
+            self._connection = connect(place.kubeconfig, place.context)
         except SettingsError as error:
             fail_usage(str(error))
         self.namespace = namespace or self._connection.namespace
+        self.server = self._connection.server
 
     def within(self, namespace: str) -> "ApiClient":
         """The same API, looking at another namespace."""
@@ -155,7 +186,7 @@ class ApiClient:
         """The message for an unresponsive server."""
         text = f"the API at {self._connection.server} does not answer: {error}"
         if self.state_path is None:
-            return f"{text}; {self._kubeconfig} names it"
+            return f"{text}; {self.place.kubeconfig} names it"
         return f"{text}; is `serving up` running? Its state folder is {self.state_path}"
 
     def _send(self, call: ApiCall, *, timeout_s: float | None) -> ApiResponse:
@@ -193,9 +224,25 @@ def late_api_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def wrapped(**options: Any) -> None:  # noqa: ANN401 - as above
-        places = {name: options.pop(name) for name in ("state_path", "kubeconfig", "context", "namespace")}
-        command(api=functools.partial(ApiClient, **places), **options)
+        namespace = options.pop("namespace")
+        names = {name: options.pop(name) for name in _PLACE_NAMES}
+        command(api=lambda: place_of(**names).api(namespace), **options)
 
+    named = click.option("-n", "--namespace", metavar="NAME", help="Namespace; the kubeconfig's, or default.")
+    return named(_with_place(wrapped))
+
+
+def place_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that select a system, running or not; the command receives it as ``place``."""
+
+    @functools.wraps(command)
+    def wrapped(**options: Any) -> None:  # noqa: ANN401 - as above
+        command(place=place_of(**{name: options.pop(name) for name in _PLACE_NAMES}), **options)
+
+    return _with_place(wrapped)
+
+
+def _with_place(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--context", help="Context in the kubeconfig.", metavar="NAME"),
         click.option(
@@ -204,10 +251,9 @@ def late_api_options(command: Callable[..., None]) -> Callable[..., None]:
             help="Another API's kubeconfig; $KUBECONFIG if neither this nor --state is given.",
         ),
         state_option,
-        click.option("-n", "--namespace", metavar="NAME", help="Namespace; the kubeconfig's, or default."),
     ):
-        wrapped = option(wrapped)
-    return wrapped
+        command = option(command)
+    return command
 
 
 def until_written(write: Callable[[], tuple[int, Any]]) -> tuple[int, Any]:

@@ -5,14 +5,12 @@ Names come from the server at the moment of the key press; one that does not ans
 
 import contextlib
 import json
-import os
-from pathlib import Path
 
 import click
 
 from serving.core.model.errors import ServingError
-from serving.home.state import default_state_path
 from serving.net.cluster.kinds import REVISION, SERVING_SERVICE, Kind
+from serving.tools.cli.client.api import place_of
 from serving.tools.cli.client.connection import ApiRequest, connect
 from serving.tools.cli.client.resources import kind_named, known_words, path_of
 
@@ -64,14 +62,10 @@ def complete_object(context: click.Context, _: click.Parameter, incomplete: str)
 
 
 def _names(context: click.Context, kind: Kind, incomplete: str, *, suffix: str = "") -> list[str]:
-    with contextlib.suppress(ServingError, OSError, ValueError, LookupError):
+    with contextlib.suppress(ServingError, OSError, ValueError, LookupError, SystemExit):
         params = context.params
-        state, named = params.get("state_path"), params.get("kubeconfig") or os.environ.get("KUBECONFIG", "")
-        if params.get("kubeconfig") or (named and not state):
-            path = Path(named)
-        else:
-            path = (state or default_state_path()) / "kubeconfig"
-        connection = connect(path, params.get("context"))
+        place = place_of(*(params.get(name) for name in ("state_path", "kubeconfig", "context")))
+        connection = connect(place.kubeconfig, place.context)
         where = path_of(kind, params.get("namespace") or connection.namespace)
         headers = {"Accept": "application/json"}
         response = connection.send(ApiRequest(method="GET", path=where, headers=headers, timeout_s=_TIMEOUT_S))

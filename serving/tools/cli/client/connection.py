@@ -6,6 +6,7 @@ That package is imported on demand, which takes half a second.
 import contextlib
 import http.client
 import json
+import os
 import socket
 import ssl
 import urllib.parse
@@ -24,6 +25,7 @@ Opening = Callable[[str, Mapping[str, str], ssl.SSLContext | None], _T]
 """Opens a websocket: its URL, the credentials and what TLS needs."""
 
 _PIECE_BYTES = 65536
+_CURRENT = "current-context"
 _KUBECONFIG_EXPECTED = "a kubeconfig, as `serving up` or a cluster's tool writes it"
 
 
@@ -37,8 +39,42 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
 
 
-def connect(path: Path, context: str | None = None) -> "ApiConnection":
-    """A connection for a kubeconfig, not opened yet. Raises ``SettingsError``."""
+def chosen_kubeconfig(named: str, context: str | None) -> tuple[str, str | None]:
+    """The kubeconfig to read, and its context, of files that KUBECONFIG names, as kubectl merges them.
+
+    Files that are not there are left out, and the first that has something wins. The context of a ``serving up`` needs its own
+    file only. Raises ``SettingsError``.
+    """
+    paths = [Path(name).expanduser() for name in named.split(os.pathsep) if name]
+    files = [path for path in paths if path.exists()] or paths[:1]
+    if len(files) < 2:
+        return str(files[0]) if files else named, context
+    # Half a second, which one file does not need.
+    import yaml  # noqa: PLC0415 - as said
+
+    contents: list[tuple[Path, dict[str, Any]]] = []
+    for path in files:
+        try:
+            content = yaml.safe_load(read_input_text(path)) or {}
+        except (OSError, yaml.YAMLError) as error:
+            what = f"not readable: {str(error).splitlines()[0]}"
+            raise SettingsError([Problem(where=str(path), what=what, expected=_KUBECONFIG_EXPECTED)]) from error
+        if isinstance(content, dict) and content:
+            contents.append((path, content))
+    chosen = context or next((str(content[_CURRENT]) for _, content in contents if content.get(_CURRENT)), None)
+    for path, content in contents:
+        if any(entry.get("name") == chosen for entry in content.get("contexts") or ()):
+            if local_server(read_input_text(path)) is not None:
+                return str(path), chosen
+            break
+    return os.pathsep.join(str(path) for path, _ in contents), chosen
+
+
+def connect(kubeconfig: str, context: str | None = None) -> "ApiConnection":
+    """A connection for a kubeconfig, or several as ``chosen_kubeconfig`` names them, not opened yet. Raises ``SettingsError``."""
+    if os.pathsep in kubeconfig:
+        return ForeignConnection(kubeconfig, context)
+    path = Path(kubeconfig)
     try:
         text = read_input_text(path)
     except OSError as error:
@@ -53,7 +89,7 @@ def connect(path: Path, context: str | None = None) -> "ApiConnection":
         if context not in names:
             expected = f"one of {', '.join(names)}"
             raise SettingsError([Problem(where=str(path), what=f"there is no context {context}", expected=expected)])
-    return ForeignConnection(path, context)
+    return ForeignConnection(kubeconfig, context)
 
 
 class LocalConnection:
@@ -126,7 +162,7 @@ class LocalResponse:
 class ForeignConnection:
     """Any Kubernetes API, by the connections of the ``kubernetes`` package."""
 
-    def __init__(self, path: Path, context: str | None) -> None:
+    def __init__(self, path: str, context: str | None) -> None:
         # Half a second, and our own API does not need it.
         import yaml  # noqa: PLC0415 - as said
 
@@ -135,7 +171,7 @@ class ForeignConnection:
             from kubernetes.config.config_exception import ConfigException  # noqa: PLC0415 - as above
         except ImportError as error:
             problem = Problem(
-                where=str(path),
+                where=path,
                 what="a kubeconfig of a cluster, which the package kubernetes reads",
                 expected=CLUSTER_EXTRA,
             )
@@ -143,17 +179,17 @@ class ForeignConnection:
 
         expected = "one of its contexts, whole: server, certificates and user"
         try:
-            contexts, current = config.list_kube_config_contexts(str(path))  # type: ignore[no-untyped-call]
+            contexts, current = config.list_kube_config_contexts(path)  # type: ignore[no-untyped-call]
             chosen = next((entry for entry in contexts if entry["name"] == context), current) if context else current
             if context and chosen["name"] != context:
                 expected = f"one of {', '.join(entry['name'] for entry in contexts)}"
                 raise ConfigException(f"there is no context {context}")  # noqa: TRY301 - handled like its own
-            self._client = config.new_client_from_config(str(path), context=context)  # type: ignore[no-untyped-call]
+            self._client = config.new_client_from_config(path, context=context)  # type: ignore[no-untyped-call]
         except (ConfigException, yaml.YAMLError, LookupError, TypeError, AttributeError, OSError, ValueError) as error:
             # For any other file the package's message is about its own variables.
             is_other = isinstance(error, TypeError | AttributeError | LookupError)
             what = "not a kubeconfig" if is_other or not str(error) else str(error).splitlines()[0]
-            raise SettingsError([Problem(where=str(path), what=what, expected=expected)]) from error
+            raise SettingsError([Problem(where=path, what=what, expected=expected)]) from error
         self.namespace: str = (chosen.get("context") or {}).get("namespace") or "default"
         self.server = str(self._client.configuration.host)
 

@@ -1,7 +1,7 @@
 """``serving why``: each change of a service's or revision's scale in one sentence with its numbers, and moves of its traffic.
 
 What is wrong now comes first. Recent decisions come from the autoscaler; those that it has dropped, or lost in a restart, from
-the decision log in the state folder. If a cluster's autoscaler cannot be reached, the command uses Events.
+the decision log in the state folder. Where a cluster's autoscaler cannot be reached, the command uses Events.
 """
 
 import contextlib
@@ -33,6 +33,7 @@ from serving.net.cluster.kinds import CONFIGURATION, EVENT, POD, REVISION, SERVI
 from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.objects import created_s, items_of
 from serving.tools.cli.client.output import clock_text, print_aside, printable
+from serving.tools.cli.client.reach import Reach
 from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.client.stats import Stats, autoscaler_option
 from serving.tools.cli.decisions.whycold import print_cold_starts
@@ -51,7 +52,6 @@ _REASONS = {
 
 _REVISIONS = "/apis/serving.knative.dev/v1/namespaces/{namespace}/revisions"
 _NOT_FOUND = 404
-_FORWARD = "kubectl port-forward -n knative-serving deployment/autoscaler 6081, and --autoscaler http://127.0.0.1:6081"
 # The names that a service gives to its unnamed revisions.
 _NUMBER = r"\d{5,}"
 # The countdown of a sentence. Decisions that differ in nothing else are one line.
@@ -107,9 +107,7 @@ def _change_of(event: Object) -> ScaleEvent | None:
 @click.option("-f", "--follow", is_flag=True, help="Follow new decisions.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--cold", is_flag=True, help="Show the last cold starts by their steps instead.")
-@click.option(
-    "--dashboard", metavar="URL", help="The link of a dashboard, for --cold; by default from the state folder."
-)
+@click.option("--dashboard", metavar="URL", help="The link of a dashboard, for --cold; found by itself otherwise.")
 @autoscaler_option
 @api_options
 def why(
@@ -132,10 +130,13 @@ def why(
     ours = _Ours(api, name)
     # What is older is about a service or revision of the same name that was deleted.
     since_s = max(since_s, ours.created_s)
-    if api.state_path is None and autoscaler is None:
-        _print_from_events(api, ours, since_s=since_s, follow=follow, output=output)
+    try:
+        stats = Stats(autoscaler, api)
+    except ServingError as error:
+        if api.state_path is not None or autoscaler is not None:
+            raise
+        _print_from_events(api, ours, why_not=str(error), since_s=since_s, follow=follow, output=output)
         return
-    stats = Stats(autoscaler, api)
     asked_s = time.time()
     decisions = [_read(body) for body in stats.decisions(namespace=api.namespace)]
     decisions = [
@@ -147,8 +148,8 @@ def why(
         decisions += _logged(api.state_path, ours, forgotten(decision.line for decision in decisions), since_s=since_s)
     decisions.sort(key=lambda decision: decision.line.entry.since_wall_s)
     causes = unready_lines(api, name)
-    if api.state_path is not None:
-        causes += ejected_lines(api.state_path, api.namespace, ours.__contains__)
+    with contextlib.suppress(ServingError):
+        causes += ejected_lines(Reach(api), api.namespace, ours.__contains__)
     recent = [decision for decision in decisions if decision.line.entry.at_wall_s >= since_s]
     now = [*(_saved(stats, api.namespace, ours) if decisions else ()), *pod_scaler_lines(api, ours.__contains__)]
     now += dormant_lines(items_of(api, POD), ours.__contains__)
@@ -315,11 +316,11 @@ class _Ours:
         return (response["metadata"].get("labels") or {}).get(SERVICE_LABEL) == self.name
 
 
-def _print_from_events(api: ApiClient, ours: _Ours, *, since_s: float, follow: bool, output: str) -> None:
-    """Print the changes found in Events, and how to get every decision."""
+def _print_from_events(api: ApiClient, ours: _Ours, *, why_not: str, since_s: float, follow: bool, output: str) -> None:
+    """Print the changes found in Events, and why there are not all decisions."""
     if output != "text":
-        fail_usage(f"-o {output} prints whole records, which only an autoscaler has; {_FORWARD}")
-    print_aside(f"from Events, which are rate-limited; for every decision: {_FORWARD}")
+        fail_usage(f"-o {output} prints whole records, which only an autoscaler has: {why_not}")
+    print_aside(f"from Events, which are rate-limited: {why_not}")
     if follow:
         try:
             for coming_change in coming_changes(api, ours.__contains__, since_s=since_s):

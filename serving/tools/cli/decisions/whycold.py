@@ -1,27 +1,24 @@
 """``serving why NAME --cold``: the last cold starts of a service as bars, by step, from the dashboard."""
 
 import json
-import urllib.error
-import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
 
-from serving.tools.cli.client.api import ApiClient, fail
+from serving.tools.cli.client.api import ApiClient
 from serving.tools.cli.client.output import clock_text
-from serving.tools.cli.client.stats import dashboard_link, read_page
+from serving.tools.cli.client.stats import DashboardPages
 
-_TIMEOUT_S = 30.0
 _BAR_WIDTH = 40
 _SHOWN_MAX = 5
 
 
 def print_cold_starts(api: ApiClient, name: str, *, dashboard: str | None, output: str) -> None:
     """Print the cold starts of the service or revision NAME. Ends the command where there is no dashboard or no such name."""
-    if dashboard is None and api.state_path is None:
-        fail("--cold reads a dashboard: forward its port, and give its link with --dashboard")
-    revisions = _read(dashboard or dashboard_link(api.state_path), f"{api.namespace}/{name}")
+    revisions: list[dict[str, Any]] = DashboardPages(api, dashboard).read(
+        "coldstarts", {"name": f"{api.namespace}/{name}"}
+    )
     if output == "json":
         click.echo(json.dumps(revisions, indent=2))
         return
@@ -60,17 +57,3 @@ def _bars(steps: Mapping[str, float], total_s: float) -> Iterator[str]:
 
 def _ms(took_s: float) -> str:
     return f"{1000 * took_s:.0f} ms" if took_s >= 0.01 else f"{1000 * took_s:.1f} ms"
-
-
-def _read(link: str, name: str) -> list[dict[str, Any]]:
-    page = urllib.parse.urlsplit(link)
-    token = urllib.parse.parse_qs(page.query).get("token", [""])[0]
-    url = f"{page.scheme}://{page.netloc}{page.path.rstrip('/')}/coldstarts?{urllib.parse.urlencode({'name': name})}"
-    try:
-        revisions: list[dict[str, Any]] = json.loads(read_page(url, token, timeout_s=_TIMEOUT_S))
-    except urllib.error.HTTPError as error:
-        text = error.read().decode(errors="replace").strip()
-        fail(f"the dashboard at {page.netloc} answers {error.code}: {text}")
-    except (OSError, ValueError) as error:
-        fail(f"the dashboard does not answer at {page.scheme}://{page.netloc}: {error}; is `serving up` running?")
-    return revisions

@@ -3,7 +3,6 @@
 import contextlib
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import msgspec
 
@@ -15,8 +14,9 @@ from serving.net.cluster.kinds import HORIZONTAL_POD_AUTOSCALER, REVISION, SERVI
 from serving.tools.cli.client.api import ApiClient
 from serving.tools.cli.client.objects import condition, last_lines, revisions_of
 from serving.tools.cli.client.output import clock_text
+from serving.tools.cli.client.reach import Reach
 from serving.tools.cli.client.resources import path_of
-from serving.tools.cli.client.stats import activator_pages, read_page, state_token
+from serving.tools.cli.client.stats import read_page
 
 _LOG_LINES = 5
 _TIMEOUT_S = 5.0
@@ -84,19 +84,19 @@ def _lines(api: ApiClient, revision: Object) -> Iterator[str]:
         yield from (f"  {line}" for line in log)
 
 
-def ejected_lines(state_path: Path, namespace: str, is_ours: Callable[[str], bool]) -> list[str]:
+def ejected_lines(reach: Reach, namespace: str, is_ours: Callable[[str], bool]) -> list[str]:
     """A line for each pod of these revisions that an activator has ejected or is trying again."""
     return [
         _line(activator, report)
-        for activator, reports in _reports(state_path, namespace)
+        for activator, reports in _reports(reach, namespace)
         for report in reports
         if is_ours(report.revision)
     ]
 
 
-def _reports(state_path: Path, namespace: str) -> Iterator[tuple[str, list[EjectionReport]]]:
-    token = state_token(state_path)
-    for name, url in activator_pages(state_path).items():
+def _reports(reach: Reach, namespace: str) -> Iterator[tuple[str, list[EjectionReport]]]:
+    token = reach.token()
+    for name, url in reach.activator_pages().items():
         try:
             body = read_page(f"{url}/ejections/{namespace}", token, timeout_s=_TIMEOUT_S)
             reports = msgspec.json.decode(body, type=list[EjectionReport])

@@ -11,7 +11,7 @@ from serving.tools.cli.client.api import ApiClient, api_options, fail_usage
 from serving.tools.cli.client.completion import complete_revision, complete_service
 from serving.tools.cli.client.objects import revisions_of, service_of
 from serving.tools.cli.client.output import aligned
-from serving.tools.cli.client.stats import dashboard_link, dashboard_page
+from serving.tools.cli.client.stats import DashboardPages
 from serving.tools.cli.services.stats import history_options, range_of
 from serving.tools.cli.services.traffic import revision_named
 from serving.tools.dashboard.compare import ComparedRevision, RevisionComparison
@@ -39,8 +39,7 @@ def compare(  # noqa: PLR0913 - a range, and what to compare
     except ServingError as error:
         fail_usage(str(error))
     query = [("name", f"{api.namespace}/{name}"), *(("revision", f"{api.namespace}/{revision}") for revision in pair)]
-    link = url or dashboard_link(api.state_path)
-    comparison = dashboard_page(link, "compare", [*query, *range_of(begin, end).items()])
+    comparison = DashboardPages(api, url).read("compare", [*query, *range_of(begin, end).items()])
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(comparison), indent=2).decode())
         return

@@ -8,13 +8,11 @@ import msgspec
 from serving.tools.cli.client.api import ApiClient, api_options
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.output import aligned, print_aside
-from serving.tools.cli.client.stats import dashboard_link, dashboard_page
-from serving.tools.cli.services.stats import fail_unless_service, history_options, range_of
+from serving.tools.cli.client.stats import DashboardPages
+from serving.tools.cli.services.stats import KNOWN_RATIO_MIN, fail_unless_service, history_options, range_of
 from serving.tools.dashboard.cost import ServiceCost
 
 _HOUR_S = 3600.0
-# Less of a range, whose ends are cut to whole steps, is said.
-_KNOWN_MIN = 0.98
 
 
 @click.command()
@@ -24,7 +22,7 @@ _KNOWN_MIN = 0.98
 def cost(*, api: ApiClient, name: str | None, begin: str, end: str, output: str, url: str | None) -> None:
     """Show pod-hours and GiB-hours of the service NAME, or of all services in the namespace."""
     span = range_of(begin, end)
-    page = dashboard_page(url or dashboard_link(api.state_path), "cost", span)
+    page = DashboardPages(api, url).read("cost", span)
     services = msgspec.convert(page["services"], list[ServiceCost])
     costs = [service for service in services if service.namespace == api.namespace and name in {None, service.service}]
     if output == "json":
@@ -39,7 +37,7 @@ def cost(*, api: ApiClient, name: str | None, begin: str, end: str, output: str,
         print_aside(f"the dashboard has no history of {what} in {api.namespace} from {begin} to {end}")
         if name is not None:
             fail_unless_service(api, name)
-    elif known_hours < hours * _KNOWN_MIN:
+    elif known_hours < hours * KNOWN_RATIO_MIN:
         print_aside(
             f"the dashboard has history of {known_hours:.3g} of these {hours:.3g} hours; the rest is not counted"
         )

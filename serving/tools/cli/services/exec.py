@@ -18,11 +18,9 @@ from collections.abc import Awaitable, Coroutine, Iterator, Mapping
 from typing import Any, BinaryIO, Self, TypeVar
 
 import click
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
-from websockets.typing import Subprotocol
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 
-from serving.core.model.errors import ServingError, Unavailable
 from serving.core.model.objects import Object, is_true, name_of, namespace_of, nested
 from serving.home.apiserver.channels import CLOSE, PROTOCOLS, RESIZE, STATUS, STDERR, STDIN, STDOUT
 from serving.net.cluster.kinds import POD
@@ -30,6 +28,7 @@ from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import app_container, service_of
 from serving.tools.cli.client.resources import path_of
+from serving.tools.cli.client.websocket import UNOPENED, WebsocketPlace, refusal
 from serving.tools.cli.services.logs import pods_of, short_name
 
 _PIECE_BYTES = 65536
@@ -95,27 +94,11 @@ class Channels:
 
 
 def open_channels(url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> Channels:
-    """Open a websocket. Raises ``OSError``, ``Unavailable``, and ``ServingError`` with the API's reason if it refuses."""
-    opening = connect(
-        url.replace("http", "ws", 1),
-        ssl=tls,
-        subprotocols=[Subprotocol(protocol) for protocol in PROTOCOLS],
-        additional_headers=headers,
-        proxy=None,
-        compression=None,
-        max_size=None,
-        # The server answers no ping while the command does not read its input.
-        ping_timeout=None,
-    )
+    """Open a websocket. Raises ``Unavailable``, and ``ServingError`` with the API's reason if it refuses."""
     try:
-        return Channels(opening)
-    except InvalidStatus as error:
-        text = (error.response.body or b"").decode("utf-8", "replace").strip()
-        with contextlib.suppress(ValueError, LookupError, TypeError):
-            text = str(json.loads(text)["message"])
-        raise ServingError(text or f"status {error.response.status_code}") from error
-    except InvalidHandshake as error:
-        raise Unavailable(str(error)) from error
+        return Channels(WebsocketPlace(url, headers, tls).open(PROTOCOLS))
+    except UNOPENED as error:
+        raise refusal(error) from error
 
 
 @click.command("exec")

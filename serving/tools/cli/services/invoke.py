@@ -5,6 +5,7 @@ import http.client
 import json
 import sys
 import time
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from typing import Any
 import click
 import msgspec
 
+from serving.core.model.errors import ServingError
 from serving.core.model.objects import Object
 from serving.net.aio.inputfile import open_input
 from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import condition, service_of
-from serving.tools.cli.client.output import Progress, paint
+from serving.tools.cli.client.output import Progress, paint, print_aside
+from serving.tools.cli.client.reach import INNER, PUBLIC, Reach
 from serving.tools.cli.services.token import token_of
 from serving.tools.cli.services.url import ServiceAddress, address_of
 
@@ -25,6 +28,7 @@ _REVISION = "X-Serving-Revision"
 _COLD_START = "X-Serving-Cold-Start"
 _TIMEOUT_S = 300.0
 _PIECE_BYTES = 65536
+_CLUSTER_LOCAL = (".svc.cluster.local", ".svc")
 
 
 class ResponseStart(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +67,7 @@ def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, 
     """
     body = _body(options["data"])
     service = service_of(api, name)
-    address = address_of(api, service, tag=options["tag"])
+    address = _reached(api, address_of(api, service, tag=options["tag"]))
     method = options["method"] or ("GET" if body is None else "POST")
     headers = {"Host": address.url.partition("//")[2], **_access(api, service), **_headers(options["headers"])}
     if body is not None and not any(key.lower() == "content-type" for key in headers):
@@ -86,6 +90,21 @@ def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, 
             reason = ready.get("message") or ready.get("reason") or "its controller has not reported on it yet"
             click.echo(f"{name} is not ready: {reason}; `serving describe {name}` shows why", err=True)
         sys.exit(1)
+
+
+def _reached(api: ApiClient, address: ServiceAddress) -> ServiceAddress:
+    """Where to connect to: on a cluster to an activator's forwarded port, or where that cannot be, to the host."""
+    if api.state_path is not None:
+        return address
+    # The names of a cluster mean something only inside.
+    component = INNER if address.host.endswith(_CLUSTER_LOCAL) else PUBLIC
+    try:
+        url = urllib.parse.urlsplit(Reach(api).url(component))
+    except ServingError as error:
+        if address.connect_host == address.host:
+            print_aside(f"asking {address.host}:{address.connect_port} itself: {error}")
+        return address
+    return msgspec.structs.replace(address, connect_host=url.hostname or "", connect_port=url.port or 0)
 
 
 def _access(api: ApiClient, service: Object) -> dict[str, str]:

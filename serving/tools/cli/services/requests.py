@@ -12,19 +12,16 @@ import msgspec
 
 from serving.core.traffic.requesthistory import SLOW_AGE_MAX_S, ErrorCause, RequestRecord, RequestReport, merged
 from serving.net.cluster.kinds import REVISION, SERVING_SERVICE
-from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
+from serving.tools.cli.client.api import ApiClient, api_options, fail
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.output import aligned, clock_text, paint, print_aside, printable
+from serving.tools.cli.client.reach import Reach
 from serving.tools.cli.client.resources import path_of
-from serving.tools.cli.client.stats import activator_pages, cluster_token, read_page, state_token
+from serving.tools.cli.client.stats import read_page
 
 _TIMEOUT_S = 5.0
 _PERIOD_S = 1.0
 _SHOWN = 20
-_FORWARD = (
-    "kubectl port-forward -n knative-serving deployment/activator 9090 in another terminal, "
-    "and --activator http://127.0.0.1:9090"
-)
 _TONES = {"client": "yellow", "": "green"}
 _MS = 1000
 
@@ -42,7 +39,7 @@ _MS = 1000
     "urls",
     multiple=True,
     metavar="URL",
-    help="Address of an activator's metrics, may be repeated; by default from the state folder.",
+    help="Address of an activator's metrics, may be repeated; found by itself otherwise.",
 )
 @api_options
 def requests(
@@ -70,20 +67,18 @@ def requests(
 
 
 class _RequestSources:
-    """The activators: those of a state folder, or those that the user names. The first query must succeed."""
+    """The activators: those of the system, or those that the user names. The first query must succeed."""
 
     def __init__(self, api: ApiClient, urls: Sequence[str]) -> None:
         self._api = api
         self._urls = [url.rstrip("/").removesuffix("/metrics") for url in urls]
-        if api.state_path is None and not urls:
-            fail_usage(f"activators of a cluster have the requests; {_FORWARD}")
-        self._token = state_token(api.state_path) if api.state_path is not None else cluster_token(api)
+        self._reach = Reach(api)
+        self._token = self._reach.token()
 
     def read(self, name: str, *, is_again: bool = False) -> Iterator[RequestReport]:
         """The reports of all activators; ``is_again``: one that does not respond is skipped, as it may be restarting."""
-        urls = self._urls
-        if not urls and self._api.state_path is not None:
-            urls = list(activator_pages(self._api.state_path).values())
+        # Pods come and go.
+        urls = self._urls or list(self._reach.activator_pages().values())
         problems = []
         for url in urls:
             path = "/".join(urllib.parse.quote(part, safe="") for part in (self._api.namespace, name))
@@ -98,7 +93,7 @@ class _RequestSources:
             except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
                 problems.append(f"the activator at {url} does not answer: {error}")
         if not is_again and len(problems) == len(urls):
-            fail(problems[0] if problems else "no activator is running; start the system with `serving up`")
+            fail(f"{problems[0] if problems else 'no activator is running'}; {self._reach.hint()}")
         for problem in () if is_again else problems:
             print_aside(problem)
 

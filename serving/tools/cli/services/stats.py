@@ -15,13 +15,16 @@ from serving.net.cluster.kinds import REVISION, SERVING_SERVICE
 from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import revisions_of
-from serving.tools.cli.client.output import aligned, print_aside
+from serving.tools.cli.client.output import age_text, aligned, print_aside
 from serving.tools.cli.client.resources import path_of
-from serving.tools.cli.client.stats import dashboard_link, dashboard_page
+from serving.tools.cli.client.stats import DashboardPages
 from serving.tools.cli.services.logs import moment_s
 from serving.tools.dashboard.sums import History, StatsSummary, summary
 
 _TITLES = ("REVISION", "REQUESTS", "5XX", "P99 MAX", "PODS", "MAX", "POD-HOURS")
+_HOUR_S = 3600.0
+KNOWN_RATIO_MIN = 0.98
+"""Less of a range, whose ends are cut to whole steps, is worth a word."""
 _NOT_COLUMNS = {"at_s", "marks", "decisions", "step_s"}
 
 
@@ -40,7 +43,7 @@ def history_options(
         click.option("--to", "end", default="0s", metavar="TIME", help="The same; by default now."),
         click.option("-o", "--output", type=click.Choice(outputs), default="text", show_default=True),
         click.option(
-            *("--dashboard", "url"), metavar="URL", help="The link of a dashboard; by default from the state folder."
+            *("--dashboard", "url"), metavar="URL", help="The link of a dashboard; found by itself otherwise."
         ),
     )
     return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
@@ -57,7 +60,7 @@ def stats(*, api: ApiClient, name: str, begin: str, end: str, output: str, url: 
     """
     span = range_of(begin, end)
     names = [name_of(revision) for revision in revisions_of(api, name)] or [name]
-    histories = histories_of(url or dashboard_link(api.state_path), api.namespace, names, span=span)
+    histories = histories_of(DashboardPages(api, url), api.namespace, names, span=span)
     if not histories:
         print_aside(f"the dashboard has no history of {name} in {api.namespace} from {begin} to {end}")
         fail_unless_service(api, name)
@@ -68,6 +71,10 @@ def stats(*, api: ApiClient, name: str, begin: str, end: str, output: str, url: 
     elif histories:
         for line in aligned([_TITLES, *(_line(summary(revision, history)) for revision, history in histories.items())]):
             click.echo(line)
+        known_s = float(span["to"]) - min(history["at_s"][0] for history in histories.values())
+        hours = (float(span["to"]) - float(span["from"])) / _HOUR_S
+        if known_s / _HOUR_S < hours * KNOWN_RATIO_MIN:
+            print_aside(f"the history begins {age_text(known_s)} before the end of these {hours:.3g} hours")
 
 
 def _line(sums: StatsSummary) -> tuple[str, ...]:
@@ -108,9 +115,9 @@ def range_of(begin: str, end: str) -> dict[str, str]:
     return {"from": f"{from_s:.0f}", "to": f"{to_s:.0f}"}
 
 
-def histories_of(link: str, namespace: str, revisions: Iterable[str], *, span: Mapping[str, str]) -> dict[str, History]:
-    """The histories of revisions by name, from a dashboard by its link; those that it knows nothing of are left out."""
-    histories = {
-        name: dashboard_page(link, "history", {"revision": f"{namespace}/{name}", **span}) for name in sorted(revisions)
-    }
+def histories_of(
+    pages: DashboardPages, namespace: str, revisions: Iterable[str], *, span: Mapping[str, str]
+) -> dict[str, History]:
+    """The histories of revisions by name, from a dashboard; those that it knows nothing of are left out."""
+    histories = {name: pages.read("history", {"revision": f"{namespace}/{name}", **span}) for name in sorted(revisions)}
     return {name: history for name, history in histories.items() if history["at_s"]}

@@ -1,4 +1,4 @@
-"""``serving backup`` and ``serving restore``: save the state folder of one machine to a file, and start from one."""
+"""``serving backup`` and ``serving restore``: save the state folder of one machine to a file, and start from one; save a cluster's manifests."""
 
 import time
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from serving import __version__
 from serving.core.model.errors import Unavailable
 from serving.home.backup import FORMAT, BackupManifest, journal_copy, restore_backup, write_backup
 from serving.home.state import BACKUP_PATH, StateFolder, default_state_path
-from serving.tools.cli.client.api import ApiCall, ApiClient, fail, state_option
+from serving.tools.cli.client.api import ApiCall, ApiClient, Place, fail, fail_usage, place_options, state_option
 from serving.tools.cli.client.output import printable
 
 _MIB = 2**20
@@ -20,14 +20,22 @@ _MIB = 2**20
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--images", is_flag=True, help="With the images of this machine; they can be imported again otherwise.")
 @click.option("--volumes", is_flag=True, help="With the files of volumes, as they are at this moment.")
-@state_option
-def backup(*, file: Path, images: bool, volumes: bool, state_path: Path | None) -> None:
+@place_options
+def backup(*, place: Place, file: Path, images: bool, volumes: bool) -> None:
     """Save services, settings, secrets, app snapshots and decisions to FILE.
 
     The system may be running: the file has all writes acknowledged before the command began. It contains secrets, and only its
-    owner can read it.
+    owner can read it. On a cluster FILE has manifests in YAML: services and what they name, and settings.
     """
-    state = StateFolder((state_path or default_state_path()).absolute())
+    if place.state_path is None:
+        if images or volumes:
+            fail_usage("--images and --volumes are of one machine: a cluster has them in its registry and storage")
+        # The kinds of a cluster, and YAML.
+        from serving.tools.cli.system.clusterbackup import write_cluster_backup  # noqa: PLC0415 - as said
+
+        write_cluster_backup(place.api(), file)
+        return
+    state = StateFolder(place.state_path.absolute())
     if not state.journal.exists():
         fail(f"{state.path} has nothing to save: there is no {state.journal.name}; `serving up` makes one")
     content = journal_copy(state.journal) if state.holder() is None else _running_copy(ApiClient(state.path))

@@ -11,6 +11,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterable, Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -18,15 +19,21 @@ from urllib.parse import quote, quote_plus
 import click
 import msgspec
 
-from serving.core.model.errors import UNREADABLE
+from serving.core.model.errors import UNREADABLE, ServingError
 from serving.core.model.knative import LAST_APPLIED_ANNOTATION
-from serving.home.state import StateFolder, default_state_path
-from serving.net.cluster.kinds import KINDS, SECRET
-from serving.tools.cli.client.api import ApiClient, fail, state_option
+from serving.core.model.objects import name_of
+from serving.home.state import StateFolder
+from serving.net.cluster.identity import system_namespace
+from serving.net.cluster.kinds import KINDS, POD, SECRET
+from serving.tools.cli.client.api import ApiCall, ApiClient, Place, fail, place_options
+from serving.tools.cli.client.output import print_aside
 from serving.tools.cli.client.resources import path_of
+from serving.tools.cli.client.stats import Stats
+from serving.tools.cli.client.tree import OUR_LABEL
 
 # The end of each log: days of a calm system, minutes of a bad one.
 _LOG_BYTES = 2 * 2**20
+_LOG_LINES = "20000"
 _REMOVED = "<removed>"
 # Shorter ones are in other words by chance.
 _SECRET_CHARACTERS_MIN = 6
@@ -65,21 +72,25 @@ _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@state_option
-def bundle(*, file: Path, state_path: Path | None) -> None:
+@place_options
+def bundle(*, place: Place, file: Path) -> None:
     """Write FILE (.tar.gz) for a bug report: checks, versions, settings with their origin, objects, decisions, logs.
 
     Secrets, values of environment variables and ConfigMaps, and logs of pods are not in it. Look into it before you publish it: a command line
     or a log may have what only you know to be secret.
     """
-    state = StateFolder((state_path or default_state_path()).absolute())
-    if not state.path.exists():
-        fail(f"there is no {state.path}; `serving up` makes one, --state names another")
-    api = ApiClient(state.path) if state.holder() is not None else None
-    secrets = _secrets(state, api)
+    if place.state_path is None:
+        api = place.api()
+        secrets, parts = _cluster_secrets(api), _cluster_parts(place, api)
+    else:
+        state = StateFolder(place.state_path.absolute())
+        if not state.path.exists():
+            fail(f"there is no {state.path}; `serving up` makes one, --state names another")
+        running = ApiClient(state.path) if state.holder() is not None else None
+        secrets, parts = _secrets(state, running), _parts(state, running)
     count = 0
     with file.open("xb") as out, tarfile.open(fileobj=out, mode="w:gz") as archive:
-        for name, text in _parts(state, api):
+        for name, text in parts:
             content = redacted(text, secrets).encode()
             entry = tarfile.TarInfo(f"serving-bundle/{name}")
             entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
@@ -126,20 +137,65 @@ def without_values(value: Any) -> Any:  # noqa: ANN401 - JSON
     return fields
 
 
-def _parts(state: StateFolder, api: ApiClient | None) -> Iterator[tuple[str, str]]:
-    """Name and content of each file."""
+def _command_parts(*options: str) -> Iterator[tuple[str, str]]:
+    """The outputs of commands; ``options`` name the system."""
     for name, words in _COMMANDS.items():
-        command = [sys.executable, "-m", "serving", *words]
-        if name != "version.json":
-            command.append(f"--state={state.path}")
+        command = [sys.executable, "-m", "serving", *words, *(options if name != "version.json" else ())]
         done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - our own CLI
         yield name, done.stdout or done.stderr
+
+
+def _object_parts(api: ApiClient) -> Iterator[tuple[str, str]]:
+    """The objects of each kind without Secrets. Kinds that the user may not list are left out."""
+    for kind in KINDS:
+        if kind != SECRET:
+            status, listing = api.call("GET", path_of(kind, None))
+            if status == HTTPStatus.OK and listing.get("items"):
+                yield f"objects/{kind.resource}.json", json.dumps(without_values(listing["items"]), indent=1)
+
+
+def _cluster_parts(place: Place, api: ApiClient) -> Iterator[tuple[str, str]]:
+    """Name and content of each file on a cluster: of logs, those of the daemons."""
+    yield from _command_parts(
+        f"--kubeconfig={place.kubeconfig}", *(() if place.context is None else (f"--context={place.context}",))
+    )
+    yield from _object_parts(api)
+    try:
+        stats = Stats(None, api)
+    except ServingError as error:
+        yield "decisions/missing.txt", str(error)
+    else:
+        yield "decisions/decisions.jsonl", "\n".join(body.decode() for body in stats.decisions())
+    call = ApiCall(path=path_of(POD, system_namespace()), query={"labelSelector": "=".join(OUR_LABEL)})
+    status, listing = api.send(call)
+    for pod in listing["items"] if status == HTTPStatus.OK else ():
+        name = name_of(pod)
+        for run, query in (("", {}), (".before", {"previous": "true"})):
+            path = path_of(POD, system_namespace(), name, subresource="log")
+            log = ApiCall(
+                path=path, query={"limitBytes": str(_LOG_BYTES), "tailLines": _LOG_LINES, **query}, accept="*/*"
+            )
+            with contextlib.suppress(ServingError), api.stream(log) as response:
+                yield f"logs/{name}{run}.log", b"".join(response.pieces()).decode("utf-8", "replace")
+
+
+def _cluster_secrets(api: ApiClient) -> list[str]:
+    """The Secrets that the user may list. The daemons have none of others in their logs."""
+    for namespace in (None, system_namespace()):
+        status, listing = api.call("GET", path_of(SECRET, namespace))
+        if status == HTTPStatus.OK:
+            return secret_forms(
+                {_decoded(str(text)) for each in listing["items"] for text in (each.get("data") or {}).values()}
+            )
+    print_aside("you may not list Secrets: only what looks like one is removed")
+    return []
+
+
+def _parts(state: StateFolder, api: ApiClient | None) -> Iterator[tuple[str, str]]:
+    """Name and content of each file."""
+    yield from _command_parts(f"--state={state.path}")
     if api is not None:
-        for kind in KINDS:
-            if kind != SECRET:
-                status, listing = api.call("GET", path_of(kind, None))
-                if status == 200 and listing.get("items"):
-                    yield f"objects/{kind.resource}.json", json.dumps(without_values(listing["items"]), indent=1)
+        yield from _object_parts(api)
     for path in sorted({*state.path.glob("decisions.jsonl*"), *state.logs.glob("*.log*")}):
         with path.open("rb") as log:
             cut = path.stat().st_size - _LOG_BYTES

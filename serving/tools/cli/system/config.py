@@ -33,7 +33,7 @@ from serving.net.cluster.identity import system_namespace
 from serving.net.cluster.kinds import CONFIG_MAP, NODE_GROUP
 from serving.net.metrics.names import render_page as render_metrics_page
 from serving.nodes.nodegroup.groups import GroupReading, group_of, groups_of_text
-from serving.tools.cli.client.api import ApiClient, state_option
+from serving.tools.cli.client.api import ApiClient, Place, place_options
 from serving.tools.cli.client.checks import holder_of
 from serving.tools.cli.client.objects import items_of
 from serving.tools.cli.client.output import aligned, print_aside, shortened
@@ -201,16 +201,9 @@ def config() -> None:
 )
 @click.option("--set", "settings", multiple=True, metavar="DAEMON.FIELD=VALUE", help="As the daemon's own flag.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@state_option
-@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="The API of a cluster.")
+@place_options
 def show(
-    *,
-    names: tuple[str, ...],
-    files: tuple[Path, ...],
-    settings: tuple[str, ...],
-    output: str,
-    state_path: Path | None,
-    kubeconfig: Path | None,
+    *, place: Place, names: tuple[str, ...], files: tuple[Path, ...], settings: tuple[str, ...], output: str
 ) -> None:
     """Print each setting and the origin of its value; -o json does not shorten long values.
 
@@ -218,7 +211,7 @@ def show(
     of its processes. With --config or --set, or without a running system, they are those of a daemon started here.
     """
     names = names or tuple(sorted(_BY_NAME))
-    live = None if files or settings else _live(state_path, kubeconfig)
+    live = None if files or settings else _live(place)
     if live is None:
         config_maps, problems = _read(files)
         flags = _flags(settings, problems)
@@ -292,14 +285,12 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _live(state_path: Path | None, kubeconfig: Path | None) -> LiveConfig | None:
+def _live(place: Place) -> LiveConfig | None:
     """The settings of a running system; None if none is running or named."""
-    is_named = state_path is not None or kubeconfig is not None or bool(os.environ.get("KUBECONFIG"))
-    path = (state_path or default_state_path()) if kubeconfig is None else kubeconfig
-    if not is_named and holder_of(path) is None:
+    if place.state_path == default_state_path() and holder_of(place.state_path) is None:
         print_aside("no system runs here: these are the settings of daemons that would be started now")
         return None
-    return read_live_config(ApiClient(state_path, kubeconfig=kubeconfig))
+    return read_live_config(place.api())
 
 
 def _load_live(names: Sequence[str], live: LiveConfig) -> dict[str, Loaded[SettingsRecord] | None]:

@@ -15,10 +15,10 @@ from serving.core.model.errors import ServingError
 from serving.core.model.objects import is_true, name_of, namespace_of, nested
 from serving.home.pods.claims import OVER_SIZE
 from serving.home.processes.process_lifetime import FORKED_NAMES, age_s, children_of
-from serving.home.state import StateFolder, default_state_path
+from serving.home.state import StateFolder
 from serving.home.supervisor.children import CHILDREN
 from serving.net.cluster.kinds import PERSISTENT_VOLUME_CLAIM, SERVING_SERVICE
-from serving.tools.cli.client.api import ApiClient, fail, state_option
+from serving.tools.cli.client.api import ApiClient, Place, fail, fail_usage, place_options
 from serving.tools.cli.client.checks import (
     Finding,
     check_cgroup,
@@ -81,7 +81,7 @@ def check_reach(state: Path) -> Iterator[Finding]:
     for name, port in ports.items():
         yield _reached(name, port)
     try:
-        connection = connect(state / "kubeconfig")
+        connection = connect(str(state / "kubeconfig"))
         response = connection.send(ApiRequest(method="GET", path="/version", headers={}, timeout_s=_TIMEOUT_S))
         status = response.status
         response.close()
@@ -189,16 +189,17 @@ def _last_error(log: Path) -> str:
     "--repair", is_flag=True, help="Say what is left of a damaged journal; once confirmed, make a new one of it."
 )
 @click.option("--yes", is_flag=True, help="With --repair: do not ask.")
-@state_option
-def doctor(*, output: str, repair: bool, yes: bool, state_path: Path | None) -> None:
-    """Check this machine and the system on it; exit with 1 on any failed check."""
-    state = (state_path or default_state_path()).absolute()
-    if repair:
-        _repair(StateFolder(state), is_confirmed=yes)
+@place_options
+def doctor(*, place: Place, output: str, repair: bool, yes: bool) -> None:
+    """Check this machine and the system on it, or a cluster and the system there; exit with 1 on any failed check."""
+    if repair and place.state_path is None:
+        fail_usage("--repair is for the journal of one machine: name its --state folder")
+    if repair and place.state_path is not None:
+        _repair(StateFolder(place.state_path.absolute()), is_confirmed=yes)
         return
     findings = []
-    with Progress("looking at this machine"):
-        for finding in _findings(state):
+    with Progress("looking at this machine" if place.state_path else "looking at the cluster"):
+        for finding in _findings_of(place):
             findings.append(finding)
             if output == "text":
                 _print(finding)
@@ -237,6 +238,15 @@ def _repair(state: StateFolder, *, is_confirmed: bool) -> None:
     state.hold()
     damaged = write_repaired(state.journal, journal, stamp=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
     click.echo(f"repaired; the damaged file is {damaged}")
+
+
+def _findings_of(place: Place) -> Iterator[Finding]:
+    if place.state_path is not None:
+        return _findings(place.state_path.absolute())
+    # The settings of all daemons, and more that one machine does not need.
+    from serving.tools.cli.system.clusterdoctor import cluster_findings  # noqa: PLC0415 - as said
+
+    return cluster_findings(place.api())
 
 
 def _findings(state: Path) -> Iterator[Finding]:

@@ -21,10 +21,11 @@ from serving.core.model.objects import is_true, nested
 from serving.home.processes.process_lifetime import age_s
 from serving.home.state import StateFolder, default_state_path
 from serving.net.cluster.kinds import POD, SERVING_SERVICE
-from serving.tools.cli.client.api import ApiClient, fail, late_api_options, state_option
+from serving.tools.cli.client.api import ApiClient, Place, fail, late_api_options, place_options, state_option
 from serving.tools.cli.client.objects import condition, items_of
 from serving.tools.cli.client.output import Progress, age_text
 from serving.tools.cli.client.resources import wait_timeout_option
+from serving.tools.cli.system.clusterstatus import print_cluster_status
 
 _NOT_RUNNING = 1
 
@@ -53,10 +54,13 @@ class _SystemStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@state_option
-def status(*, state_path: Path | None, output: str) -> None:
+@place_options
+def status(*, place: Place, output: str) -> None:
     """Print whether the system runs, and its URL. Exits with 1 if it does not run."""
-    state = StateFolder((state_path or default_state_path()).absolute())
+    if place.state_path is None:
+        print_cluster_status(place.api(), output=output)
+        return
+    state = StateFolder(place.state_path.absolute())
     pid = state.holder()
     if pid is None:
         click.echo(json.dumps(None) if output == "json" else f"serving does not run with the state folder {state.path}")

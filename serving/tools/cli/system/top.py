@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,8 +13,8 @@ from rich.text import Text
 
 from serving.core.model.revisionnumbers import PolicyCosts
 from serving.core.scaling.adaptive.policy_story import savings_sentence
-from serving.tools.cli.client.api import state_option
-from serving.tools.cli.client.stats import dashboard_link, dashboard_page
+from serving.tools.cli.client.api import Place, place_options
+from serving.tools.cli.client.stats import DashboardPages
 
 _GIB = 2**30
 _CORE_M = 1000
@@ -141,26 +140,24 @@ def _amount(part: int | None, whole: int, unit: int) -> Text:
     show_default=True,
     help="Print it once, as one JSON object.",
 )
-@click.option("--dashboard", "url", metavar="URL", help="The link of a dashboard; by default from the state folder.")
+@click.option("--dashboard", "url", metavar="URL", help="The link of a dashboard; found by itself otherwise.")
 @click.option("-n", "--namespace", default="", help="Only this namespace.")
-@state_option
-def top(*, once: bool, output: str, url: str | None, namespace: str, state_path: Path | None) -> None:
+@place_options
+def top(*, place: Place, once: bool, output: str, url: str | None, namespace: str) -> None:
     """Display the load of revisions, with pods and last decisions, and the usage of nodes. Ctrl-C stops it."""
-    url = url or dashboard_link(state_path)
+    pages = DashboardPages(place.api(), url)
     if output == "json":
-        click.echo(json.dumps(record_of(dashboard_page(url, "state"), namespace=namespace), indent=2))
+        click.echo(json.dumps(record_of(pages.read("state"), namespace=namespace), indent=2))
         return
     console = Console()
     if once or not console.is_terminal:
-        console.print(screen_of(dashboard_page(url, "state"), namespace=namespace, width=console.width))
+        console.print(screen_of(pages.read("state"), namespace=namespace, width=console.width))
         return
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             # The window may have been resized.
             width, height = console.size
-            live.update(
-                screen_of(dashboard_page(url, "state"), namespace=namespace, width=width, height=height), refresh=True
-            )
+            live.update(screen_of(pages.read("state"), namespace=namespace, width=width, height=height), refresh=True)
             time.sleep(_PERIOD_S)
 
 

@@ -70,4 +70,4 @@ async def test_another_server_needs_the_extra_for_clusters(tmp_path: Path, monke
     with pytest.raises(Unavailable, match=r"pip install 'serving\[cluster\]'"):
         await session_of(str(path))
     with pytest.raises(SettingsError, match=r"pip install 'serving\[cluster\]'"):
-        connect(path)
+        connect(str(path))

@@ -25,10 +25,8 @@ def test_a_limit_is_more_than_0(flags: tuple[str, str], tmp_path: Path) -> None:
 
 def test_a_state_folder_without_a_system_is_named_with_the_way_to_start_one(tmp_path: Path) -> None:
     done = serving("get", "--state", str(tmp_path))
-    assert (done.exit_code, done.stderr) == (
-        1,
-        f"{tmp_path}/kubeconfig: there is none; start the system with `serving up`\n",
-    )
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"{tmp_path}/kubeconfig: there is none; start the system with `serving up`, or name")
 
 
 def test_the_default_state_folder_is_named_too(tmp_path: Path) -> None:
@@ -52,6 +50,26 @@ def test_a_kubeconfig_goes_before_the_environment_and_the_environment_before_the
     assert (done.exit_code, done.stderr.startswith(f"{named}: not readable: No such file")) == (2, True)
     done = serving("get", KUBECONFIG=f"{other}:{named}", XDG_STATE_HOME=str(tmp_path))
     assert (done.exit_code, done.stderr.startswith(f"{other}: not readable: No such file")) == (2, True)
+
+
+def test_kubeconfigs_are_merged_as_by_kubectl(tmp_path: Path) -> None:
+    """The first file with a current context decides, a context may use another file's cluster, and files may be missing or empty."""
+    first, empty, second = tmp_path / "first", tmp_path / "empty", tmp_path / "second"
+    first.write_text("current-context: x\ncontexts: [{name: x, context: {cluster: c, user: u, namespace: n}}]\n")
+    empty.write_text("")
+    second.write_text(
+        f"current-context: y\nclusters: [{{name: c, cluster: {{server: '{CLOSED_URL}'}}}}, {{name: d, cluster: {{server: 'http://127.0.0.1:2'}}}}]\n"
+        "users: [{name: u, user: {token: t}}]\ncontexts: [{name: y, context: {cluster: d, user: u}}]\n"
+    )
+    named = f"{tmp_path / 'missing'}:{empty}:{first}:{second}"
+    assert f"the API at {CLOSED_URL} does not answer" in serving("get", KUBECONFIG=named).stderr
+    assert "the API at http://127.0.0.1:2 does not" in serving("get", "--context", "y", KUBECONFIG=named).stderr
+    local = tmp_path / "local"
+    local.write_text(kubeconfig("http://127.0.0.1:3", "t"))
+    assert "the API at http://127.0.0.1:3 does not" in serving("get", KUBECONFIG=f"{local}:{named}").stderr
+    second.write_text("{")
+    wrong = serving("get", KUBECONFIG=named)
+    assert (wrong.exit_code, wrong.stderr.startswith(f"{second}: not readable: ")) == (2, True)
 
 
 @pytest.mark.parametrize("text", ["{", "3", "a: b", "apiVersion: v1\nkind: Config\nclusters: []\n"])

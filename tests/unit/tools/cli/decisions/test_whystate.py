@@ -13,7 +13,10 @@ import pytest
 
 from serving.core.model.knative import CONDITION_DORMANT
 from serving.core.traffic.ejection import EjectionReport
+from serving.home.state import kubeconfig
+from serving.tools.cli.client.api import ApiClient
 from serving.tools.cli.client.output import clock_text
+from serving.tools.cli.client.reach import Reach
 from serving.tools.cli.decisions.whystate import dormant_lines, ejected_lines
 
 SINCE_S = 1_700_000_000.0
@@ -52,6 +55,7 @@ def state(tmp_path: Path) -> Iterator[Path]:
         thread.start()
         ports = {"public": 1, "activator-metrics": server.server_port, "activator-1-metrics": 1}
         (tmp_path / "ports.json").write_text(json.dumps(ports))
+        (tmp_path / "kubeconfig").write_text(kubeconfig("http://127.0.0.1:1", "t"))
         yield tmp_path
         server.shutdown()
         thread.join()
@@ -59,7 +63,7 @@ def state(tmp_path: Path) -> Iterator[Path]:
 
 def lines(state: Path, *reports: EjectionReport) -> list[str]:
     (state / "ejections-default").write_bytes(msgspec.json.encode(reports))
-    return ejected_lines(state, "default", lambda revision: revision == "hello-00001")
+    return ejected_lines(Reach(ApiClient(state)), "default", lambda revision: revision == "hello-00001")
 
 
 def test_a_silent_pod_is_named_with_its_requests_and_the_time_of_its_next_one(state: Path) -> None:
@@ -74,7 +78,8 @@ def test_a_pod_that_takes_no_connection_is_distinguished_from_one_that_hangs(sta
 
 
 def test_a_folder_without_a_system_has_none(tmp_path: Path) -> None:
-    assert ejected_lines(tmp_path, "default", lambda _: True) == []
+    (tmp_path / "kubeconfig").write_text(kubeconfig("http://127.0.0.1:1", "t"))
+    assert ejected_lines(Reach(ApiClient(tmp_path)), "default", lambda _: True) == []
 
 
 def sleeper(revision: str, **condition: str) -> dict[str, Any]:

@@ -155,10 +155,3 @@ def test_without_a_system_the_command_says_how_to_start_one(tmp_path: Path) -> N
     done = asked(tmp_path)
     assert done.exit_code == 1
     assert "serving up" in done.output
-
-
-def test_a_cluster_needs_the_address_of_an_activator(tmp_path: Path) -> None:
-    (tmp_path / "kubeconfig").write_text(kubeconfig("http://127.0.0.1:1", "secret"), encoding="utf-8")
-    done = CliRunner().invoke(main, ["requests", "cart", "--kubeconfig", str(tmp_path / "kubeconfig")])
-    assert done.exit_code == 2
-    assert "kubectl port-forward" in done.output

@@ -1,0 +1,122 @@
+"""Forwards ports of this machine to ports of pods, as ``kubectl port-forward`` does: each connection is a websocket to the API server.
+
+It speaks ``v4.channel.k8s.io``: the first byte of a message is its channel, 0 for data and 1 for errors, and the first message of
+each channel is the port.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import msgspec
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+from websockets.protocol import State
+
+from serving.net.aio.clock import now_s
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.kinds import POD
+from serving.tools.cli.client.api import ApiCall, ApiClient
+from serving.tools.cli.client.resources import path_of
+from serving.tools.cli.client.websocket import UNOPENED, WebsocketPlace, refusal
+
+_T = TypeVar("_T")
+
+_PROTOCOL = "v4.channel.k8s.io"
+_DATA, _ERROR = 0, 1
+_LOOPBACK = "127.0.0.1"
+_PIECE_BYTES = 32 * 1024
+# A server closes a connection on which no request comes.
+_UNUSED_MAX_S = 5.0
+
+
+class PodPort(msgspec.Struct, frozen=True, kw_only=True):
+    """A port of a pod."""
+
+    namespace: str
+    pod: str
+    port: int
+
+
+class PortForwarder:
+    """Forwards ports until the process ends. ``problem`` is the last reason for which a pod took no connection."""
+
+    def __init__(self, api: ApiClient) -> None:
+        self.problem = ""
+        self._api = api
+        self._urls: dict[tuple[PodPort, int], str] = {}
+        self._servers: list[asyncio.Server] = []
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="forwarded ports", daemon=True).start()
+
+    def forward(self, place: PodPort, *, local_port: int = 0) -> str:
+        """The URL at which a pod's port is reached here; ``local_port`` 0 is any free one.
+
+        Raises:
+            ServingError: with the API's words, when it refuses.
+            OSError: when the local port is taken.
+        """
+        key = (place, local_port)
+        if key not in self._urls:
+            self._urls[key] = f"http://{_LOOPBACK}:{self._run(self._listen(place, local_port))}"
+        return self._urls[key]
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _listen(self, place: PodPort, local_port: int) -> int:
+        # It shows whether the user may, and is for the first connection.
+        waiting = [(await self._open(place), now_s())]
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                websocket, opened_s = waiting.pop() if waiting else (await self._open(place), now_s())
+                if websocket.state is not State.OPEN or now_s() - opened_s > _UNUSED_MAX_S:
+                    await websocket.close()
+                    websocket = await self._open(place)
+                async with websocket, supervise() as tasks:
+                    tasks.start_background(_send(reader, websocket), name="forwarded request")
+                    await self._receive(websocket, writer)
+            except Exception as error:  # noqa: BLE001 - the loop of another thread: the connection ends, and its client says so
+                self.problem = str(error)
+            finally:
+                writer.close()
+
+        server = await asyncio.start_server(serve, _LOOPBACK, local_port)
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def _open(self, place: PodPort) -> ClientConnection:
+        path = path_of(POD, place.namespace, place.pod, subresource="portforward")
+        call = ApiCall(path=path, query={"ports": str(place.port)})
+        # New credentials may come from a program.
+        target = await asyncio.to_thread(self._api.open_channels, call, WebsocketPlace)
+        try:
+            return await target.open([_PROTOCOL])
+        except UNOPENED as error:
+            raise refusal(error) from error
+
+    async def _receive(self, websocket: ClientConnection, writer: asyncio.StreamWriter) -> None:
+        begun = set[int]()
+        with contextlib.suppress(ConnectionClosed, ConnectionError):
+            async for message in websocket:
+                assert isinstance(message, bytes)
+                channel = message[0]
+                if channel not in begun:
+                    begun.add(channel)
+                elif channel == _ERROR and message[1:]:
+                    self.problem = message[1:].decode("utf-8", "replace").strip()
+                    return
+                elif channel == _DATA:
+                    writer.write(message[1:])
+                    await writer.drain()
+
+
+async def _send(reader: asyncio.StreamReader, websocket: ClientConnection) -> None:
+    with contextlib.suppress(ConnectionClosed, ConnectionError):
+        while piece := await reader.read(_PIECE_BYTES):
+            await websocket.send(bytes([_DATA]) + piece)
+    # The protocol has no end of one direction.
+    await websocket.close()

@@ -1,0 +1,195 @@
+"""Commands on a cluster with nothing but a kubeconfig: they forward ports of the daemons' pods themselves."""
+
+import asyncio
+import base64
+import contextlib
+import http.server
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from serving.core.model.errors import NotFound
+from serving.core.model.objects import Object
+from serving.home.apiserver.podstreams import ExecOptions, ExecSession
+from serving.home.store.memory import MemoryCluster
+from serving.net.cluster.kinds import CONFIG_MAP, NAMESPACE, POD, SECRET, SERVING_SERVICE
+from serving.tools.cli.main import main
+from tests.integration.api_server import Served, served
+
+SYSTEM = "knative-serving"
+TOKEN = "q" * 43
+PORTS = {"autoscaler": ("stats", 6081), "activator": ("metrics", 9090), "dashboard": ("http", 6090)}
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    """A daemon's page: ``bodies`` by the first part of the path; a text is the address that it redirects to."""
+
+    bodies: ClassVar[dict[str, object]] = {}
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        body = self.bodies[self.path.split("/")[1].partition("?")[0]]
+        is_let_in = self.headers["Authorization"] == f"Bearer {TOKEN}"
+        self.send_response(401 if not is_let_in else 307 if isinstance(body, str) else 200)
+        text = b"" if isinstance(body, str) else json.dumps(body).encode()
+        self.send_header("Location", f"http://{body}{self.path}" if isinstance(body, str) else "")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+class Kubelet:
+    """Connects to the pages of pods."""
+
+    def __init__(self, pages: dict[str, int]) -> None:
+        self.pages = pages
+        self.connections: list[tuple[str, int]] = []
+
+    async def connect(self, namespace: str, pod: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        assert namespace == SYSTEM
+        self.connections.append((pod, port))
+        return await asyncio.open_connection("127.0.0.1", self.pages[pod])
+
+    async def execute(self, namespace: str, pod: str, options: ExecOptions) -> ExecSession:
+        raise NotFound(f"{namespace}/{pod} runs no {options}")
+
+    async def attach(self, namespace: str, pod: str, options: ExecOptions) -> ExecSession:
+        raise NotFound(f"{namespace}/{pod} runs no {options}")
+
+
+@contextlib.contextmanager
+def page(**bodies: object) -> Iterator[int]:
+    handler = type("Handler", (Page,), {"bodies": bodies})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def pod_of(name: str, number: int) -> Object:
+    daemon = name.partition("-")[0]
+    port_name, port = PORTS[daemon]
+    return {
+        "metadata": {"namespace": SYSTEM, "name": name, "labels": {"app.kubernetes.io/name": daemon}},
+        "spec": {"containers": [{"name": daemon, "image": "i", "ports": [{"name": port_name, "containerPort": port}]}]},
+        "status": {"podIP": f"10.0.0.{number}", "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+@contextlib.asynccontextmanager
+async def cluster_of(folder: Path, pages: dict[str, int]) -> AsyncIterator[tuple[Served, Kubelet]]:
+    """A cluster with these pods and the Secret of the query token."""
+    cluster, kubelet = MemoryCluster(), Kubelet(pages)
+    metadata = {"namespace": SYSTEM, "name": "serving-query-token"}
+    await cluster.create(SECRET, {"metadata": metadata, "data": {"token": base64.b64encode(TOKEN.encode()).decode()}})
+    for number, name in enumerate(pages, 1):
+        pod = pod_of(name, number)
+        await cluster.create(POD, pod)
+        await cluster.patch(POD, SYSTEM, name, patch={"status": pod["status"]}, subresource="status")
+    async with served(cluster, folder, streams=kubelet) as api:
+        yield api, kubelet
+    await cluster.close()
+
+
+async def serving(api: Served, *words: str) -> Result:
+    return await asyncio.to_thread(CliRunner().invoke, main, words, env={"KUBECONFIG": str(api.kubeconfig)})
+
+
+async def test_why_finds_the_autoscaler_that_decides(tmp_path: Path) -> None:
+    with page(decisions="10.0.0.2:6081", policies=[]) as standby, page(decisions=[], policies=[]) as owner:
+        async with cluster_of(tmp_path, {"autoscaler-a": standby, "autoscaler-b": owner}) as (api, kubelet):
+            done = await serving(api, "why", "hello")
+    assert "nothing was decided about hello in default" in done.stderr
+    assert ("autoscaler-b", 6081) in kubelet.connections
+
+
+async def test_requests_are_those_of_all_activators(tmp_path: Path) -> None:
+    with page(requests=[]) as one, page(requests=[]) as other:
+        async with cluster_of(tmp_path, {"activator-a": one, "activator-b": other}) as (api, kubelet):
+            done = await serving(api, "requests", "cart")
+    assert "no request of cart in default is recorded" in done.stderr
+    assert {pod for pod, _ in kubelet.connections} == {"activator-a", "activator-b"}
+
+
+async def test_what_the_dashboard_knows_needs_no_address(tmp_path: Path) -> None:
+    with page(cost={"services": []}, coldstarts=[]) as port:
+        async with cluster_of(tmp_path, {"dashboard-a": port}) as (api, _):
+            cost = await serving(api, "cost")
+            cold = await serving(api, "why", "hello", "--cold")
+    assert "the dashboard has no history of a service in default" in cost.stderr
+    assert "no cold start of hello is known" in cold.stdout
+
+
+@pytest.mark.parametrize("words", [("cost",), ("requests", "hello"), ("top", "--once"), ("dashboard",)])
+async def test_a_cluster_without_the_daemon_is_named_and_no_machine(tmp_path: Path, words: tuple[str, ...]) -> None:
+    async with cluster_of(tmp_path, {}) as (api, _):
+        done = await serving(api, *words)
+    assert done.exit_code == 1
+    assert f"is ready in namespace {SYSTEM}; `serving doctor` says why" in done.stderr
+    assert "serving up" not in done.output
+
+
+async def test_a_backup_has_what_users_wrote_and_what_it_names(tmp_path: Path) -> None:
+    cluster, file = MemoryCluster(), tmp_path / "backup.yaml"
+    await cluster.create(NAMESPACE, {"metadata": {"name": "shop"}})
+    container = {"image": "registry.example/a", "envFrom": [{"configMapRef": {"name": "words"}}]}
+    service = {
+        "apiVersion": SERVING_SERVICE.api_version,
+        "kind": "Service",
+        "metadata": {"namespace": "shop", "name": "cart"},
+    }
+    await cluster.create(SERVING_SERVICE, {**service, "spec": {"template": {"spec": {"containers": [container]}}}})
+    for namespace, name, data in (
+        ("shop", "words", {"A": "b"}),
+        ("shop", "other", {"A": "b"}),
+        (SYSTEM, "config-network", {"_example": "x", "domain-template": "{{.Name}}.{{.Domain}}"}),
+        (SYSTEM, "config-features", {"_example": "x"}),
+    ):
+        await cluster.create(CONFIG_MAP, {"metadata": {"namespace": namespace, "name": name}, "data": data})
+    async with served(cluster, tmp_path) as api:
+        done = await serving(api, "backup", str(file))
+        again = await serving(api, "backup", str(file))
+    await cluster.close()
+    assert done.exit_code == 0, done.output
+    manifests = list(yaml.safe_load_all(file.read_text()))
+    assert [(each["kind"], each["metadata"]["name"]) for each in manifests] == [
+        ("Namespace", "shop"),
+        ("ConfigMap", "config-network"),
+        ("ConfigMap", "words"),
+        ("Service", "cart"),
+    ]
+    assert manifests[1]["data"] == {"domain-template": "{{.Name}}.{{.Domain}}"}
+    assert manifests[3]["metadata"].keys() <= {"name", "namespace", "annotations"}
+    assert "status" not in manifests[3]
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "is there already; name a new file" in again.stderr
+
+
+async def test_doctor_looks_at_a_cluster_and_not_at_this_machine(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, {}) as (api, _):
+        done = await serving(api, "doctor", "-o", "json")
+        status = await serving(api, "status")
+    found = {each["name"]: each["state"] for each in json.loads(done.stdout)}
+    assert (found["api"], found["definitions"], found["daemons"], found["settings"]) == ("ok", "ok", "fail", "ok")
+    assert (done.exit_code, status.exit_code) == (1, 1)
+    assert "serving is not installed in namespace knative-serving" in status.stderr
+    assert "serving up" not in done.output + status.output
+
+
+async def test_a_pod_that_takes_no_connection_is_the_reason(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, {"dashboard-a": 1}) as (api, _):
+        done = await serving(api, "cost")
+    assert done.exit_code == 1
+    assert "the dashboard does not answer" in done.stderr
+    assert "port 6090 of the pod" in done.stderr

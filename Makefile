@@ -95,7 +95,7 @@ audit:  ## Look for advisories of all pinned packages; fails where no source of 
 run: $(VENV)/.runtime  ## The whole system on this machine, with a sample service; Ctrl-C ends it
 	$(BIN)/serving up --sample
 
-demo: $(VENV)/.runtime  ## Zero, one, many, zero with real requests, and killed daemons; about a minute
+demo: $(VENV)/.runtime  ## Zero, one, many, zero with real requests, and a rollout; about a minute
 	$(BIN)/python bench/demo.py
 
 demo-nodes: $(VENV)/.runtime  ## Requests, pods, nodes and back, on virtual nodes of this machine; about a minute

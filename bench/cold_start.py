@@ -1,6 +1,6 @@
 """What a request from zero costs beyond the app's own start: overhead = total - (exec to first accept) - handler.
 
-    python bench/cold_start.py [--samples N] [--per-second N] [--app sockets|binary] [--trace | --runtimes | --frameworks | --isolation | --sweep] [--quick] [--json]
+    python bench/cold_start.py [--samples N] [--per-second N] [--app sockets|binary] [--trace | --runtimes | --frameworks | --sweep] [--quick] [--json]
 
 Starts the whole system, makes N services that have never had a pod, and asks each of them once, at a steady pace. The app
 says when it was executed (by the clock of the shell that executes it, so that this shell's own start counts as
@@ -15,8 +15,7 @@ With ``--runtimes`` the services are by turns processes, containers, and contain
 the same compiled program: N of each in one run. The goal is a median of the containers at most 25 ms over that of the processes.
 ``--sweep`` measures the compiled program at rates from 1 to 50 a second, one after the other in one system, each for 10 seconds or
 ``--samples`` requests, if that is less, and prints a table: the published sweeps of Knative and Dirigent do the same.
-``--frameworks`` measures FastAPI, Flask and Django
-(``bench/parts/frameworks.py``), ``--isolation`` the layers of ``serving up --isolation`` (``bench/parts/layers.py``).
+``--frameworks`` measures FastAPI, Flask and Django (``bench/parts/frameworks.py``).
 """
 
 import argparse
@@ -32,7 +31,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bench.parts.frameworks import measure_frameworks
-from bench.parts.layers import measure_layers
 from bench.parts.load import send_request
 from bench.parts.program import exit_code, options_of, show
 from bench.parts.start_steps import TracedStart, report_steps, tracing_environment
@@ -143,10 +141,8 @@ def report(found: Found) -> dict[str, float | str]:
 def main() -> int:
     """Run, and print what was measured; exit 0 only if the goal is met."""
     sizes = {"samples": 500, "per_second": 1.0, "app": "sockets", "concurrency": 1}
-    ways = {"trace": False, "runtimes": False, "frameworks": False, "isolation": False, "sweep": False}
+    ways = {"trace": False, "runtimes": False, "frameworks": False, "sweep": False}
     options = options_of(__doc__, quick={"samples": 1}, **sizes, **ways)
-    if options.isolation:
-        return measure_layers(options)
     if options.frameworks:
         return measure_frameworks(options)
     with tempfile.TemporaryDirectory() as name:

@@ -27,7 +27,6 @@ from typing import Any
 import uvloop
 
 from bench.parts.program import options_of, show
-from bench.parts.shares import cpu_shares
 from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.controller.io.controller import Controller
 from serving.core.model.objects import Object, is_true
@@ -214,9 +213,8 @@ async def measure(cluster: Cluster, count: int) -> dict[str, Any]:
         autoscaler.record((NAMESPACE, name), stat, StatSource.ACTIVATOR)
 
     began_s, began_cpu_s = now_s(), time.process_time()
-    with cpu_shares() as shares:
-        await in_parallel(count, wake)
-        await waiting
+    await in_parallel(count, wake)
+    await waiting
     took_s, cpu_s = now_s() - began_s, time.process_time() - began_cpu_s
     lagging.cancel()
     stop.set()
@@ -227,7 +225,6 @@ async def measure(cluster: Cluster, count: int) -> dict[str, Any]:
         "pods_per_second": round(count / took_s),
         "cpu_us_per_pod_here": round(cpu_s / count * 1e6),
         **lag.summary(),
-        "cpu_shares": shares,
     }
 
 

@@ -1,17 +1,15 @@
-"""``make demo``: a service from zero to many pods and back, and killed parts.
+"""``make demo``: a service from zero to many pods and back, and a rollout under load.
 
     python bench/demo.py [--quick]
 
 Starts the whole system on ports of its own, with state in a folder of its own, and prints a timeline and how many pods
-there were. Exit 0 only if all holds; the last line says what held. About a minute and a half.
+there were. Exit 0 only if all holds; the last line says what held. About a minute. ``make faults`` kills its parts.
 """
 
 import argparse
 import asyncio
 import contextlib
 import math
-import os
-import signal
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -62,10 +60,6 @@ class Demo(Story):
             if found.get("status", {}).get("observedGeneration") == generation and is_true(found, "Ready"):
                 return
             time.sleep(0.1)
-
-    def is_there(self) -> set[str]:
-        """The names of all pods that are ready."""
-        return {pod["metadata"]["name"] for pod in self.system.pods(SERVICE) if is_true(pod, "Ready")}
 
     async def count_pods(self) -> None:
         """Note how many there are, until cancelled."""
@@ -125,47 +119,11 @@ async def roll_out(story: Demo) -> None:
     await asyncio.to_thread(story.split, **{old: 100})
 
 
-async def lose_a_pod(story: Demo) -> None:
-    """Kill -9 on an app while it works."""
-    async with story.under_load() as load:
-        _, body = await send_request(story.system.port, HOST)
-        os.kill(int(body.split()[-1]), signal.SIGKILL)
-        story.print_part("killed an app with -9")
-        await asyncio.sleep(story.sizes.settle_s)
-    story.check(
-        f"a killed app: {load.failed} of {load.succeeded + load.failed} failed ({load.failures()})",
-        holds=not load.failed,
-    )
-
-
-async def lose_daemons(story: Demo) -> None:
-    """Kill -9 on each daemon, under load."""
-    for module in (
-        "serving.autoscaler.main",
-        "serving.home.main",
-        "serving.home.processes.template",
-        "serving.activator.main",
-    ):
-        before = await asyncio.to_thread(story.is_there)
-        async with story.under_load() as load:
-            story.system.kill(module)
-            story.print_part(f"killed {module} with -9")
-            await asyncio.sleep(story.sizes.settle_s)
-        after = await asyncio.to_thread(story.is_there)
-        # What was inside a killed ingress is cut off, and no more than that.
-        allowed = FEW_CLIENTS if module == "serving.activator.main" else 0
-        what = f"{module} killed: {load.failed} of {load.succeeded + load.failed} failed ({load.failures()})"
-        story.check(what, holds=load.failed <= allowed and load.succeeded > 0)
-        # The load is light: the autoscaler may have taken some meanwhile.
-        kept = len(before & after)
-        story.check(f"no service lost, {kept} of {len(before)} pods are the same, {len(after)} now", holds=kept > 0)
-
-
 async def report(story: Demo) -> None:
     """All of it, in order."""
     counting = asyncio.create_task(story.count_pods())
     try:
-        for chapter in (grow_and_shrink, roll_out, lose_a_pod, lose_daemons):
+        for chapter in (grow_and_shrink, roll_out):
             await chapter(story)
     finally:
         counting.cancel()

@@ -1,8 +1,7 @@
 """What ``serving up`` costs while nothing happens: memory and CPU of its processes, with one service at zero.
 
-    python bench/idle.py [--seconds N] [--beside PYTHON] [--quick] [--json]
+    python bench/idle.py [--seconds N] [--quick] [--json]
 
-``--beside`` is the interpreter of another version, whose system runs at the same time and is measured in the same seconds.
 Memory is the sum of ``Pss:`` of all processes; CPU is the time that their threads ran, and that of the supervisor, by the kernel's
 count in nanoseconds. The service has had a request and is back at zero. Goals: 180 MiB, 0.3 % of a core.
 """
@@ -71,49 +70,37 @@ def rest(system: System) -> list[int]:
     return tree_of(system.process.pid)
 
 
-def measured(systems: Mapping[str, System], options: Any) -> dict[str, dict[str, object]]:  # noqa: ANN401 - argparse's
-    """Memory and CPU of each system, over the same seconds."""
-    for system in systems.values():
-        rest(system)
+def measured(system: System, options: Any) -> dict[str, Any]:  # noqa: ANN401 - argparse's
+    """Memory and CPU of the system."""
+    rest(system)
     time.sleep(0 if options.quick else REST_S)
-    trees = {name: tree_of(system.process.pid) for name, system in systems.items()}
-    before = {pid: threads_of(pid) for tree in trees.values() for pid in tree}
+    tree = tree_of(system.process.pid)
+    before = {pid: threads_of(pid) for pid in tree}
     began_s = time.monotonic()
     time.sleep(options.seconds)
     took_ns = (time.monotonic() - began_s) * 1e9
-    found: dict[str, dict[str, object]] = {}
-    for name, tree in trees.items():
-        rows = []
-        for pid in tree:
-            # A pod that was ending may be gone, or wait to be collected.
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                mib, (ran_ns, turns) = round(pss_mib(pid), 1), growth(pid, before[pid])
-                rows.append((mib, round(100 * ran_ns / took_ns, 3), turns * 1e9 / took_ns, name_of(pid)))
-        found[name] = {
-            "processes": len(rows),
-            "pss_mib": round(sum(row[0] for row in rows), 1),
-            "core_percent": round(sum(row[1] for row in rows), 3),
-            "wakeups_per_second": round(sum(row[2] for row in rows), 1),
-            "each": [f"{mib} MiB, {percent} %, {per_s:.1f}/s, {what}" for mib, percent, per_s, what in rows],
-        }
-    return found
+    rows = []
+    for pid in tree:
+        # A pod that was ending may be gone, or wait to be collected.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            mib, (ran_ns, turns) = round(pss_mib(pid), 1), growth(pid, before[pid])
+            rows.append((mib, round(100 * ran_ns / took_ns, 3), turns * 1e9 / took_ns, name_of(pid)))
+    return {
+        "processes": len(rows),
+        "pss_mib": round(sum(row[0] for row in rows), 1),
+        "core_percent": round(sum(row[1] for row in rows), 3),
+        "wakeups_per_second": round(sum(row[2] for row in rows), 1),
+        "each": [f"{mib} MiB, {percent} %, {per_s:.1f}/s, {what}" for mib, percent, per_s, what in rows],
+    }
 
 
 def main() -> int:
     """Run, and print what was measured; exit 0 only if the goals are met."""
-    options = options_of(__doc__, quick={"seconds": 1.0}, seconds=60.0, beside=str)
-    with contextlib.ExitStack() as stack:
-        systems = {"this": stack.enter_context(running_system())}
-        if options.beside:
-            other = running_system(python=options.beside, environment={"PYTHONSAFEPATH": "1"})
-            systems["beside"] = stack.enter_context(other)
-        found = measured(systems, options)
-    show(
-        found if options.json else {f"{name} {key}": one for name, row in found.items() for key, one in row.items()},
-        options,
-    )
-    mine: dict[str, Any] = found["this"]
-    return exit_code(options, is_met=mine["pss_mib"] <= GOAL_MIB and mine["core_percent"] <= GOAL_CORE_PERCENT)
+    options = options_of(__doc__, quick={"seconds": 1.0}, seconds=60.0)
+    with running_system() as system:
+        found = measured(system, options)
+    show(found, options)
+    return exit_code(options, is_met=found["pss_mib"] <= GOAL_MIB and found["core_percent"] <= GOAL_CORE_PERCENT)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def measured_here(options: argparse.Namespace) -> dict[str, float]:
         "per_second": run.per_second,
         "cpu_us": run.cpu_us,
         "start_ms": start["overhead_median_ms"],
-        "idle_mib": idle["this"]["pss_mib"],
+        "idle_mib": idle["pss_mib"],
     }
 
 

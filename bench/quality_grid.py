@@ -1,9 +1,8 @@
 """The adaptive policy as shipped against Knative's, on each trace at four start times and two limits of a pod.
 
 ``python bench/quality_grid.py --traces DIR [NAME ...]`` runs the cells of the named traces, keeps them in
-``bench/quality_results/grid.json``, and prints a table that says which rules each breaks. ``--cheap`` runs shorter parts of the traces,
-the whole matrix in some six minutes of one core, and ``--quick`` one short cell, which is not kept. ``--write`` puts the kept cells, and
-the tables of ``bench/quality_rivals.py``, into ``docs/benchmarks.md``. It exits with 1 if a cell is worse:
+``bench/quality_results/grid.json``, and prints a table that says which rules each breaks. ``--quick`` runs one short cell, which is
+not kept. ``--write`` puts the kept cells, and the tables of ``bench/quality_rivals.py``, into ``docs/benchmarks.md``. It exits with 1 if a cell is worse:
 
 - cold requests and pod-seconds are both above Knative's, or
 - more than 10 % more requests wait over 10 ms, or
@@ -58,20 +57,10 @@ TRACES = {
         title="World Cup, day 7", file=_WORLD_CUP, from_s=6.5 * _DAY_S, until_s=6.5 * _DAY_S + 3600, seeds=5
     ),
 }
-# Shorter parts, for a quick look at all cells.
-CHEAP = {
-    "azure": {"until_s": 14_400.0, "seeds": 1},
-    "azure-phase": {"until_s": 14_400.0, "seeds": 1},
-    "femux": {"until_s": 14_400.0, "sample": 40},
-    "alibaba": {"until_s": 4 * _DAY_S},
-    "worldcup": {"until_s": 38.5 * _DAY_S + 600},
-    "worldcup-quiet": {"until_s": 6.5 * _DAY_S + 1800},
-}
 QUICK = TestWorkload(title="quick", file=_AZURE, until_s=1800.0, sample=3, seeds=1)
 COLD_WORTH_S = 60.0
 WORSE_RATIO = 1.1
 REQUESTS_MIN = 20
-_RESAMPLES = 1000
 
 
 def cell_of(name: str, test: TestWorkload, traces: Path, jobs: int) -> Cell:
@@ -101,7 +90,6 @@ def cell_of(name: str, test: TestWorkload, traces: Path, jobs: int) -> Cell:
         late=_change(total[6], total[2]),
         pod_seconds=_change(total[7], total[3]),
         cost=_change(*_costs(total)),
-        cost_interval=_interval(columns),
         worse_functions=int(worse.sum()),
         counted_functions=len(counted),
     )
@@ -125,16 +113,6 @@ def _change(ours: float, theirs: float) -> float:
     return float(ours / theirs - 1.0) if theirs else float(ours > 0)
 
 
-def _interval(columns: "np.ndarray[tuple[int, int], np.dtype[np.float64]]") -> tuple[float, float] | None:
-    """The central 95 % of the change in cost over resamples of the functions; None for a single function."""
-    if len(columns) < 2:
-        return None
-    dice = np.random.default_rng(1)
-    weights = dice.multinomial(len(columns), np.full(len(columns), 1.0 / len(columns)), size=_RESAMPLES)
-    low, high = np.percentile([_change(*_costs(one)) for one in weights @ columns], (2.5, 97.5))
-    return float(low), float(high)
-
-
 def main() -> None:
     """Run the cells of the named traces, or of all."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -143,7 +121,6 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the page from what was run before")
     parser.add_argument("--docs", type=Path, default=Path(__file__).parent.parent / "docs", help="folder of the page")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--cheap", action="store_true", help="shorter parts of the traces")
     parser.add_argument("--seeds", type=int, help="seeds of each cell in place of those of its trace")
     parser.add_argument("--quick", action="store_true", help="one short cell, which is not kept")
     given = parser.parse_args()
@@ -162,12 +139,10 @@ def main() -> None:
     names = given.names or list(TRACES)
     cells = [one for one in read_cells(kept) if one.trace not in names]
     for name in names:
-        changes = dict(CHEAP.get(name, {})) if given.cheap else {}
-        if given.seeds:
-            changes["seeds"] = given.seeds
         for start_s in STARTS_S:
             for limit in LIMITS:
-                test = msgspec.structs.replace(TRACES[name], start_s=start_s, concurrency=limit, **changes)
+                test = msgspec.structs.replace(TRACES[name], start_s=start_s, concurrency=limit)
+                test = msgspec.structs.replace(test, seeds=given.seeds or test.seeds)
                 cells.append(cell_of(name, test, given.traces, given.jobs))
                 print([*table(cells[-1:])][-1], flush=True)
         kept.write_bytes(msgspec.json.format(msgspec.json.encode(cells), indent=1) + b"\n")

@@ -22,11 +22,8 @@ Attacks on the API of the machine, by a user with a token; the client is a GET o
 
 - ``api-small-objects``, ``api-environment``: JSON of 3 MiB: a list of small objects, and a Service with 90,000 equal variables.
 - ``api-yaml``: YAML of 3 MiB.
-- ``api-long-yaml``, ``api-containers``: within all bounds on values: YAML with long texts, and a pod with 2,200 containers.
-- ``api-init-containers``: a pod with 3,300 init containers, which is checked for longer than it is read.
+- ``api-containers``: a pod with 2,200 containers, within all bounds on values.
 - ``api-patch``: a JSON patch of 3 MiB with as many operations as fit.
-- ``api-insertions``: a JSON patch of 9,900 insertions at the front of a list.
-- ``api-open-text``: JSON of 70 KiB of brackets and a text without an end.
 - ``api-escapes``: a merge patch of 3 MiB with one text of escapes.
 
 Goal: no failed request of the client; a p99 of at most 100 ms beside tiny pieces, and of 200 ms for the API.
@@ -241,12 +238,6 @@ def yaml_list() -> tuple[str, str, bytes]:
     )
 
 
-def long_yaml() -> tuple[str, str, bytes]:
-    """A ConfigMap in YAML with as many long values as are read."""
-    lines = b"".join(b"  k%d: %s\n" % (number, b"v" * 600) for number in range(2_400))
-    return "YAML", "/api/v1/namespaces/default/configmaps", b"metadata: {name: z}\ndata:\n" + lines
-
-
 def pod_of_containers() -> tuple[str, str, bytes]:
     """A dry run of the largest pod that can be stored, with 2,200 containers and 20,000 values."""
     one = {"image": "i" * 300, "command": ["x" * 200], "env": [{"name": "A", "value": "b"}]}
@@ -255,34 +246,10 @@ def pod_of_containers() -> tuple[str, str, bytes]:
     return "POST", "/api/v1/namespaces/default/pods?dryRun=All", json.dumps(body, separators=(",", ":")).encode()
 
 
-def init_containers() -> tuple[str, str, bytes]:
-    """A dry run of a pod with as many init containers as have 20,000 values."""
-    one = {"image": "i", "resources": {"limits": {"cpu": "1"}}}
-    first = [{"name": f"c{number}", **one} for number in range(3_300)]
-    body = {
-        "metadata": {"name": "worst"},
-        "spec": {"initContainers": first, "containers": [{"name": "c", "image": "i"}]},
-    }
-    return "POST", "/api/v1/namespaces/default/pods?dryRun=All", json.dumps(body, separators=(",", ":")).encode()
-
-
-def open_text() -> tuple[str, str, bytes]:
-    """Brackets, so many that texts are looked at, and a text without an end."""
-    return "POST", "/api/v1/namespaces/default/configmaps", b"[" * 70_000 + b'"' + b"a" * 60
-
-
 def escapes() -> tuple[str, str, bytes]:
     """A dry run of a patch whose only text is escaped backslashes."""
     path = "/api/v1/namespaces/default/configmaps/target?dryRun=All"
     return "MERGE", path, b'{"data":{"a":"' + b"\\\\" * (BODY_BYTES // 2 - 20) + b'"}}'
-
-
-def insertions() -> tuple[str, str, bytes]:
-    """A dry run of a patch that adds 9,900 finalizers at the front."""
-    first = {"op": "add", "path": "/metadata/finalizers", "value": []}
-    many = [{"op": "add", "path": "/metadata/finalizers/0", "value": f"a.b/c{number}"} for number in range(9_900)]
-    path = "/api/v1/namespaces/default/configmaps/target?dryRun=All"
-    return "PATCH", path, json.dumps([first, *many], separators=(",", ":")).encode()
 
 
 def json_patch() -> tuple[str, str, bytes]:
@@ -296,12 +263,8 @@ ON_API = {
     "api-small-objects": small_objects,
     "api-environment": environment,
     "api-yaml": yaml_list,
-    "api-long-yaml": long_yaml,
     "api-containers": pod_of_containers,
-    "api-init-containers": init_containers,
     "api-patch": json_patch,
-    "api-insertions": insertions,
-    "api-open-text": open_text,
     "api-escapes": escapes,
 }
 

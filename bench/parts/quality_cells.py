@@ -20,7 +20,6 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     late: float
     pod_seconds: float
     cost: float
-    cost_interval: tuple[float, float] | None
     worse_functions: int
     counted_functions: int
 
@@ -48,14 +47,13 @@ def read_cells(path: Path) -> list[Cell]:
 
 def table(cells: Sequence[Cell]) -> Iterator[str]:
     """The cells as a Markdown table."""
-    yield "| trace | start | requests a pod | cold | waited over 10 ms | pod-seconds | cost | 95 % | functions worse | |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "| trace | start | requests a pod | cold | waited over 10 ms | pod-seconds | cost | functions worse | |"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for one in cells:
-        interval = "" if one.cost_interval is None else "{:+.0%} to {:+.0%}".format(*one.cost_interval)
         changes = " | ".join(f"{change:+.0%}" for change in (one.cold, one.late, one.pod_seconds, one.cost))
         worse = f"{one.worse_functions} of {one.counted_functions}"
         verdict = f"**worse: {', '.join(one.broken_rules)}**" if one.is_worse else ""
-        yield f"| {one.trace} | {one.start_s:g} s | {one.limit} | {changes} | {interval} | {worse} | {verdict} |"
+        yield f"| {one.trace} | {one.start_s:g} s | {one.limit} | {changes} | {worse} | {verdict} |"
 
 
 def summary(cells: Sequence[Cell]) -> Iterator[str]:

@@ -46,7 +46,7 @@ FORMS = {
         Form(arguments="--frameworks --json", keys=("fastapi-warm", "flask-warm", "django-warm"), needs=(INDEX,)),
     ],
     "control_plane.py": [
-        Form(arguments="--port memory --json", keys=("pods_per_second", "lag_p99_ms", "cpu_shares")),
+        Form(arguments="--port memory --json", keys=("pods_per_second", "lag_p99_ms")),
         Form(arguments="--port http --json", keys=("pods_per_second", "server_lag_p99_ms")),
     ],
     "dashboard.py": [Form(lines=(r"5 revisions, 10 pods: tick [\d.]+ ms",))],
@@ -57,11 +57,8 @@ FORMS = {
     "demo_nodes.py": [Form(lines=(r" pods .*▆", "held: .*down to 2"))],
     "faults.py": [Form(lines=(r"\| app killed -9 \| 0 of \d+ \|", '"lone_start_s":', '"capacity_per_s":'))],
     "from_zero.py": [Form(arguments="--json", keys=("seconds_to_all_at_once", "cpu_seconds", "floor_seconds"))],
-    "idle.py": [Form(arguments="--json", keys=("this",))],
+    "idle.py": [Form(arguments="--json", keys=("processes", "pss_mib", "core_percent"))],
     "inner_tls.py": [Form(lines=(r"^\| 16 \| ", r"^\| 256 \| "), needs=WRK)],
-    "model_server.py": [
-        Form(arguments="--traces {folder} --quick", lines=("^azure-code: 300 requests", r"200000 tokens +[\d.]+% +\d+"))
-    ],
     "pythons.py": [Form(lines=(r"^\|  \| Python 3\.1\d",), needs=(*WRK, INDEX))],
     "quality_grid.py": [Form(arguments="--traces {folder}", lines=(r"^\| quick \| ",))],
     "quality_rivals.py": [Form(arguments="--traces {folder}", lines=(r"^\| oracle \| ", r"^\| pattern rules \| "))],
@@ -102,9 +99,6 @@ def write_traces(folder: Path) -> None:
     rows = [f"f{number},{','.join('010300'[(number + minute) % 6] for minute in range(60))}" for number in range(8)]
     with lzma.open(folder / "azure2019-1350.per-minute.csv.xz", "wt") as file:
         file.write("\n".join([f"function,{minutes}", *rows]))
-    rows = [f"{second / 5},llm," for second in range(300)]
-    with lzma.open(folder / "azure-llm-2023-code.requests.csv.xz", "wt") as file:
-        file.write("\n".join(["at_s,function,duration_s", *rows]))
     (folder / "mix.csv").write_text("function,1,2\na,20,1\nb,30,3\nc,40,4\n")
     (folder / "heavy.csv").write_text("function,1,2\nx,60,60\n")
 

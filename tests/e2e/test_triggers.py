@@ -18,7 +18,6 @@ from serving.net.aio.clock import wall_s
 from serving.net.cluster.kinds import POD, SCALING_POLICY, SERVING_SERVICE, Kind
 from serving.net.cluster.kube import KubeCluster
 from tests.e2e.test_up import HOST, Up, cluster_of, hello, running, until_ready
-from tests.tidy.sources import ROOT
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
@@ -47,6 +46,23 @@ class Queue(http.server.BaseHTTPRequestHandler):
         self.send_header("content-length", "0")
         self.end_headers()
 http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Queue).serve_forever()
+"""
+
+
+STREAMS = """
+import http.server, os, time
+class Model(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        time.sleep(600)
+http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Model).serve_forever()
 """
 
 
@@ -190,9 +206,10 @@ async def test_gauges_on_the_apps_own_page_scale_it_and_a_missing_one_changes_no
     assert "vllm:num_requests_waiting over" in said.stdout
 
 
-async def test_tokens_in_flight_scale_a_model_server(up: Up) -> None:
-    """The panic window of 6 s has to fill, and the answers of a stand-in take minutes, so the pods start while both run."""
-    program = ROOT / "bench" / "apps" / "model_server.py"
+async def test_tokens_in_flight_scale_a_model_server(up: Up, tmp_path: Path) -> None:
+    """The panic window of 6 s has to fill, and the answers take minutes, so the pods start while both run."""
+    program = tmp_path / "model_server.py"
+    program.write_text(STREAMS)
     annotations = {
         "autoscaling.serving.dev/metric": "tokens=20000",
         "autoscaling.knative.dev/max-scale": "3",

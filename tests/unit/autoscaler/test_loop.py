@@ -4,12 +4,16 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from serving.autoscaler.decision_events import DecisionEvent
 from serving.autoscaler.io.autoscaler import Autoscaler, MemorySaving
-from serving.core.model.errors import Unavailable
+from serving.autoscaler.io.sharing import Sharing
+from serving.core.model.anticipation import AnticipatedPods, anticipated_pods_of
+from serving.core.model.errors import Forbidden, NotLeading, Unavailable
 from serving.core.model.knative import (
     LEARNT_ANNOTATION,
     POLICY_FAILURE_ANNOTATION,
@@ -21,12 +25,13 @@ from serving.core.model.stat import Stat
 from serving.core.scaling.adaptive.policy import adaptive_policy
 from serving.core.scaling.scaler.explain import explain
 from serving.core.scaling.scaler.scaler import StatSource
-from serving.core.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
+from serving.core.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AdaptiveSettings, AutoscalerSettings
 from serving.core.settings.dormancy import MemorySettings
 from serving.home.store.memory import MemoryCluster
 from serving.net.aio.clock import now_s
-from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION
-from serving.net.cluster.port import Patch, Write
+from serving.net.cluster.kinds import DEPLOYMENT, POD, POD_METRICS, REVISION, SCALING_POLICY
+from serving.net.cluster.leases.shards import ShardOptions, Shards
+from serving.net.cluster.port import Listing, Patch, Selection, Write
 from tests.eventually import until
 from tests.integration.autoscaler_stage import NAME, Store
 from tests.unit.core.scaling.kpa_builders import spec_with
@@ -590,3 +595,399 @@ def test_the_policy_learns_how_long_pods_take_to_start() -> None:
 
     # A start takes 2 s until one is measured, and one of 20 s moves the mean by a fifth of the difference.
     assert run_virtually(run()) == pytest.approx(2.0 + 0.2 * 18.0, abs=0.1)
+
+
+PODS = ("p", "q", "r", "s")
+
+
+def with_boot(boot_s: float) -> AutoscalerSettings:
+    return AutoscalerSettings(policy=KNATIVE_POLICY, node_boot_s=boot_s)
+
+
+async def published(stage: Stage) -> AnticipatedPods | None:
+    found = await stage.cluster.get(REVISION, *KEY)
+    return anticipated_pods_of(found["metadata"].get("annotations") or {})
+
+
+async def climbed(stage: Stage) -> None:
+    """A minute of a load for 4 pods, then half as much again, which does not panic."""
+    await stage.report(60, **dict.fromkeys(PODS, 6.5))
+    await stage.report(8, **dict.fromkeys(PODS, 10.0))
+
+
+def test_a_climb_is_published_before_it_is_decided_and_withdrawn_when_it_is_over() -> None:
+    async def run() -> tuple[AnticipatedPods | None, int, AnticipatedPods | None]:
+        async with staged(scale=4, serving_state="Active", pods=PODS, settings=with_boot(30.0)) as stage:
+            await climbed(stage)
+            during, scale = await published(stage), await stage.store.scale()
+            await stage.report(120, **dict.fromkeys(PODS, 6.5))
+            return during, scale, await published(stage)
+
+    during, scale, after = run_virtually(run())
+    assert during is not None
+    assert (scale, during.count, after) == (4, 5, None)
+
+
+def test_without_a_boot_time_nothing_is_published() -> None:
+    async def run() -> AnticipatedPods | None:
+        async with staged(scale=4, serving_state="Active", pods=PODS, settings=with_boot(0.0)) as stage:
+            await climbed(stage)
+            return await published(stage)
+
+    assert run_virtually(run()) is None
+
+
+def test_when_the_boot_time_is_taken_away_what_was_published_goes() -> None:
+    async def run() -> tuple[bool, AnticipatedPods | None]:
+        async with staged(scale=4, serving_state="Active", pods=PODS, settings=with_boot(30.0)) as stage:
+            await climbed(stage)
+            before = await published(stage) is not None
+            stage.autoscaler.reconfigure(with_boot(0.0))
+            await stage.report(3, **dict.fromkeys(PODS, 10.0))
+            return before, await published(stage)
+
+    assert run_virtually(run()) == (True, None)
+
+
+ONLY = {"serving.dev/dormant": "only,after=1s"}
+
+
+def short_of_memory(folder: Path, available_kib: int, **more: Any) -> AutoscalerSettings:  # noqa: ANN401 - settings
+    """Settings of a machine with a million KiB."""
+    (folder / "meminfo").write_text(f"MemTotal: 1000000 kB\nMemAvailable: {available_kib} kB\n")
+    return AutoscalerSettings(policy=KNATIVE_POLICY, memory=MemorySettings(proc_folder=str(folder)), **more)
+
+
+@pytest.mark.parametrize("annotations", [{}, ONLY, {"autoscaling.knative.dev/min-scale": "1"}])
+def test_a_dormant_pod_goes_while_memory_is_short_and_a_request_brings_it_back(
+    tmp_path: Path, annotations: dict[str, str]
+) -> None:
+    async def run() -> list[object]:
+        settings = short_of_memory(tmp_path, 900_000)
+        async with staged(
+            scale=1, serving_state="Active", pods=["p"], settings=settings, annotations=annotations
+        ) as stage:
+            await stage.report(5, p=1.0)
+            stage.autoscaler.record(KEY, Stat(pod="p", at_s=now_s(), is_dormant=True, idle_s=1.0), StatSource.POD)
+            await pass_s(10)
+            found: list[object] = [await stage.store.scale()]
+            short_of_memory(tmp_path, 40_000)
+            found.append(await stage.store.scaled(0))
+            await stage.store.remove_pod("p")
+            await pass_s(30)
+            found += [await stage.store.scale(), await stage.store.serving_state()]
+            await stage.store.wake()
+            stage.send_report(1.0)
+            found.append(await stage.store.scaled(1))
+            return [*found, any("memory is short: 39 MiB of 976 are available" in one for one in stage.sentences)]
+
+    assert run_virtually(run()) == [1, 0, 0, "Reserve", 1, True]
+
+
+def test_running_pods_stay_while_memory_is_short_and_unreadable_memory_removes_nothing(tmp_path: Path) -> None:
+    async def run() -> list[int]:
+        settings = short_of_memory(tmp_path, 40_000)
+        async with staged(scale=2, serving_state="Active", pods=["p", "q"], settings=settings) as stage:
+            await stage.report(20, p=5.0, q=6.0)
+            found = [await stage.store.scale()]
+            (tmp_path / "meminfo").write_text("nothing")
+            stage.autoscaler.record(KEY, Stat(pod="q", at_s=now_s(), is_dormant=True), StatSource.POD)
+            await stage.report(5, p=5.0)
+            found.append(await stage.store.scale())
+            short_of_memory(tmp_path, 40_000)
+            await stage.report(5, p=5.0)
+            return [*found, await stage.store.scale()]
+
+    assert run_virtually(run()) == [2, 2, 1]
+
+
+MIB = 2**20
+
+
+LEARNT = "autoscaling.serving.dev/learnt-target"
+
+
+ANNOTATION = {"autoscaling.serving.dev/target": "learnt"}
+
+
+USUAL = AutoscalerSettings(policy=KNATIVE_POLICY)
+
+
+QUICK = AutoscalerSettings(policy=KNATIVE_POLICY, adaptive=AdaptiveSettings(learnt_target_period_s=2.0))
+
+
+@asynccontextmanager
+async def staged_pod(
+    annotations: dict[str, str] | None = None, settings: AutoscalerSettings = QUICK
+) -> AsyncIterator[Stage]:
+    """A pod with a memory limit, and a target of 100 without a hard limit."""
+    async with staged(
+        scale=1, serving_state="Active", pods=("p",), settings=settings, annotations=annotations
+    ) as stage:
+        container = {"name": "c", "image": "x", "resources": {"limits": {"memory": "160Mi"}}}
+        patch = {"spec": {"containers": [container], "containerConcurrency": 0}}
+        await stage.cluster.patch(REVISION, "default", NAME, patch=patch)
+        yield stage
+
+
+async def measure(stage: Stage, concurrency: float, *, is_first: bool) -> None:
+    """The metrics of a pod to which each request adds 12 MiB."""
+    metrics = {
+        "apiVersion": "metrics.k8s.io/v1beta1",
+        "kind": "PodMetrics",
+        "metadata": {"namespace": "default", "name": "p", "labels": {"serving.knative.dev/revision": NAME}},
+        "timestamp": f"{now_s():.3f}",
+        "window": "2s",
+        "containers": [{"name": "c", "usage": {"cpu": "10m", "memory": str(int((20 + 12 * concurrency) * MIB))}}],
+    }
+    if is_first:
+        await stage.cluster.create(POD_METRICS, metrics)
+    else:
+        await stage.cluster.replace(POD_METRICS, metrics)
+
+
+async def live(stage: Stage, *, period_s: int = 5) -> None:
+    """A load that rises to 8 and stays, measured each period."""
+    for number, concurrency in enumerate((1.0, 2.0, 4.0, 6.0, 8.0, 8.0, 8.0, 8.0)):
+        await measure(stage, concurrency, is_first=not number)
+        for _ in range(period_s):
+            stat = Stat(
+                pod="p",
+                at_s=now_s(),
+                concurrency=concurrency,
+                request_count=concurrency,
+                ended_count=concurrency,
+                response_time_s=1.0,
+            )
+            stage.autoscaler.record(KEY, stat, StatSource.POD)
+            await stage.report(1)
+
+
+async def saved(stage: Stage) -> str:
+    annotations = (await stage.cluster.get(REVISION, "default", NAME))["metadata"]["annotations"]
+    return str(annotations.get(LEARNT, ""))
+
+
+def test_a_learnt_target_scales_where_the_revision_asks_for_it() -> None:
+    async def run() -> tuple[int, str, str]:
+        async with staged_pod(ANNOTATION) as stage:
+            await live(stage)
+            count = await stage.store.scaled(2, 3, 4)
+            outcome = stage.autoscaler.decisions(KEY)[-1].outcome
+            return count, str(outcome.inputs.learnt), await saved(stage)
+
+    count, learnt, text = run_virtually(run())
+    assert count >= 2
+    assert "memory" in learnt
+    assert "is_used=True" in learnt
+    assert '"bound":"memory"' in text
+
+
+def test_in_shadow_the_scale_stays_and_what_was_learnt_is_saved() -> None:
+    async def run() -> tuple[int, str, str]:
+        async with staged_pod(settings=USUAL) as stage:
+            # Without the annotation usage is listed as often as metrics-server measures it.
+            await live(stage, period_s=30)
+            learnt = stage.autoscaler.decisions(KEY)[-1].outcome.inputs.learnt
+            return await stage.store.scale(), str(learnt), await saved(stage)
+
+    count, learnt, text = run_virtually(run())
+    assert count == 1
+    assert "is_used=False" in learnt
+    assert '"bound":"memory"' in text
+
+
+def test_what_was_saved_is_in_force_from_the_first_decision_and_garbage_is_learnt_again() -> None:
+    async def run(text: str) -> float:
+        async with staged_pod({**ANNOTATION, LEARNT: text}) as stage:
+            await stage.report(5, p=1.0)
+            return stage.autoscaler.decisions(KEY)[-1].outcome.inputs.spec.total_value
+
+    assert run_virtually(run('{"total":7.0,"bound":"memory","above":9.0}')) == 7.0
+    assert run_virtually(run("garbage")) == 100.0
+
+
+def test_a_cluster_that_measures_nothing_fails_no_policy() -> None:
+    async def run() -> tuple[int, float]:
+        async with staged_pod(ANNOTATION) as stage:
+
+            async def refuse(selection: Selection, **_: object) -> Listing:
+                if selection.kind is POD_METRICS:
+                    raise Forbidden("no right to read metrics")
+                return await MemoryCluster.list_selection(stage.cluster, selection)
+
+            stage.cluster.list_selection = refuse  # type: ignore[method-assign]  # a server without metrics
+            await stage.report(30, p=1.0)
+            outcome = stage.autoscaler.decisions(KEY)[-1].outcome
+            return stage.autoscaler.numbers()["policy_failures_total"], outcome.inputs.spec.total_value
+
+    assert run_virtually(run()) == (0, 100.0)
+
+
+class Member:
+    """One autoscaler. It takes the lease on request; ``skew_s`` moves that lease's clock ahead, as a freeze does."""
+
+    def __init__(self, name: str, cluster: MemoryCluster) -> None:
+        self.skew_s = 0.0
+        self.stop = asyncio.Event()
+        self.sharing = Sharing()
+        self.autoscaler = Autoscaler(cluster, settings=AutoscalerSettings(), prove=self.prove, sharing=self.sharing)
+        self.relay = self.autoscaler.relay
+        self.shards = self.sharing.shards = Shards(
+            cluster,
+            ShardOptions(daemon="autoscaler", namespace="knative-serving", count=1, me=name, address="10.0.0.1:6081"),
+            on_won=self.autoscaler.won,
+            on_lost=self.autoscaler.lost,
+            clock=lambda: now_s() + self.skew_s,
+        )
+
+    async def prove(self) -> bool:
+        return True
+
+    async def synced(self) -> None:
+        await until(lambda: self.autoscaler.is_synced)
+
+    async def let_go(self) -> None:
+        self.stop.set()
+        self.shards.wake()
+        await pass_s(0.1)
+
+    def send_report(self, concurrency: float) -> None:
+        stat = Stat(pod="activator", at_s=now_s(), concurrency=concurrency, request_count=concurrency)
+        self.autoscaler.record(KEY, stat, StatSource.ACTIVATOR)
+
+    async def report(self, seconds: int, concurrency: float) -> None:
+        for _ in range(seconds):
+            self.send_report(concurrency)
+            await pass_s(1)
+
+
+@asynccontextmanager
+async def at_work(one: Member, group: asyncio.TaskGroup) -> AsyncIterator[Member]:
+    """Follow everything, and compete for the lease."""
+    ending = asyncio.Event()
+    group.create_task(one.autoscaler.run(ending))
+    await one.synced()
+    group.create_task(one.shards.run(one.stop))
+    await pass_s(0.1)
+    try:
+        yield one
+    finally:
+        ending.set()
+        await one.let_go()
+
+
+async def filled(scale: int) -> Store:
+    """A revision with as many ready pods as its scale."""
+    store = Store()
+    await store.fill(scale=scale, serving_state="Active")
+    for number in range(scale):
+        await store.add_pod(f"pod-{number}")
+    return store
+
+
+def test_one_without_the_lease_decides_nothing_and_begins_when_it_has_it() -> None:
+    async def run() -> None:
+        store = await filled(1)
+        async with asyncio.TaskGroup() as group:
+            one, two = Member("one", store.cluster), Member("two", store.cluster)
+            async with at_work(one, group), at_work(two, group):
+                assert (one.shards.held, two.shards.held) == ([0], [])
+                await two.report(3, 100.0)
+                assert (await store.scale(), two.relay.relayed_count) == (1, 3)
+                assert two.autoscaler.numbers()["revisions"] == 0
+                await one.report(3, 100.0)
+                assert await store.scale() == 15
+                await one.let_go()
+                assert (one.autoscaler.numbers()["revisions"], two.autoscaler.numbers()["revisions"]) == (0, 1)
+                await one.report(1, 300.0)
+                await two.report(3, 200.0)
+                assert await store.scale() == 29
+                assert two.autoscaler.numbers()["scale_writes_total"] >= 1
+
+    run_virtually(run())
+
+
+def test_who_takes_over_takes_no_pod_before_a_window_was_seen() -> None:
+    async def run() -> None:
+        store = await filled(4)
+        async with asyncio.TaskGroup() as group:
+            one, two = Member("one", store.cluster), Member("two", store.cluster)
+            async with at_work(one, group), at_work(two, group):
+                await one.report(30, 28.0)
+                await one.let_go()
+                assert two.shards.held == [0]
+                await two.report(58, 2.0)
+                assert await store.scale() == 4
+                await two.report(70, 2.0)
+                assert await store.scale() < 4
+
+    run_virtually(run())
+
+
+def test_one_who_was_frozen_decides_and_writes_nothing() -> None:
+    async def run() -> None:
+        store = await filled(1)
+        async with asyncio.TaskGroup() as group, at_work(Member("one", store.cluster), group) as one:
+            await one.report(2, 5.0)
+            made = one.autoscaler.numbers()["decisions_total"]
+            one.skew_s = 60.0
+            stat = Stat(pod="a", at_s=now_s(), concurrency=500, request_count=1)
+            one.autoscaler.record(KEY, stat, StatSource.ACTIVATOR, is_relayed=True)
+            await pass_s(0)
+            assert one.autoscaler.numbers()["decisions_total"] == made
+            with pytest.raises(NotLeading), one.sharing.writing(one.autoscaler.group(KEY)):
+                pass
+            assert await store.scale() == 1
+
+    run_virtually(run())
+
+
+def test_a_write_is_waited_for_before_a_shard_is_let_go() -> None:
+    async def run() -> None:
+        store = await filled(1)
+        async with asyncio.TaskGroup() as group, at_work(Member("one", store.cluster), group) as one:
+            with one.sharing.writing(one.autoscaler.group(KEY)):
+                await one.let_go()
+                assert one.shards.held == []
+                lost = group.create_task(one.autoscaler.lost(0))
+                await pass_s(1)
+                assert not lost.done()
+            await lost
+
+    run_virtually(run())
+
+
+def test_the_status_of_a_policy_is_written_by_the_one_whose_target_it_is() -> None:
+    async def run() -> None:
+        store = await filled(1)
+        body: dict[str, Any] = {
+            "metadata": {"namespace": "default", "name": "p"},
+            "spec": {"targetRef": {"kind": "Revision", "name": NAME}, "min": 2},
+        }
+        await store.cluster.create(SCALING_POLICY, body)
+        async with asyncio.TaskGroup() as group:
+            one, two = Member("one", store.cluster), Member("two", store.cluster)
+            async with at_work(one, group), at_work(two, group):
+                await pass_s(20)
+                counts = [each.autoscaler.numbers()["policy_status_writes_total"] for each in (one, two)]
+                assert counts[0] >= 1
+                assert counts[1] == 0
+                assert await store.scale() == 2
+                await one.let_go()
+                await pass_s(20)
+                assert two.autoscaler.numbers()["policy_status_writes_total"] >= 1
+                assert one.autoscaler.numbers()["policy_status_writes_total"] == counts[0]
+
+    run_virtually(run())
+
+
+def test_stats_without_an_owner_are_counted_and_dropped() -> None:
+    async def run() -> None:
+        one = Member("one", MemoryCluster())
+        one.send_report(5.0)
+        numbers = one.relay.numbers
+        assert (numbers["stats_ownerless_total"], numbers["stats_passed_on_total"], numbers["shards"]) == (1, 0, 0)
+        assert one.relay.elsewhere({"namespace": "default", "revision": NAME}) == ""
+
+    run_virtually(run())

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from serving.core.model.errors import InvalidValue
-from serving.core.model.objects import Object
+from serving.core.model.knative import COMMAND_ANNOTATION
+from serving.core.model.objects import Object, annotations_of, nested
 from serving.home.admission.admission import admit
 from serving.net.cluster.kinds import SERVING_SERVICE
 from serving.tools.cli.services.deployment import (
@@ -278,3 +279,17 @@ def test_a_folder_with_packages_and_no_environment_is_advised_to_make_one(tmp_pa
     assert virtualenv_advice(folder).endswith(
         f"python3 -m venv '{folder}/.venv' && '{folder}/.venv/bin/pip' install -r '{folder}/requirements.txt'"
     )
+
+
+def test_a_deployed_image_names_no_command_of_this_machine() -> None:
+    made = manifest_of(Deployment(name="a", folder=Path("/x"), image="r.example/a:1"))
+    template = made["spec"]["template"]
+    assert annotations_of(template) == {}
+    assert nested(template, "spec", "containers", 0)["image"] == "r.example/a:1"
+
+
+def test_an_image_replaces_the_command_of_the_revision_before() -> None:
+    before = manifest_of(Deployment(name="a", folder=Path("/x"), command="run"))
+    assert COMMAND_ANNOTATION in annotations_of(before["spec"]["template"])
+    after = merged(before, Deployment(name="a", folder=Path("/x"), image="r.example/a:1"), replace=False)
+    assert annotations_of(after["spec"]["template"]) == {}

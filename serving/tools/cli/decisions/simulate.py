@@ -1,7 +1,6 @@
 """``serving simulate``: a service on the virtual clock, each change of its scale with the reason; or recorded workloads."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -24,7 +23,6 @@ from serving.tools.cli.decisions.simulatetrace import PolicyRunner, compare_poli
 from serving.tools.simulator.curve import POLICIES, SimulatedPolicy
 from serving.tools.simulator.report import plot, summary, timeline
 from serving.tools.simulator.results import RunLog
-from serving.tools.simulator.svg import comparison_svg
 from serving.tools.simulator.workload_run import run_workload
 
 _DEFAULT_LOAD = "0:0 5:1 20:40 25:400 70:20 100:0"
@@ -41,14 +39,9 @@ _DEFAULT_LOAD = "0:0 5:1 20:40 25:400 70:20 100:0"
 )
 @click.option("--compare", metavar="NAMES", help="Policies to compare on the trace, separated by commas.")
 @click.option("--equal-pod-seconds", is_flag=True, help="Also compare at the pod-seconds of the first policy.")
-@click.option(
-    "--plot",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Also draw the comparison into an SVG file.",
-)
 @json_output_options
 @click.pass_context
-def simulate(context: click.Context, /, changes: tuple[str, ...], plot: Path | None, **options: Any) -> None:  # noqa: ANN401
+def simulate(context: click.Context, /, changes: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
     """Run a service on the virtual clock: the product's decisions, a simulated world.
 
     With --trace, replay a recorded workload under policies and compare them. Any setting of config-autoscaler is an option.
@@ -57,16 +50,13 @@ def simulate(context: click.Context, /, changes: tuple[str, ...], plot: Path | N
         settings = changed_settings(AutoscalerSettings(), [*changes, *settings_pairs(context.args)])
         is_load = options["trace"] is None and options["from_log"] is None and options["nodes"] is None
         if is_load:
-            _refuse_trace_options({**options, "plot": plot})
+            _refuse_trace_options(options)
         policies = known_policies(options["compare"] or options["policy"])
         runner = runner_of(options, settings=settings, policies=policies)
         if is_load:
             _print_run(runner, deciding_policy(options["policy"]), as_json=is_json(options))
             return
         comparison = compare_policies(runner, list(policies), equal_pod_seconds=options["equal_pod_seconds"])
-        if plot is not None:
-            image = comparison_svg(comparison.policies, comparison.curves, length_s=runner.workload.length_s)
-            plot.write_text(image, encoding="utf-8")
         print_comparison(comparison, as_json=is_json(options))
     except (InvalidValue, SettingsError, OSError) as error:
         click.echo(str(error), err=True)
@@ -74,7 +64,7 @@ def simulate(context: click.Context, /, changes: tuple[str, ...], plot: Path | N
 
 
 def _refuse_trace_options(options: dict[str, Any]) -> None:
-    for name in ("compare", "equal_pod_seconds", "plot"):
+    for name in ("compare", "equal_pod_seconds"):
         if options[name]:
             problem = Problem(
                 where="--" + name.replace("_", "-"),

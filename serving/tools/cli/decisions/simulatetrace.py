@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 
+from serving.tools.simulator.charts import bars, policy_table, sparkline
 from serving.tools.simulator.curve import (
     CurvePoint,
     DialPosition,
@@ -18,7 +19,6 @@ from serving.tools.simulator.curve import (
 )
 from serving.tools.simulator.report import PolicyReport, WorstFunctions, mean_report, report_of, worst_functions
 from serving.tools.simulator.results import NodesResult, RevisionResult
-from serving.tools.simulator.svg import bars, policy_table, sparkline
 from serving.tools.simulator.workload_run import Workload, run_workload
 
 # The worst functions that are printed; ``--json`` has all.
@@ -74,9 +74,8 @@ def compare_policies(runner: PolicyRunner, names: Sequence[str], *, equal_pod_se
     results: dict[str, Sequence[RevisionResult]] = {}
 
     def keep(name: str, position: DialPosition | None, run_results: Sequence[RevisionResult]) -> None:
+        del position
         results.setdefault(name, run_results)
-        if runner.on_results is not None:
-            runner.on_results(name, position, run_results)
 
     keeping = msgspec.structs.replace(runner, on_results=keep)
     comparison = Comparison(policies={name: keeping.run(name) for name in names})

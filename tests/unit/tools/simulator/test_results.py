@@ -16,7 +16,7 @@ from serving.tools.simulator.results import (
     durations_of,
     summed,
 )
-from serving.tools.simulator.svg import bars, sparkline
+from serving.tools.simulator.charts import bars, sparkline
 
 
 @given(waits_s=st.lists(st.floats(1e-6, 1e4), min_size=1, max_size=200), share=st.sampled_from([0.5, 0.9, 0.99, 0.999]))

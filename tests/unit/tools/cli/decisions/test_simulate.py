@@ -1,6 +1,5 @@
 import json
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner, Result
@@ -177,20 +176,6 @@ def test_a_part_of_the_trace_without_requests_is_refused(tmp_path: Path) -> None
     assert "no request" in simulate("--trace", path, "--from", "200", "--until", "300").stderr
     assert simulate("--trace", path, "--from", "300", "--until", "200").exit_code == 2
     assert simulate("--trace", path, "--from", "100", "--until", "200", "--json").exit_code == 0
-
-
-def test_a_comparison_is_drawn_as_an_image(tmp_path: Path) -> None:
-    image = tmp_path / "plot.svg"
-    done = simulate(
-        "--trace", written(tmp_path), "--compare", "knative,default", "--equal-pod-seconds", "--plot", str(image)
-    )
-    assert done.exit_code == 0, done.output
-    drawn = ET.fromstring(image.read_text())  # noqa: S314 - our own image
-    texts = {one.text for one in drawn.iter("{http://www.w3.org/2000/svg}text")}
-    assert {"knative", "default", "pod-hours", "Pods"} <= texts
-    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}polyline"))) == 3
-    assert simulate("--plot", str(image)).exit_code == 2
-    assert simulate("--trace", written(tmp_path), "--plot", str(tmp_path / "no" / "plot.svg")).exit_code == 2
 
 
 def test_the_access_log_of_a_system_is_a_workload(tmp_path: Path) -> None:

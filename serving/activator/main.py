@@ -144,7 +144,7 @@ class Activator:
             key=key,
             endpoints=endpoints,
             prober=self.prober,
-            metrics=_metrics(settings, router, self.client.link),
+            metrics=_metrics(router, self.client.link),
             tracer=tracer,
             draw=draw,
             clock=clock,
@@ -364,7 +364,7 @@ class Activator:
         self.ingress.apply(outcome)
 
 
-def _metrics(settings: ActivatorSettings, router: RequestRouter[Exchange], link: Link) -> ActivatorMetrics:
+def _metrics(router: RequestRouter[Exchange], link: Link) -> ActivatorMetrics:
     """The rows about the requests of a router, and its connection to the autoscaler."""
     return ActivatorMetrics(
         configuration_of=router.directory.configuration_of,
@@ -372,7 +372,6 @@ def _metrics(settings: ActivatorSettings, router: RequestRouter[Exchange], link:
         inside=router.inside,
         lost_frames=lambda: link.dropped_count,
         is_connected=lambda: link.is_connected,
-        has_old_names=settings.metrics_old_names,
     )
 
 

@@ -171,7 +171,6 @@ class AutoscalerDaemon:
             counts=lambda: self.server.numbers | self.autoscaler.numbers() | self.relay.numbers,
             pods=self._pods,
             costs=lambda key: policies.costs(key, now_s()),
-            has_old_names=settings.metrics_old_names,
         )
         self.server = StatsServer(
             key=key,

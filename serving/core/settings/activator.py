@@ -132,9 +132,6 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Address and port of the metrics page, unless a socket is inherited. It asks for the query token. Default: ours,
     127.0.0.1:6082; in a cluster :9090 is usual."""
 
-    metrics_old_names: Annotated[bool, Knob(key="metrics-old-names", unit=FLAG)] = False
-    """Whether the page also counts requests under the name and labels of Knative up to 1.18. Default: ours, false."""
-
     name: Annotated[str, Knob(key="name", unit=TEXT)] = "activator"
     """The name of this activator for the autoscaler; unique among activators. Default: ours."""
 

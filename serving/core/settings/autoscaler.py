@@ -364,10 +364,6 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Largest size of the decision log of one machine, in bytes, over all its files. 0 means no log.
     Range: 0 to 16Gi. Default: ours, 64Mi, some 20000 decisions."""
 
-    metrics_old_names: Annotated[bool, Knob(key="metrics-old-names", unit=FLAG)] = False
-    """Whether the page of metrics also has each family of a revision under the name and labels that it had up to Knative
-    1.18, for dashboards that ask for those. Default: ours, false."""
-
     stats_audience: Annotated[str, Knob(key="stats-audience", unit=TEXT)] = ""
     """For whom the tokens are made out with which the pods of a cluster open their websockets; the API server is asked whose
     each is. Empty means that only tokens which are derived from the cluster key are taken, as on one machine. Default: ours,

@@ -32,8 +32,6 @@ _BOUNDS = (*map(floatToGoString, BUCKETS_S), "+Inf")
 Inside = tuple[tuple[str, str], int, int]
 """A revision with its number of requests, and of queued ones."""
 
-# Up to Knative 1.18; its only sample is what the histogram counts too.
-_OLD_COUNT = "activator_request_count"
 _GONE_MAX = 100
 # Cold starts kept of each revision, which the dashboard reads.
 _COLD_STARTS_MAX = 20
@@ -41,10 +39,6 @@ _CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 _DURATION = "http_server_request_duration_seconds"
 
 _GAUGES = ("kn_revision_request_concurrency", "serving_requests_waiting")
-_OLD_LABELS = {
-    **dict(zip(REVISION_LABELS, ("namespace_name", "configuration_name", "revision_name"), strict=True)),
-    "response_code_class": "response_code_class",
-}
 _FAILED = "serving_tls_handshakes_failed_total"
 _REFUSED = "serving_http_refused_total"
 _EXPIRY = "serving_certificate_expiry_timestamp_seconds"
@@ -192,7 +186,6 @@ class ActivatorMetrics:
         inside: Callable[[], Iterable[Inside]],
         lost_frames: Callable[[], int] = lambda: 0,
         is_connected: Callable[[], bool] = lambda: False,
-        has_old_names: bool = False,
     ) -> None:
         self.page = page = MetricsPage(ACTIVATOR_METRICS, before=self._keep, fine=self._pull_fine)
         self.queue = page.histogram("serving_request_queue_seconds")
@@ -209,7 +202,6 @@ class ActivatorMetrics:
         self._configuration_of = configuration_of
         self._keys = keys
         self._inside = inside
-        self._has_old_names = has_old_names
         self._rows: dict[tuple[str, str], tuple[tuple[str, str, str], RevisionRows]] = {}
         self._rows_max = _GONE_MAX
         page.pull(self._pull)
@@ -271,10 +263,7 @@ class ActivatorMetrics:
     def _pull(self) -> Iterator[Family]:
         lost = family_of(named(ACTIVATOR_METRICS, "serving_stat_frames_lost_total"))
         lost.add_sample("serving_stat_frames_lost_total", {}, self._lost_frames())
-        durations = self._durations()
-        yield from (durations, *self._levels(), lost)
-        if self._has_old_names:
-            yield _old_count(durations)
+        yield from (self._durations(), *self._levels(), lost)
 
     def _pull_fine(self) -> Iterator[Family]:
         family = Family(FINE_DURATIONS, "Requests by duration, in buckets that grow by 4 percent.", "gauge")
@@ -297,15 +286,6 @@ class ActivatorMetrics:
 def _exemplar(traceparent: bytes) -> dict[str, str] | None:
     trace_id = trace_id_of(traceparent) if traceparent else None
     return None if trace_id is None else {"trace_id": trace_id}
-
-
-def _old_count(durations: Family) -> Family:
-    family = Family(_OLD_COUNT, "Requests, by the name of Knative up to 1.18.", "counter")
-    for sample in durations.samples:
-        if sample.name.endswith("_count"):
-            labels = {_OLD_LABELS[name]: value for name, value in sample.labels.items()}
-            family.add_sample(f"{_OLD_COUNT}_total", labels, sample.value)
-    return family
 
 
 def add_tls(page: MetricsPage, *, failed: Callable[[], int], expiries: Callable[[], Mapping[str, float]]) -> None:

@@ -13,7 +13,6 @@ from serving.core.model.revisionnumbers import PodCounts, PolicyCosts, RevisionN
 from serving.core.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
 from serving.net.metrics.names import (
     AUTOSCALER_METRICS,
-    OLD_REVISION_LABELS,
     REVISION_LABELS,
     MetricKind,
     MetricSpec,
@@ -39,7 +38,7 @@ _TOTAL = "_total"
 class AutoscalerMetrics:
     """All rows. ``keys`` returns the present revisions; ``counts`` the daemon's counts, monotonic ones with names in _total.
 
-    ``pods`` returns the unready pods of a revision by reason; ``costs`` the costs of its policy, None for a class without policies. ``has_old_names`` adds each family of a revision once more under the name that it had up to Knative 1.18.
+    ``pods`` returns the unready pods of a revision by reason; ``costs`` the costs of its policy, None for a class without policies.
     """
 
     def __init__(
@@ -49,14 +48,12 @@ class AutoscalerMetrics:
         counts: Callable[[], Mapping[str, int]],
         pods: Callable[[tuple[str, str]], PodCounts],
         costs: Callable[[tuple[str, str]], PolicyCosts | None],
-        has_old_names: bool = False,
     ) -> None:
         self.page = MetricsPage(AUTOSCALER_METRICS)
         self._keys = keys
         self._counts = counts
         self._pods = pods
         self._costs = costs
-        self._has_old_names = has_old_names
         self._reporter = StatsReporter()
         self._latest: dict[tuple[str, str], RevisionNumbers] = {}
         self._rows_max = _GONE_MAX
@@ -80,7 +77,7 @@ class AutoscalerMetrics:
     def _pull(self) -> Iterator[Family]:
         self._keep()
         for name, rows in (*self._reporter.pull(), *self._loads()):
-            yield from self._families(_BY_NAME[name], rows)
+            yield _family(_BY_NAME[name], rows)
         yield from self._of_policies()
         for name, value in self._counts().items():
             yield _counted(_PREFIX + name, value)
@@ -99,11 +96,6 @@ class AutoscalerMetrics:
                 pods.add_sample(pods.name, labels | {"policy": policy}, pod_seconds)
                 cold.add_sample(cold.name, labels | {"policy": policy}, cold_requests)
         yield from (pods, cold)
-
-    def _families(self, metric: MetricSpec, rows: list[Row]) -> Iterator[Family]:
-        yield _family(metric, rows, is_old=False)
-        if self._has_old_names and metric.old_name:
-            yield _family(metric, rows, is_old=True)
 
     def _loads(self) -> Iterator[tuple[str, list[Row]]]:
         """The loads of the latest decisions, which need no measure."""
@@ -138,12 +130,10 @@ def _rows(latest: list[RevisionNumbers], value_of: Callable[[RevisionNumbers], f
     return [(_labels(numbers), value) for numbers in latest if (value := value_of(numbers)) is not None]
 
 
-def _family(metric: MetricSpec, rows: list[Row], *, is_old: bool) -> Family:
-    family = family_of(metric, is_old=is_old)
-    names = OLD_REVISION_LABELS if is_old else REVISION_LABELS
-    name = metric.old_name if is_old else metric.name
+def _family(metric: MetricSpec, rows: list[Row]) -> Family:
+    family = family_of(metric)
     for labels, value in rows:
-        family.add_sample(name, dict(zip(names, labels, strict=True)), value)
+        family.add_sample(metric.name, dict(zip(REVISION_LABELS, labels, strict=True)), value)
     return family
 
 

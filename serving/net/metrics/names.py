@@ -1,8 +1,8 @@
 """Every metric of every daemon: its name, kind, labels and meaning. docs/metrics.md is made from this table.
 
 Knative's metrics keep its present names (``kn_...`` and OpenTelemetry's ``http_server_...``, as Prometheus spells them); others
-begin with ``serving_``. ``old_name`` is the name up to Knative 1.18. Labels are bounded: rows of deleted revisions are dropped,
-classes and reasons are closed lists, and no client input becomes a label. It imports msgspec only, for the sidecar.
+begin with ``serving_``. Labels are bounded: rows of deleted revisions are dropped, classes and reasons are closed lists, and no
+client input becomes a label. It imports msgspec only, for the sidecar.
 """
 
 import enum
@@ -14,26 +14,6 @@ from serving.core.model.loadmetric import ANY_GAUGE, CONCURRENCY, LOAD_METRICS, 
 from serving.core.model.ports import ACTIVATOR_METRICS_PORT, CONTROL_METRICS_PORT, STATS_PORT
 
 REVISION_LABELS = ("k8s_namespace_name", "kn_configuration_name", "kn_revision_name")
-OLD_REVISION_LABELS = ("namespace_name", "configuration_name", "revision_name")
-"""The names of the same three labels up to Knative 1.18."""
-
-# Names of gauges up to Knative 1.18.
-_OLD_NAMES = {
-    "kn_revision_pods_desired": "autoscaler_desired_pods",
-    "kn_revision_pods_requested": "autoscaler_requested_pods",
-    "kn_revision_pods_count": "autoscaler_actual_pods",
-    "kn_revision_pods_not_ready_count": "autoscaler_not_ready_pods",
-    "kn_revision_pods_pending_count": "autoscaler_pending_pods",
-    "kn_revision_pods_terminating_count": "autoscaler_terminating_pods",
-    "kn_revision_panic_mode": "autoscaler_panic_mode",
-    "kn_revision_concurrency_stable": "autoscaler_stable_request_concurrency",
-    "kn_revision_concurrency_panic": "autoscaler_panic_request_concurrency",
-    "kn_revision_concurrency_target": "autoscaler_target_concurrency_per_pod",
-    "kn_revision_rps_stable": "autoscaler_stable_requests_per_second",
-    "kn_revision_rps_panic": "autoscaler_panic_requests_per_second",
-    "kn_revision_rps_target": "autoscaler_target_requests_per_second",
-    "kn_revision_capacity_excess": "autoscaler_excess_burst_capacity",
-}
 
 _GROUP_LABEL = "node_group"
 _CLOUD_LABELS = ("cloud_provider", "id", _GROUP_LABEL)
@@ -49,9 +29,7 @@ text or, where the Accept header asks, in OpenMetrics with exemplars. Dashboards
 are in `config/monitoring`. A page needs the [query token](dashboard-reference.md#the-query-token).
 
 Rows of a revision have the labels {labels},
-and are gone when the revision is. With the setting `metrics-old-names` the autoscaler has a family once more under the
-name that it had up to Knative 1.18, with {old_labels}; the activator
-has `activator_request_count_total`. Histograms of time have the bounds
+and are gone when the revision is. Histograms of time have the bounds
 {bounds} s. Each page also has `process_*` and `python_info`.
 """
 
@@ -65,13 +43,12 @@ class MetricKind(enum.StrEnum):
 
 
 class MetricSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One family of a page. ``help_text`` is its meaning in one sentence; ``old_name`` "" without one."""
+    """One family of a page. ``help_text`` is its meaning in one sentence."""
 
     name: str
     kind: MetricKind
     help_text: str
     labels: tuple[str, ...] = ()
-    old_name: str = ""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,9 +64,7 @@ def _counter(name: str, help_text: str, *labels: str) -> MetricSpec:
 
 
 def _gauge(name: str, help_text: str, *labels: str) -> MetricSpec:
-    return MetricSpec(
-        name=name, kind=MetricKind.GAUGE, help_text=help_text, labels=labels, old_name=_OLD_NAMES.get(name, "")
-    )
+    return MetricSpec(name=name, kind=MetricKind.GAUGE, help_text=help_text, labels=labels)
 
 
 def _revision_gauge(name: str, help_text: str) -> MetricSpec:
@@ -397,7 +372,6 @@ def render_page() -> str:
     """Render the documentation page of all metrics."""
     head = _HEAD.format(
         labels=_names(REVISION_LABELS),
-        old_labels=_names(OLD_REVISION_LABELS),
         bounds=", ".join(f"{bound:g}" for bound in BUCKETS_S),
     )
     return "\n".join([head, *(_table(table) for table in TABLES)])
@@ -413,8 +387,7 @@ def _row(metric: MetricSpec) -> str:
     is_of_revision = metric.labels[: len(REVISION_LABELS)] == REVISION_LABELS
     rest = metric.labels[len(REVISION_LABELS) :] if is_of_revision else metric.labels
     labels = ", ".join([*(["revision's"] if is_of_revision else []), *(f"`{label}`" for label in rest)])
-    old = f"<br>`{metric.old_name}`" if metric.old_name else ""
-    return f"| `{metric.name}`{old} | {metric.kind} | {labels} | {metric.help_text} |"
+    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help_text} |"
 
 
 def _names(names: tuple[str, ...]) -> str:

@@ -126,12 +126,11 @@ class MetricsPage:
         return "".join(self.slices(accept))
 
 
-def family_of(metric: MetricSpec, *, is_old: bool = False) -> Family:
-    """An empty family for values collected with each page; under its older name if ``is_old``."""
-    name = metric.old_name if is_old else metric.name
+def family_of(metric: MetricSpec) -> Family:
+    """An empty family for values collected with each page."""
     if metric.kind is MetricKind.GAUGE:
-        return GaugeMetricFamily(name, metric.help_text)
-    return Family(name.removesuffix(_TOTAL), metric.help_text, metric.kind.value)
+        return GaugeMetricFamily(metric.name, metric.help_text)
+    return Family(metric.name.removesuffix(_TOTAL), metric.help_text, metric.kind.value)
 
 
 def is_openmetrics(accept: str) -> bool:

@@ -13,13 +13,12 @@ PARENT = f"00-{TRACE}-b7ad6b7169203331-01".encode()
 OPEN = "application/openmetrics-text"
 
 
-def metrics(*keys: tuple[str, str], has_old_names: bool = False) -> ActivatorMetrics:
+def metrics(*keys: tuple[str, str]) -> ActivatorMetrics:
     return ActivatorMetrics(
         configuration_of=lambda _: "hello",
         keys=lambda: keys,
         inside=lambda: [(KEY, 3, 2)],
         lost_frames=lambda: 7,
-        has_old_names=has_old_names,
     )
 
 
@@ -113,13 +112,6 @@ def test_rows_of_revisions_that_are_gone_are_dropped() -> None:
     for index in range(1000):
         made.of(("default", f"r{index}"))
     assert len(made._rows) < 102
-
-
-def test_the_old_count_is_there_where_wanted() -> None:
-    made = metrics(KEY, has_old_names=True)
-    made.of(KEY).ended(200, 0.1, at_s=1.0, traceparent=b"")
-    page = made.page.text("")
-    assert 'activator_request_count_total{configuration_name="hello",namespace_name="default"' in page
 
 
 async def test_the_last_cold_starts_of_a_namespace_have_times_since_the_epoch() -> None:

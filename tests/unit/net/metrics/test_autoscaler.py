@@ -15,13 +15,12 @@ COSTS = {
 }
 
 
-def metrics(*keys: tuple[str, str], has_old_names: bool = False) -> AutoscalerMetrics:
+def metrics(*keys: tuple[str, str]) -> AutoscalerMetrics:
     return AutoscalerMetrics(
         keys=lambda: keys,
         counts=lambda: {"revisions": 1, "odd_total": 2},
         pods=lambda _: PodCounts(not_ready=4, pending=5, terminating=6, dormant=2),
         costs=COSTS.get,
-        has_old_names=has_old_names,
     )
 
 
@@ -48,16 +47,6 @@ def test_the_numbers_of_the_last_decision_are_on_the_page() -> None:
         assert f"serving_policy_day_cold_requests{labels} {cold}" in page
     assert "kn_revision_rps_stable{" not in page
     assert "autoscaler_desired_pods" not in page
-
-
-def test_old_names_are_there_where_wanted() -> None:
-    made = metrics(KEY, has_old_names=True)
-    made.decided(numbers(metric="rps", stable_load=12.0))
-    page = made.page.text("")
-    old = '{configuration_name="hello",namespace_name="default",revision_name="hello-00001"}'
-    assert f"autoscaler_desired_pods{old} 3.0" in page
-    assert f"autoscaler_pending_pods{old} 5.0" in page
-    assert f"autoscaler_stable_requests_per_second{old} 12.0" in page
 
 
 def test_a_revision_that_is_gone_is_off_the_page() -> None:

@@ -1,4 +1,4 @@
-"""The sources of node loads: Prometheus, SignalFx, a load-watcher, and the project's own server."""
+"""The sources of node loads: Prometheus, a load-watcher, and the project's own server."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ import yaml
 from aiohttp import web
 
 from serving.core.model.errors import InvalidCertificate, InvalidValue, Unavailable
-from serving.core.settings.placement import LOAD_WATCHER, PROMETHEUS, SIGNALFX, LoadSourceSettings, PlacementSettings
+from serving.core.settings.placement import LOAD_WATCHER, PROMETHEUS, LoadSourceSettings, PlacementSettings
 from serving.home.store.memory import MemoryCluster
 from serving.net.cluster.kinds import NODE_METRICS
 from serving.nodes.extender.io.loadsources import load_source
@@ -154,42 +154,6 @@ async def test_a_failed_call_is_reported_when_the_others_have_ended() -> None:
         with pytest.raises(Unavailable, match="status 503"):
             await report_of(source=PROMETHEUS, url=url)
         assert len(ended) == len(begun) / 4 * 3
-
-
-async def test_signalfx_gives_points_by_series_and_hosts_by_series(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text(_TOKEN)
-    asked: list[dict[str, str]] = []
-
-    async def respond(request: web.Request) -> web.Response:
-        asked.append({**request.query, "path": request.path, "token": request.headers["X-SF-Token"]})
-        if request.path == "/v2/metrictimeseries":
-            results = [{"id": "s1", "dimensions": {"host": "a.example.com", "sf_metric": None}}, {"id": "s9"}]
-            return web.json_response({"count": 2, "results": results})
-        is_cpu = "cpu" in request.query["query"]
-        points = [[1, 20.0], [2, 40.0], [3, 60.0], [4, None]] if is_cpu else [[1, 10.0]]
-        return web.json_response({"data": {"s1": points, "unknown": [[1, 1.0]]}, "errors": []})
-
-    async with served(respond) as url:
-        report = await report_of(
-            source=SIGNALFX,
-            url=url,
-            token_file=str(tmp_path / "token"),
-            cluster="blue",
-            host_suffix=".example.com",
-        )
-    cpu = report.usages["a"].cpu
-    assert isinstance(cpu, Usage)
-    assert cpu.mean_percent == 40.0
-    assert cpu.deviation_percent == pytest.approx(16.33, abs=0.01)
-    assert means(report) == {"a": (40.0, 10.0)}
-    assert asked[0] == {
-        "query": 'host:*.example.com AND cluster:blue AND sf_metric:"cpu.utilization"',
-        "startMs": "9100000",
-        "endMs": "10000000",
-        "resolution": "60000",
-        "path": "/v1/timeserieswindow",
-        "token": _TOKEN,
-    }
 
 
 async def test_what_a_load_watcher_measured_long_ago_is_as_old_as_it_says() -> None:

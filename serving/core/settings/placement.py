@@ -17,13 +17,11 @@ from serving.core.settings.knob import COUNT, DURATION, FLAG, NUMBER, TEXT, Clas
 
 METRICS_SERVER = "metrics-server"
 PROMETHEUS = "prometheus"
-SIGNALFX = "signalfx"
 LOAD_WATCHER = "load-watcher"
 
 _URLS = {
     METRICS_SERVER: "",
     PROMETHEUS: "http://prometheus-k8s.monitoring:9090",
-    SIGNALFX: "https://api.signalfx.com",
     LOAD_WATCHER: "http://load-watcher.loadwatcher:2020",
 }
 
@@ -46,20 +44,18 @@ _WEIGHT_MAX = 10_000
 class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All knobs of the source of node loads. Times are in seconds."""
 
-    source: Annotated[
-        str, Knob(key="source", unit=TEXT, choices=(METRICS_SERVER, PROMETHEUS, SIGNALFX, LOAD_WATCHER))
-    ] = METRICS_SERVER
-    """Source of measurements: metrics-server (metrics.k8s.io of the cluster), prometheus (PromQL), signalfx, or a load-watcher
+    source: Annotated[str, Knob(key="source", unit=TEXT, choices=(METRICS_SERVER, PROMETHEUS, LOAD_WATCHER))] = (
+        METRICS_SERVER
+    )
+    """Source of measurements: metrics-server (metrics.k8s.io of the cluster), prometheus (PromQL), or a load-watcher
     service. Default: Trimaran, metrics-server."""
 
     url: Annotated[str, Knob(key="url", unit=TEXT)] = ""
     """Address of the source, as http or https URL without a user or password. Empty means the source's own default:
-    http://prometheus-k8s.monitoring:9090, https://api.signalfx.com, http://load-watcher.loadwatcher:2020. Default: ours,
-    empty."""
+    http://prometheus-k8s.monitoring:9090, http://load-watcher.loadwatcher:2020. Default: ours, empty."""
 
     token_file: Annotated[str, Knob(key="token-file", unit=TEXT)] = ""
-    """Path of a file with the token for the source, read before each query: a bearer token, or SignalFx's X-SF-Token.
-    Default: ours, none."""
+    """Path of a file with a bearer token for the source, read before each query. Default: ours, none."""
 
     ca_file: Annotated[str, Knob(key="ca-file", unit=TEXT)] = ""
     """Path of the certificates (PEM) that verify the source's own. Empty means those of the system. Default: ours,
@@ -72,21 +68,14 @@ class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Longest time of one call to the source, in seconds. Source: load-watcher's for Prometheus, 10s."""
 
     cpu_metric: Annotated[str, Knob(key="cpu-metric", unit=TEXT)] = ""
-    """Prometheus: an expression of the share of cpu in use by node, from 0 to 1. SignalFx: the metric in percent. Empty
-    means instance:node_cpu:ratio, or cpu.utilization. Default: load-watcher's."""
+    """Prometheus: an expression of the share of cpu in use by node, from 0 to 1. Empty means instance:node_cpu:ratio.
+    Default: load-watcher's."""
 
     memory_metric: Annotated[str, Knob(key="memory-metric", unit=TEXT)] = ""
-    """The same for memory: instance:node_memory_utilisation:ratio, or memory.utilization. Default: load-watcher's."""
+    """The same for memory: instance:node_memory_utilisation:ratio. Default: load-watcher's."""
 
     node_label: Annotated[str, Knob(key="node-label", unit=TEXT)] = ""
-    """Label (SignalFx: dimension) with the node's name; a port after it is ignored. Empty means instance, or
-    host. Default: load-watcher's."""
-
-    cluster: Annotated[str, Knob(key="cluster", unit=TEXT)] = ""
-    """SignalFx: value of the dimension "cluster" of the nodes. Empty means all. Default: ours, empty."""
-
-    host_suffix: Annotated[str, Knob(key="host-suffix", unit=TEXT)] = ""
-    """SignalFx: the suffix of a host's name after the node's, as in ".example.com". Default: ours, empty."""
+    """Label with the node's name; a port after it is ignored. Empty means instance. Default: load-watcher's."""
 
     @property
     def address(self) -> str:
@@ -94,7 +83,7 @@ class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         return (self.url or _URLS[self.source]).rstrip("/")
 
     def check(self) -> Iterator[Clash]:
-        """Check the URL (no credential in it), and that SignalFx has a token."""
+        """Check the URL, which has no credential in it."""
         try:
             parts = urlsplit(self.url)
             is_right = not self.url or (parts.scheme in ("http", "https") and bool(parts.hostname))
@@ -104,8 +93,6 @@ class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             # Not repeated in the message: it may hold a password.
             expected = "an http or https URL without user and password; a token stands in a file (load.token-file)"
             yield Clash(fields=("load.url",), what="is not a usable URL", expected=expected)
-        if self.source == SIGNALFX and not self.token_file:
-            yield Clash(fields=("load.token_file",), what="is empty", expected="a file with SignalFx' token")
 
 
 class ExtenderTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

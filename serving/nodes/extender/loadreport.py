@@ -1,4 +1,4 @@
-"""The load of all nodes at one time: as load-watcher's JSON, and from Prometheus or SignalFx.
+"""The load of all nodes at one time: as load-watcher's JSON, and from Prometheus.
 
 Input: a report, or a body of ``GET /watcher``; output: the other. Follows paypal/load-watcher 17df8f9, pkg/watcher: values are
 in percent, ``AVG`` and ``STD`` over a window of 15, 10 or 5 minutes. Its own example lacks the level ``NodeMetricsMap``, which
@@ -6,7 +6,7 @@ its service sends and its client reads.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from serving.core.model.errors import UNREADABLE, InvalidValue
 from serving.core.model.nodata import NoData
 from serving.core.settings.placement import LoadSourceSettings, PlacementQuirks
-from serving.nodes.placement.scores.metrics import NodeMetric, NodeUsage, Usage, read_usage, usage_of
+from serving.nodes.placement.scores.metrics import NodeMetric, NodeUsage, Usage, read_usage
 
 WINDOWS_S = (900.0, 600.0, 300.0)
 """The windows of load-watcher, the widest first."""
@@ -26,15 +26,6 @@ _MEMORY_METRIC = "instance:node_memory_utilisation:ratio"
 _LABEL = "instance"
 _RESPONSE_EXPECTED = "an answer of Prometheus with a vector: status success, data.resultType vector"
 _MISSING = NoData(missing="measurement of the node in Prometheus")
-
-POINTS_PATH = "/v1/timeserieswindow"
-METADATA_PATH = "/v2/metrictimeseries"
-_RESOLUTION_MS = 60_000
-_SERIES_MAX = 10_000
-_HOST = "host"
-_POINTS_EXPECTED = "points of SignalFx: data with [time, value] pairs by series"
-_METADATA_EXPECTED = "series of SignalFx: results with id and dimensions"
-_NO_MEASUREMENT = NoData(missing="measurement of the node in SignalFx")
 
 
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,69 +199,3 @@ def _percent(text: Any) -> float | None:  # noqa: ANN401 - JSON
     except ValueError:
         return None
     return value if math.isfinite(value) else None
-
-
-class _SignalFxPoints(msgspec.Struct, frozen=True):
-    data: dict[str, list[tuple[float, float | None]]]
-
-
-class _SignalFxSeries(msgspec.Struct, frozen=True):
-    id: str = ""
-    dimensions: dict[str, str | None] = {}
-
-
-class _SignalFxMetadata(msgspec.Struct, frozen=True):
-    results: list[_SignalFxSeries]
-
-
-def metrics_of(settings: LoadSourceSettings) -> dict[str, str]:
-    """The metric of each resource."""
-    return {"cpu": settings.cpu_metric or "cpu.utilization", "memory": settings.memory_metric or "memory.utilization"}
-
-
-def points_parameters(settings: LoadSourceSettings, metric: str, *, end_s: float, window_s: float) -> dict[str, str]:
-    """The query of ``POINTS_PATH`` for the points of a metric in a window."""
-    return {
-        "query": _query(settings, metric),
-        "startMs": str(int((end_s - window_s) * 1000)),
-        "endMs": str(int(end_s * 1000)),
-        "resolution": str(_RESOLUTION_MS),
-    }
-
-
-def metadata_parameters(settings: LoadSourceSettings, metric: str) -> dict[str, str]:
-    """The query of ``METADATA_PATH`` for the hosts of the series of a metric."""
-    return {"query": _query(settings, metric), "limit": str(_SERIES_MAX)}
-
-
-def read_series(points: bytes, metadata: bytes, settings: LoadSourceSettings) -> dict[str, Usage | NoData]:
-    """The usage of each node, from both responses. Raises ``InvalidValue``."""
-    try:
-        values = msgspec.json.decode(points, type=_SignalFxPoints).data
-    except UNREADABLE as error:
-        raise InvalidValue(text=f"{points[:80]!r} ({error})", expected=_POINTS_EXPECTED) from error
-    try:
-        series = msgspec.json.decode(metadata, type=_SignalFxMetadata).results
-    except UNREADABLE as error:
-        raise InvalidValue(text=f"{metadata[:80]!r} ({error})", expected=_METADATA_EXPECTED) from error
-    nodes = _node_by_series(series, settings)
-    return {
-        nodes[series_id]: usage_of((value for _, value in points), missing=_NO_MEASUREMENT)
-        for series_id, points in values.items()
-        if series_id in nodes
-    }
-
-
-def _query(settings: LoadSourceSettings, metric: str) -> str:
-    parts = [f"{settings.node_label or _HOST}:*{settings.host_suffix}", f'sf_metric:"{metric}"']
-    if settings.cluster:
-        parts.insert(1, f"cluster:{settings.cluster}")
-    return " AND ".join(parts)
-
-
-def _node_by_series(series: Sequence[_SignalFxSeries], settings: LoadSourceSettings) -> Mapping[str, str]:
-    label = settings.node_label or _HOST
-    hosts = {entry.id: entry.dimensions.get(label) or "" for entry in series}
-    return {
-        series_id: host.removesuffix(settings.host_suffix) for series_id, host in hosts.items() if series_id and host
-    }

@@ -7,7 +7,7 @@ followed: they would disclose the token.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
@@ -16,9 +16,7 @@ import aiohttp
 import msgspec
 
 from serving.core.model.errors import InvalidCertificate, InvalidValue, Unavailable
-from serving.core.model.nodata import NoData
 from serving.core.settings.placement import (
-    LOAD_WATCHER,
     METRICS_SERVER,
     PROMETHEUS,
     LoadSourceSettings,
@@ -27,23 +25,15 @@ from serving.core.settings.placement import (
 from serving.net.cluster.kinds import NODE_METRICS
 from serving.net.cluster.port import Cluster
 from serving.nodes.extender.loadreport import (
-    METADATA_PATH,
-    POINTS_PATH,
     WINDOWS_S,
     LoadReport,
-    metadata_parameters,
-    metrics_of,
     node_usages,
-    points_parameters,
     queries,
-    read_series,
     read_vector,
     read_watcher_body,
 )
 from serving.nodes.placement.book import NodeFacts, NodeLoads
-from serving.nodes.placement.scores.metrics import NodeUsage, Usage
-
-_UNKNOWN = NoData(missing="measurement of the node")
+from serving.nodes.placement.scores.metrics import NodeUsage
 
 
 class LoadSource(Protocol):
@@ -72,10 +62,9 @@ class _MetricsServer:
 
 
 class _Caller:
-    def __init__(self, settings: LoadSourceSettings, session: aiohttp.ClientSession, *, header: str) -> None:
+    def __init__(self, settings: LoadSourceSettings, session: aiohttp.ClientSession) -> None:
         self.settings = settings
         self._session = session
-        self._header = header
 
     async def get(self, path: str, parameters: Mapping[str, str], *, accepted: tuple[int, ...] = (200,)) -> bytes:
         """The body of a response. Raises ``Unavailable``."""
@@ -93,27 +82,7 @@ class _Caller:
     def _headers(self) -> dict[str, str]:
         path = self.settings.token_file
         token = Path(path).read_text().strip() if path else ""
-        if not token:
-            return {}
-        return {self._header: f"Bearer {token}" if self._header == "Authorization" else token}
-
-
-async def _in_widest_window(
-    source: str, wall_s: float, measure: Callable[[float], Awaitable[dict[str, NodeUsage]]]
-) -> LoadReport:
-    """The report of the widest working window; a failed or empty one falls back to the next."""
-    failure: Exception | None = None
-    for window_s in WINDOWS_S:
-        try:
-            usages = await measure(window_s)
-        except (Unavailable, InvalidValue) as error:
-            failure = failure or error
-            continue
-        if usages:
-            return LoadReport(source=source, at_s=wall_s, window_s=window_s, usages=usages)
-    if failure is not None:
-        raise failure
-    return LoadReport(source=source, at_s=wall_s, window_s=WINDOWS_S[-1], usages={})
+        return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _body(response: bytes | BaseException) -> bytes:
@@ -129,52 +98,30 @@ class _PrometheusSource:
         self._caller = caller
 
     async def read(self, now_s: float, wall_s: float) -> LoadReport:
-        """Implement ``LoadSource.read``."""
+        """Implement ``LoadSource.read``: the widest working window; a failed or empty one falls back to the next."""
+        failure: Exception | None = None
+        for window_s in WINDOWS_S:
+            try:
+                usages = await self._usages(window_s, now_s)
+            except (Unavailable, InvalidValue) as error:
+                failure = failure or error
+                continue
+            if usages:
+                return LoadReport(source="Prometheus", at_s=wall_s, window_s=window_s, usages=usages)
+        if failure is not None:
+            raise failure
+        return LoadReport(source="Prometheus", at_s=wall_s, window_s=WINDOWS_S[-1], usages={})
 
-        async def measure(window_s: float) -> dict[str, NodeUsage]:
-            settings = self._caller.settings
-            texts = queries(settings, window_s)
-            calls = (
-                self._caller.get("/api/v1/query", {"query": text}, accepted=(200, 400, 422)) for text in texts.values()
-            )
-            # All calls end before a failure is reported: the session closes after this read.
-            responses = await asyncio.gather(*calls, return_exceptions=True)
-            vectors = {
-                key: read_vector(_body(response), settings) for key, response in zip(texts, responses, strict=True)
-            }
-            return node_usages(vectors, at_s=now_s)
-
-        return await _in_widest_window("Prometheus", wall_s, measure)
-
-
-class _SignalFxSource:
-    def __init__(self, caller: _Caller) -> None:
-        self._caller = caller
-
-    async def read(self, now_s: float, wall_s: float) -> LoadReport:
-        """Implement ``LoadSource.read``."""
-
-        async def measure(window_s: float) -> dict[str, NodeUsage]:
-            usages = {
-                resource: await self._series(metric, end_s=wall_s, window_s=window_s)
-                for resource, metric in metrics_of(self._caller.settings).items()
-            }
-            cpu, memory = usages["cpu"], usages["memory"]
-            return {
-                name: NodeUsage(at_s=now_s, cpu=cpu.get(name, _UNKNOWN), memory=memory.get(name, _UNKNOWN))
-                for name in sorted(cpu.keys() | memory.keys())
-            }
-
-        return await _in_widest_window("SignalFx", wall_s, measure)
-
-    async def _series(self, metric: str, *, end_s: float, window_s: float) -> dict[str, Usage | NoData]:
+    async def _usages(self, window_s: float, now_s: float) -> dict[str, NodeUsage]:
         settings = self._caller.settings
-        points = points_parameters(settings, metric, end_s=end_s, window_s=window_s)
-        return read_series(
-            await self._caller.get(POINTS_PATH, points),
-            await self._caller.get(METADATA_PATH, metadata_parameters(settings, metric)),
-            settings,
+        texts = queries(settings, window_s)
+        calls = (
+            self._caller.get("/api/v1/query", {"query": text}, accepted=(200, 400, 422)) for text in texts.values()
         )
+        # All calls end before a failure is reported: the session closes after this read.
+        responses = await asyncio.gather(*calls, return_exceptions=True)
+        vectors = {key: read_vector(_body(response), settings) for key, response in zip(texts, responses, strict=True)}
+        return node_usages(vectors, at_s=now_s)
 
 
 class _WatcherSource:
@@ -203,12 +150,8 @@ async def load_source(
         return
     timeout = aiohttp.ClientTimeout(total=load.timeout_s)
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(ssl=_context(load))) as session:
-        if load.source == PROMETHEUS:
-            yield _PrometheusSource(_Caller(load, session, header="Authorization"))
-        elif load.source == LOAD_WATCHER:
-            yield _WatcherSource(_Caller(load, session, header="Authorization"), settings)
-        else:
-            yield _SignalFxSource(_Caller(load, session, header="X-SF-Token"))
+        caller = _Caller(load, session)
+        yield _PrometheusSource(caller) if load.source == PROMETHEUS else _WatcherSource(caller, settings)
 
 
 def _context(settings: LoadSourceSettings) -> ssl.SSLContext:

@@ -6,7 +6,6 @@ from serving.core.model.errors import InvalidValue
 from serving.core.settings.placement import (
     ORIGINAL,
     PROMETHEUS,
-    SIGNALFX,
     ExtenderTlsSettings,
     LoadSourceSettings,
     PlacementQuirks,
@@ -79,12 +78,6 @@ def test_a_url_that_cannot_be_asked_is_a_clash_and_not_repeated(url: str) -> Non
     assert "secret" not in clash.what + clash.expected
 
 
-def test_signalfx_needs_a_token() -> None:
-    (clash,) = LoadSourceSettings(source=SIGNALFX).check()
-    assert clash.fields == ("load.token_file",)
-    assert list(LoadSourceSettings(source=SIGNALFX, token_file="/token").check()) == []  # noqa: S106 - a path
-
-
 def test_each_source_has_an_address_of_its_own() -> None:
-    assert LoadSourceSettings(source=SIGNALFX).address == "https://api.signalfx.com"
+    assert LoadSourceSettings(source=PROMETHEUS).address == "http://prometheus-k8s.monitoring:9090"
     assert LoadSourceSettings(source=PROMETHEUS, url="http://p:9/").address == "http://p:9"

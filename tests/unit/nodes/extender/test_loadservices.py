@@ -9,19 +9,13 @@ from serving.core.model.errors import InvalidValue
 from serving.core.model.nodata import NoData
 from serving.core.settings.placement import LoadSourceSettings
 from serving.nodes.extender.loadreport import (
-    metadata_parameters,
-    metrics_of,
     node_usages,
-    points_parameters,
     queries,
-    read_series,
     read_vector,
 )
 from serving.nodes.placement.scores.metrics import Usage
 
 _SETTINGS = LoadSourceSettings()
-
-_SIGNALFX_SETTINGS = LoadSourceSettings(node_label="node")
 
 
 def body(*result: Any, **more: Any) -> bytes:  # noqa: ANN401 - JSON
@@ -74,38 +68,3 @@ def test_without_a_mean_there_is_no_measurement() -> None:
     assert found["a"].cpu == Usage(mean_percent=5.0, deviation_percent=1.0)
     assert isinstance(found["a"].memory, NoData)
     assert found["a"].at_s == 3.0
-
-
-def test_what_is_asked() -> None:
-    assert metrics_of(LoadSourceSettings(cpu_metric="mine")) == {"cpu": "mine", "memory": "memory.utilization"}
-    assert points_parameters(_SIGNALFX_SETTINGS, "mine", end_s=1000.0, window_s=900.0) == {
-        "query": 'node:* AND sf_metric:"mine"',
-        "startMs": "100000",
-        "endMs": "1000000",
-        "resolution": "60000",
-    }
-    blue = LoadSourceSettings(cluster="blue", host_suffix=".x")
-    assert metadata_parameters(blue, "m") == {"query": 'host:*.x AND cluster:blue AND sf_metric:"m"', "limit": "10000"}
-
-
-def test_series_become_nodes() -> None:
-    points = json.dumps({"data": {"1": [[0, 10], [1, 30]], "2": [[0, None]], "3": [[0, 5]]}}).encode()
-    results = [
-        {"id": "1", "dimensions": {"node": "a"}},
-        {"id": "2", "dimensions": {"node": "b"}},
-        {"id": "3", "dimensions": {"node": None}},
-        {"id": "", "dimensions": {"node": "c"}},
-    ]
-    found = read_series(points, json.dumps({"results": results}).encode(), _SIGNALFX_SETTINGS)
-    assert found["a"] == Usage(mean_percent=20.0, deviation_percent=10.0)
-    assert isinstance(found["b"], NoData)
-    assert found.keys() == {"a", "b"}
-
-
-@pytest.mark.parametrize(
-    ("points", "metadata", "words"),
-    [(b"{}", b'{"results": []}', "points of SignalFx"), (b'{"data": {}}', b"[]", "series of SignalFx")],
-)
-def test_anything_else_is_refused_of_signalfx(points: bytes, metadata: bytes, words: str) -> None:
-    with pytest.raises(InvalidValue, match=words):
-        read_series(points, metadata, _SIGNALFX_SETTINGS)

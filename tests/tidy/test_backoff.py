@@ -49,7 +49,3 @@ def test_no_pause_doubles_without_a_bound() -> None:
 )
 def test_the_rule_sees_a_power_of_a_variable(text: str, seen: bool) -> None:
     assert bool(list(unbounded_doublings(f"def f():\n    return {text}"))) is seen
-
-
-def test_the_rule_sees_a_variable_that_is_doubled() -> None:
-    assert list(unbounded_doublings("def f():\n    pause_s *= 2")) == [2]

@@ -76,11 +76,6 @@ def test_no_modules_import_each_other() -> None:
     assert circles(import_graph()) == []
 
 
-def test_the_graph_has_the_product_in_it() -> None:
-    graph = import_graph()
-    assert "serving.core.model.errors" in graph["serving.core.model.quantity"]
-
-
 @pytest.mark.parametrize(
     ("graph", "seen"),
     [

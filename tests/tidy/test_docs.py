@@ -132,10 +132,6 @@ def test_code_names_files_that_exist() -> None:
     assert found == set()
 
 
-def test_the_rule_sees_a_missing_file() -> None:
-    assert missing_files("`proxy/no_such.py` `tests/tidy/test_docs.py` `main.py`") == ["proxy/no_such.py"]
-
-
 def ways(text: str) -> dict[str, list[tuple[str, str]]]:
     """The ways drawn on a page: file and function of each step; steps are numbered from 1."""
     found = {}
@@ -185,14 +181,6 @@ def test_a_request_has_four_owners_in_the_activator() -> None:
     assert all(re.search(rf"class {name}\b", (ROOT / "serving" / file).read_text()) for name, file, _ in owners)
 
 
-def test_the_rule_sees_a_way_that_is_long_or_wrong() -> None:
-    step = "| 1. x | `core/traffic/backoff.py` `backoff_s` |\n"
-    assert faults_of_ways(f"### The way of a\n\n{step}\n## Next\n", {"a": 1}) == []
-    assert faults_of_ways("### The way of a\n", {"a": 1, "b": 1}) == ["a: not drawn", "b: not drawn"]
-    text = f"### The way of a\n{step}| 2. y | `core/traffic/balance.py` `Balancer.no_such` |\n"
-    assert faults_of_ways(text, {"a": 1}) == ["a: too many files", "a: no Balancer.no_such in core/traffic/balance.py"]
-
-
 @pytest.mark.parametrize(
     ("text", "broken"),
     [
@@ -214,28 +202,6 @@ def test_the_rule_sees_a_broken_link(text: str, broken: list[str], tmp_path: Pat
     page = tmp_path / "page.md"
     page.write_text(f"{text}\n\n# `Here`, too!\n")
     assert list(broken_links(page.read_text(), page)) == broken
-
-
-def test_a_tree_is_read_by_its_indentation() -> None:
-    text = "Prose.\n\n    ServingError\n      A        503, later\n        B\n      C  words\n\nMore prose.\n"
-    assert error_tree(text) == {
-        "ServingError": (None, ""),
-        "A": ("ServingError", "503, later"),
-        "B": ("A", ""),
-        "C": ("ServingError", "words"),
-    }
-
-
-def test_a_tree_ends_where_the_text_goes_back_to_its_margin() -> None:
-    assert list(error_tree("ServingError\n  A\nProse\n  B\n")) == ["ServingError", "A"]
-
-
-def test_the_rule_sees_a_tree_that_differs() -> None:
-    assert error_tree("ServingError\n  A\n  B") != error_tree("ServingError\n  A\n    B")
-
-
-def test_a_text_without_a_tree_has_none() -> None:
-    assert error_tree("Nothing here.") == {}
 
 
 def test_the_code_in_the_pages_runs() -> None:

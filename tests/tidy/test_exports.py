@@ -4,8 +4,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-import pytest
-
 from tests.tidy.sources import ROOT, named, parsed, product_files
 
 
@@ -35,11 +33,3 @@ def test_inner_packages_have_empty_init_files() -> None:
 def test_packages_have_init_files() -> None:
     folders = {path.parent for path in product_files()}
     assert [named(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
-
-
-@pytest.mark.parametrize(
-    ("source", "seen"),
-    [('"""D."""\n1', []), ("1", ["no docstring"]), ('"""  """', ["no docstring"]), ("# Comment.", ["no docstring"])],
-)
-def test_the_rule_sees_a_missing_docstring(source: str, seen: list[str]) -> None:
-    assert list(docstring_faults(source)) == seen

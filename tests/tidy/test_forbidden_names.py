@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 
-import pytest
-
 from tests.tidy.sources import ROOT, files_of_tests, named, product_files, text_files
 
 EMPTY_WORDS = {"base", "common", "helper", "helpers", "misc", "util", "utils"}
@@ -39,29 +37,3 @@ def test_no_file_names_a_path_of_a_machine() -> None:
 
 def test_the_readme_is_read_in_one_go() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES_MAX
-
-
-@pytest.mark.parametrize(
-    ("path", "seen"),
-    [
-        ("serving/net/aio/utils.py", True),
-        ("serving/common/clock.py", True),
-        ("serving/net/aio/_helpers.py", True),
-        ("serving/net/aio/http_utils.py", True),
-        ("serving/core/settings/database.py", False),
-        ("serving/net/aio/periodic.py", False),
-    ],
-)
-def test_the_rule_sees_an_empty_name(path: str, seen: bool) -> None:
-    assert bool(empty_names([PurePath(path)])) is seen
-
-
-@pytest.mark.parametrize("folder", ["work", "home", "root", "Users"])
-@pytest.mark.parametrize("before", ["", "cd ", '"', "(", "file://"])
-def test_the_rule_sees_a_path_of_a_machine(folder: str, before: str) -> None:
-    assert list(machine_paths(f"fine\n{before}/{folder}/somebody")) == [2]
-
-
-@pytest.mark.parametrize("text", ["https://example.com/{}/page", "src/{}/x", "./{}/x", "~/{}/x", "/{}s/x"])
-def test_the_rule_passes_other_paths(text: str) -> None:
-    assert list(machine_paths(text.format("work"))) == []

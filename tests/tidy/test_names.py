@@ -3,8 +3,6 @@
 import ast
 from collections.abc import Iterator
 
-import pytest
-
 from tests.tidy.sources import named, parsed, product_files
 
 # They name neither a type nor a role.
@@ -30,19 +28,3 @@ def banned(source: str) -> Iterator[str]:
 
 def test_no_name_is_banned() -> None:
     assert [f"{named(path)}: {name}" for path in product_files() for name in banned(path.read_text())] == []
-
-
-@pytest.mark.parametrize(
-    ("source", "names"),
-    [
-        ("for one in routes: ...", ["one"]),
-        ("found = self._pods.get(name)", ["found"]),
-        ("def f(*, told): ...", ["told"]),
-        ("match x:\n  case [made, *kept]: ...", ["kept", "made"]),
-        ("self.made = route = x.found", []),
-        ("f(given=1)", []),
-        ("class A:\n  def take(self): ...\n  async def _note(self): ...\n  def takeover(self): ...", ["_note", "take"]),
-    ],
-)
-def test_the_rule_sees_a_banned_name(source: str, names: list[str]) -> None:
-    assert sorted(banned(source)) == names

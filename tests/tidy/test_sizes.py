@@ -3,8 +3,6 @@
 import functools
 from collections.abc import Callable, Iterator
 
-import pytest
-
 from tests.tidy.sources import files_of_tests, functions_of, named, parsed, product_files
 
 FUNCTION_LINES_MAX = 70
@@ -58,36 +56,3 @@ def test_functions_are_short_and_take_little_by_position() -> None:
 def test_functions_of_tests_are_short() -> None:
     found = [f"{named(path)}: {name}" for path in files_of_tests() for name, _ in long_functions(path.read_text())]
     assert found == []
-
-
-@pytest.mark.parametrize(("body_lines", "seen"), [(FUNCTION_LINES_MAX - 1, []), (FUNCTION_LINES_MAX, ["A.f"])])
-def test_the_rule_sees_a_long_function(body_lines: int, seen: list[str]) -> None:
-    source = "class A:\n  async def f():\n" + "    pass\n" * body_lines
-    assert [name for name, _ in long_functions(source)] == seen
-
-
-def test_a_function_is_named_with_what_it_is_inside_of() -> None:
-    source = "class A:\n  if x:\n    def f(self):\n      def g(): ..."
-    assert [(name, is_method) for name, _, is_method in functions_of(parsed(source))] == [
-        ("A.f", True),
-        ("A.f.g", False),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("source", "seen"),
-    [
-        ("def f(a, b, c): ...", 0),
-        ("def f(a, b, c, d): ...", 1),
-        ("def f(a, b, /, c, d): ...", 1),
-        ("def f(a, b, c, *, d): ...", 0),
-        ("def f(a, b, c, *, d, e, g, h): ...", 0),
-        ("def f(a, b, c, *, d, e, g, h, i): ...", 1),
-        ("class A:\n  def f(self, a, b, c): ...", 0),
-        ("class A:\n  def f(self, a, b, c, d): ...", 1),
-        ("class A:\n  @staticmethod\n  def f(a, b, c, d): ...", 1),
-        ("def outer():\n  async def f(a, b, c, d): ...", 1),
-    ],
-)
-def test_the_rule_sees_too_many_parameters(source: str, seen: int) -> None:
-    assert len(list(crowded_functions(source))) == seen

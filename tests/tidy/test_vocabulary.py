@@ -5,8 +5,6 @@ import functools
 import re
 from collections.abc import Iterator
 
-import pytest
-
 from serving.core.model import knative
 from serving.core.settings.annotations import annotation_fields, spellings
 from serving.net.cluster.kinds import KINDS
@@ -72,21 +70,6 @@ def test_texts_spell_the_names_that_the_code_has() -> None:
     assert found == [], "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    ("text", "unknown"),
-    [
-        ("`autoscaling.knative.dev/window` or autoscaling.knative.dev/panicWindowPercentage.", []),
-        ("autoscaling.knative.dev/windoww", ["autoscaling.knative.dev/windoww"]),
-        ("autoscalling.knative.dev/window", ["autoscalling.knative.dev/window"]),
-        ("serving.dev/command: x, serving.dev/v1alpha1", []),
-        ("{serving.dev/comand: x}", ["serving.dev/comand"]),
-        ("autoscaling.knative.dev/... in https://knative.dev/docs, knative.dev/pkg", []),
-    ],
-)
-def test_the_rule_sees_a_misspelt_name(text: str, unknown: list[str]) -> None:
-    assert unknown_names(text) == unknown
-
-
 def test_each_word_is_defined_once() -> None:
     found = [
         f"{named(path)}:{fault}"
@@ -95,23 +78,3 @@ def test_each_word_is_defined_once() -> None:
         for fault in second_definitions(path.read_text())
     ]
     assert found == [], "\n".join(found)
-
-
-@pytest.mark.parametrize(
-    ("source", "seen"),
-    [
-        ('KEY = "serving.knative.dev/revision"', ["1: spells serving.knative.dev/revision"]),
-        ('f(x, key="autoscaling.knative.dev/target")', ["1: spells autoscaling.knative.dev/target"]),
-        ('group = "serving.knative.dev"', ["1: spells serving.knative.dev"]),
-        ("class ServingState: ...", ["1: defines ServingState"]),
-        ('"""Reads serving.knative.dev/revision."""', []),
-        ('def f():\n  """serving.knative.dev/v1 objects."""', []),
-        ('fail("the API serving.knative.dev is missing")', []),
-        ('KEY = f"{SERVING_GROUP}/revision"', ["1: spells f'{SERVING_GROUP}/revision'"]),
-        ('KEY = "serving.dev/pool"', ["1: spells serving.dev/pool"]),
-        ('KEY = f"{SERVING_GROUP}/{name}"', []),
-        ('KEY = f"{SERVING_GROUP}{name}"', []),
-    ],
-)
-def test_the_rule_sees_a_second_definition(source: str, seen: list[str]) -> None:
-    assert list(second_definitions(source)) == seen

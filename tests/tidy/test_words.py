@@ -10,8 +10,6 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.tidy.sources import ROOT, files_of_tests, named, parsed, product_files
 
 PARAGRAPH_WORDS_MAX = 80
@@ -102,24 +100,6 @@ def test_first_lines_have_one_idea() -> None:
     assert found == [], "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    ("line", "seen"),
-    [
-        ("Whether what it says of itself is about what was asked of it last.", True),
-        ("One who speaks. A connection that ends is gone with what it said.", True),
-        ("Publishes each decision: to the log, to subscribers, and as Events.", False),
-        ("Removes pods that no revision owns.", False),
-    ],
-)
-def test_the_rule_sees_a_riddle(line: str, seen: bool) -> None:
-    assert is_riddle(line) is seen
-
-
-def test_first_lines_are_those_of_docstrings() -> None:
-    source = '"""M."""\nX = 1\n"""X."""\ndef f():\n    """F.\n\n    More.\n    """\n    "no docstring"\n'
-    assert sorted(first_lines(source)) == [(1, "M."), (3, "X."), (5, "F.")]
-
-
 def test_the_pages_speak_plain_english() -> None:
     found = [
         f"{named(path)}:{number}: {', '.join(words)}"
@@ -137,37 +117,3 @@ def test_paragraphs_of_the_pages_are_short() -> None:
         for line, words in long_paragraphs(path.read_text())
     ]
     assert found == [], "\n".join(found)
-
-
-@pytest.mark.parametrize(
-    ("text", "seen"),
-    [
-        ("Nobody is told.", ["nobody", "told"]),
-        ("begin anew", ["anew"]),
-        ("stands in the place of the pod", ["in the place of"]),
-        ("a renewed lease", []),
-        ("The activator reports it.", []),
-    ],
-)
-def test_the_rule_sees_a_banned_word(text: str, seen: list[str]) -> None:
-    assert banned_words(text) == seen
-
-
-def test_prose_is_comments_docstrings_and_messages() -> None:
-    source = '"""Doc."""\nx = 1  # why\nfail("a message here")\nkey = "told"\n'
-    assert sorted(prose_of(source)) == [(2, "# why"), (3, "a message here")]
-
-
-@pytest.mark.parametrize(
-    ("page", "seen"),
-    [
-        ("word " * 80, []),
-        ("word " * 81, [(1, 81)]),
-        ("# T\n\n" + "word " * 41 + "\n" + "word " * 41, [(3, 82)]),
-        ("- " + "word " * 60 + "\n- " + "word " * 60, []),
-        ("| " + "word " * 90, []),
-        ("```\n" + "word " * 90 + "\n```", []),
-    ],
-)
-def test_the_rule_sees_a_long_paragraph(page: str, seen: list[tuple[int, int]]) -> None:
-    assert list(long_paragraphs(page)) == seen

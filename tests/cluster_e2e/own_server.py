@@ -20,14 +20,15 @@ from aiohttp.typedefs import Handler, Middleware
 
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.home.admission.admission import admit
+from serving.home.admission.kuberules.rules import kube_problems
 from serving.home.apiserver.reviews import KnownToken, TokenReviews
 from serving.home.apiserver.server import ApiOptions, application
 from serving.home.controllers.garbage import collect_garbage
 from serving.home.controllers.manager import Manager
 from serving.home.state import kubeconfig
 from serving.home.store.memory import MemoryCluster
+from serving.net.cluster.kinds import kind_of
 from serving.net.metrics.server import running
-from tests.unit.config.server_rules import objections
 from tests.unit.config.strict import faults, model_of
 
 TOKENS = "tokens"
@@ -64,11 +65,12 @@ def _judging(path: Path) -> Middleware:
         if is_write and isinstance(response, web.Response) and isinstance(response.body, bytes):
             one = msgspec.json.decode(response.body)
             is_built_in = not one["apiVersion"].startswith(_DEFINED) and one["kind"] not in _NOT_JUDGED
-            if is_built_in and model_of(one) is not None:
+            kind = kind_of(one["apiVersion"], one["kind"])
+            if is_built_in and kind is not None and model_of(one) is not None:
                 with path.open("a", encoding="utf-8") as file:
                     file.writelines(
                         f"{request.headers.get('User-Agent', '-')} {request.method} {request.path} {fault}\n"
-                        for fault in (*faults(one), *objections(one))
+                        for fault in (*faults(one), *kube_problems(kind, one))
                     )
         return response
 

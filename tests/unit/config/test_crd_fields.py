@@ -4,7 +4,7 @@ import ast
 import functools
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Any, TypedDict
+from typing import Any
 
 import pytest
 from kubernetes.client import models
@@ -240,52 +240,3 @@ def test_the_code_reads_no_field_that_no_schema_has() -> None:
         if not is_known(steps)
     ]
     assert unknown == []
-
-
-def test_the_rules_see_a_field_on_one_side_only() -> None:
-    class Pot(TypedDict, total=False):
-        spouts: int
-        lids: list[str]
-
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": {"spouts": {"type": "string"}, "handle": {"type": "string"}},
-    }
-    found = differences(
-        fields_of_schema(schema, "spec"), fields_of_record(Pot, "spec"), record_name="Pot", exceptions={}
-    )
-    assert found == [
-        "spec.handle: in config/crd, but no field of Pot",
-        "spec.lids: a field of Pot, but not in config/crd",
-        "spec.lids[]: a field of Pot, but not in config/crd",
-        "spec.spouts: string in config/crd, integer in Pot",
-    ]
-
-
-@pytest.mark.parametrize("kind", SPECS, ids=lambda kind: kind.resource)
-def test_each_field_that_is_removed_on_either_side_is_seen(kind: Kind) -> None:
-    """The test removes every field of the real schemas and records."""
-    schema, record = own_fields(kind), fields_of_record(SPECS[kind], "spec")
-    for path in schema:
-        without = {one: type_name for one, type_name in schema.items() if one != path}
-        assert differences(without, record, record_name="R", exceptions={}) == [
-            f"{path}: a field of R, but not in config/crd"
-        ]
-        without = {one: type_name for one, type_name in record.items() if one != path}
-        assert differences(schema, without, record_name="R", exceptions={}) == [
-            f"{path}: in config/crd, but no field of R"
-        ]
-
-
-def test_the_rules_see_a_path_that_no_schema_has() -> None:
-    source = 'nested(one, "spec", "trafic", 0)\nnested(one, "spec", "traffic", 0, "tag")\nnested(one, "status", key)'
-    found = dict(paths_read(parsed(source)))
-    assert found == {1: ("spec", "trafic"), 2: ("spec", "traffic", "tag"), 3: ("status",)}
-    assert [is_known(path) for path in found.values()] == [False, True, True]
-
-
-def test_the_rules_see_a_field_that_kubernetes_lacks() -> None:
-    item: dict[str, Any] = {"properties": {"image": {}, "imagination": {}}}
-    schema = {"properties": {"containers": {"items": item}, "nodeSelector": {"additionalProperties": {}}, "nodes": {}}}
-    found = list(unknown_to_kubernetes(schema, models.V1PodSpec, "spec"))
-    assert found == ["spec.containers.imagination", "spec.nodes"]

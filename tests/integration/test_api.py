@@ -138,12 +138,6 @@ async def test_a_service_is_made_with_its_defaults(client: Client) -> None:
     assert {"uid", "resourceVersion", "creationTimestamp", "generation", "namespace"} <= set(made["metadata"])
 
 
-async def test_a_second_of_its_name_is_refused(client: Client) -> None:
-    await client.call("POST", SERVICES, service())
-    status, reply = await client.call("POST", SERVICES, service())
-    assert (status, reply["reason"], reply["details"]["name"]) == (409, "AlreadyExists", "hello")
-
-
 async def test_a_service_that_breaks_a_rule_is_refused_with_every_cause(client: Client) -> None:
     status, reply = await client.call("POST", SERVICES, service(containers=[], containerConcurrency=-1))
     assert (status, reply["reason"], reply["details"]["name"]) == (422, "Invalid", "hello")
@@ -176,12 +170,6 @@ async def test_a_field_without_effect_is_reported(client: Client) -> None:
     assert warnings == [
         '299 - "spec.template.spec.priorityClassName: accepted without effect: pods run on this machine"'
     ]
-
-
-async def test_a_dry_run_stores_nothing(client: Client) -> None:
-    status, _ = await client.call("POST", f"{SERVICES}?dryRun=All", service())
-    assert status == 201
-    assert (await client.call("GET", f"{SERVICES}/hello"))[0] == 404
 
 
 async def test_a_dry_run_deletes_nothing(client: Client) -> None:
@@ -266,15 +254,6 @@ async def test_a_manifest_may_be_yaml(client: Client) -> None:
         assert response.status == 201
 
 
-async def test_lists_come_in_pages(client: Client) -> None:
-    for name in ("a", "b", "c"):
-        await client.call("POST", MAPS, config_map(name))
-    _, first = await client.call("GET", f"{MAPS}?limit=2")
-    assert (first["kind"], len(first["items"])) == ("ConfigMapList", 2)
-    _, second = await client.call("GET", f"{MAPS}?limit=2&continue={first['metadata']['continue']}")
-    assert [one["metadata"]["name"] for one in second["items"]] == ["c"]
-
-
 async def test_a_table_has_the_columns_of_the_crd(client: Client) -> None:
     await client.call("POST", SERVICES, service())
     _, table = await client.call("GET", SERVICES, headers=TABLE)
@@ -348,29 +327,6 @@ async def test_deleting_many_goes_by_the_selector(client: Client) -> None:
     assert (status, [one["metadata"]["name"] for one in left["items"]]) == (200, ["c"])
 
 
-async def test_a_watch_from_nowhere_begins_with_what_is_there(client: Client) -> None:
-    await client.call("POST", MAPS, config_map("a"))
-    async with client.watch(f"{MAPS}?watch=true") as events:
-        first = await anext(events)
-        await client.call("POST", MAPS, config_map("b"))
-        second = await anext(events)
-    assert [(one["type"], one["object"]["metadata"]["name"]) for one in (first, second)] == [
-        ("ADDED", "a"),
-        ("ADDED", "b"),
-    ]
-
-
-async def test_a_watch_from_a_version_begins_after_it(client: Client) -> None:
-    await client.call("POST", MAPS, config_map("a"))
-    _, listing = await client.call("GET", MAPS)
-    await client.call("POST", MAPS, config_map("b"))
-    await client.call("DELETE", f"{MAPS}/b")
-    version = listing["metadata"]["resourceVersion"]
-    async with client.watch(f"{MAPS}?watch=true&resourceVersion={version}") as events:
-        seen = [await anext(events), await anext(events)]
-    assert [one["type"] for one in seen] == ["ADDED", "DELETED"]
-
-
 async def test_initial_events_end_with_a_bookmark_that_says_so(client: Client) -> None:
     await client.call("POST", MAPS, config_map("a"))
     query = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
@@ -412,13 +368,6 @@ async def test_a_watch_ends_when_its_time_is_up(client: Client) -> None:
         assert [one async for one in events if one["type"] != "BOOKMARK"] == []
 
 
-async def test_a_watch_of_one_object_sees_no_other(client: Client) -> None:
-    async with client.watch(f"{MAPS}/b?watch=true") as events:
-        await client.call("POST", MAPS, config_map("a"))
-        await client.call("POST", MAPS, config_map("b"))
-        assert (await anext(events))["object"]["metadata"]["name"] == "b"
-
-
 async def test_a_watch_may_be_of_tables(client: Client) -> None:
     async with client.watch(f"{MAPS}?watch=true", **TABLE) as events:
         await client.call("POST", MAPS, config_map("a", x="y"))
@@ -428,17 +377,6 @@ async def test_a_watch_may_be_of_tables(client: Client) -> None:
         "Table",
         ["a", 1],
     )
-
-
-async def test_a_watch_from_a_version_of_long_ago_is_gone(tmp_path: Path) -> None:
-    cluster = MemoryCluster(admit=admit, limits=StoreLimits(history_count_max=1))
-    async with connected(cluster, tmp_path) as client:
-        _, listing = await client.call("GET", MAPS)
-        for name in ("a", "b", "c"):
-            await client.call("POST", MAPS, config_map(name))
-        version = listing["metadata"]["resourceVersion"]
-        status, reply = await client.call("GET", f"{MAPS}?watch=true&resourceVersion={version}")
-    assert (status, reply["reason"]) == (410, "Expired")
 
 
 async def test_a_log_is_read(client: Client) -> None:

@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from serving.core.model.errors import Forbidden, Gone, Invalid, NotFound, NotLeading, Unavailable, UnsupportedMediaType
+from serving.core.model.errors import Forbidden, Gone, Invalid, NotFound, NotLeading, Unavailable
 from serving.home.admission.admission import admit
 from serving.home.state import kubeconfig
-from serving.home.store.history import StoreLimits
 from serving.home.store.memory import MemoryCluster
 from serving.net.cluster.fenced import FencedCluster
-from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SERVING_SERVICE
+from serving.net.cluster.kinds import CONFIG_MAP, POD, SERVING_SERVICE
 from serving.net.cluster.kube import KubeCluster, KubeTimeouts
-from serving.net.cluster.port import EventType, PatchType
 from serving.net.metrics.server import running
 from tests.integration.api_server import served
 
@@ -61,17 +59,6 @@ async def responding(
             yield one
 
 
-async def test_an_object_goes_there_and_back(cluster: KubeCluster) -> None:
-    made = await cluster.create(CONFIG_MAP, config_map())
-    assert await cluster.get(CONFIG_MAP, "default", "m") == made
-
-
-async def test_items_of_a_list_have_their_kind(cluster: KubeCluster) -> None:
-    await cluster.create(CONFIG_MAP, config_map())
-    listing = await cluster.list(CONFIG_MAP, "default")
-    assert [(one["apiVersion"], one["kind"]) for one in listing.items] == [("v1", "ConfigMap")]
-
-
 async def test_the_record_of_who_owns_a_field_is_left_out(cluster: KubeCluster) -> None:
     made = await cluster.create(CONFIG_MAP, config_map())
     listing = await cluster.list(CONFIG_MAP, "default")
@@ -87,40 +74,9 @@ async def test_a_breach_comes_back_with_its_causes(cluster: KubeCluster) -> None
     assert [problem.where for problem in caught.value.problems] == ["spec.template.spec.containers"]
 
 
-async def test_a_strategic_patch_of_a_custom_resource_is_refused(cluster: KubeCluster) -> None:
-    spec = {"template": {"spec": {"containers": [{"image": "x"}]}}}
-    await cluster.create(SERVING_SERVICE, {"metadata": {"name": "hello"}, "spec": spec})
-    with pytest.raises(UnsupportedMediaType):
-        await cluster.patch(SERVING_SERVICE, "default", "hello", patch={}, patch_type=PatchType.STRATEGIC)
-
-
-async def test_a_json_patch_is_a_list(cluster: KubeCluster) -> None:
-    await cluster.create(CONFIG_MAP, config_map())
-    operations = [{"op": "replace", "path": "/data/a", "value": "c"}]
-    made = await cluster.patch(CONFIG_MAP, "default", "m", patch=operations, patch_type=PatchType.JSON)
-    assert made["data"] == {"a": "c"}
-
-
-async def test_a_scale_is_patched(cluster: KubeCluster) -> None:
-    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
-    spec = {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template}
-    await cluster.create(DEPLOYMENT, {"metadata": {"name": "d", "namespace": "default"}, "spec": spec})
-    scale = await cluster.patch(DEPLOYMENT, "default", "d", patch={"spec": {"replicas": 5}}, subresource="scale")
-    assert (scale["kind"], scale["spec"]) == ("Scale", {"replicas": 5})
-
-
 async def test_a_name_that_needs_escaping_is_one_name(cluster: KubeCluster) -> None:
     with pytest.raises(NotFound):
         await cluster.get(CONFIG_MAP, "default", "../pods?x=1")
-
-
-async def test_a_watch_tells_of_changes(cluster: KubeCluster) -> None:
-    listing = await cluster.list(CONFIG_MAP)
-    async with cluster.watch(CONFIG_MAP, resource_version=listing.resource_version) as events:
-        await cluster.create(CONFIG_MAP, config_map())
-        await cluster.delete(CONFIG_MAP, "default", "m")
-        seen = [await anext(events), await anext(events)]
-    assert [event.type for event in seen] == [EventType.ADDED, EventType.DELETED]
 
 
 async def test_a_watch_of_a_large_object(cluster: KubeCluster) -> None:
@@ -128,17 +84,6 @@ async def test_a_watch_of_a_large_object(cluster: KubeCluster) -> None:
     async with cluster.watch(CONFIG_MAP, resource_version=(await cluster.list(CONFIG_MAP)).resource_version) as events:
         await cluster.create(CONFIG_MAP, config_map() | {"data": {"a": large}})
         assert (await anext(events)).object["data"] == {"a": large}
-
-
-async def test_a_version_that_is_too_old_is_gone(tmp_path: Path) -> None:
-    store = MemoryCluster(limits=StoreLimits(history_count_max=1))
-    async with served(store, tmp_path) as api, KubeCluster(api.kubeconfig) as cluster:
-        version = (await cluster.list(CONFIG_MAP)).resource_version
-        for name in "abc":
-            await cluster.create(CONFIG_MAP, config_map(name))
-        with pytest.raises(Gone):
-            async with cluster.watch(CONFIG_MAP, resource_version=version) as events:
-                await anext(events)
 
 
 async def test_a_server_that_goes_ends_its_watches(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from serving.core.model.errors import Invalid, UnsupportedMediaType
+from serving.core.model.errors import Invalid
 from serving.home.schemas.strategic import strategic_merge
-from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION, SERVICE
+from serving.net.cluster.kinds import DEPLOYMENT, POD, SERVICE
 
 
 def pod_spec(patch: dict[str, Any], **spec: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
@@ -55,11 +55,6 @@ def test_ports_of_a_service_are_merged_by_port() -> None:
     assert made["spec"]["ports"] == [{"port": 80, "targetPort": 2}]
 
 
-def test_an_element_is_deleted() -> None:
-    patch = {"containers": [{"name": "a", "$patch": "delete"}]}
-    assert pod_spec(patch, containers=[{"name": "a"}, {"name": "b"}])["containers"] == [{"name": "b"}]
-
-
 def test_deleting_an_element_that_is_not_there_is_nothing() -> None:
     assert pod_spec({"containers": [{"name": "a", "$patch": "delete"}]})["containers"] == []
 
@@ -84,20 +79,9 @@ def test_an_unknown_directive_is_refused() -> None:
         pod_spec({"$patch": "swap"})
 
 
-def test_keys_that_are_not_retained_go() -> None:
-    before = [{"name": "v", "emptyDir": {}}]
-    patch = {"volumes": [{"name": "v", "$retainKeys": ["name", "configMap"], "configMap": {"name": "m"}}]}
-    assert pod_spec(patch, volumes=before)["volumes"] == [{"name": "v", "configMap": {"name": "m"}}]
-
-
 def test_a_key_that_is_set_must_be_retained() -> None:
     with pytest.raises(Invalid, match="does not name it"):
         pod_spec({"strategy": {"$retainKeys": ["type"], "other": 1}})
-
-
-def test_an_order_moves_elements() -> None:
-    patch = {"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}]}
-    assert pod_spec(patch, containers=[{"name": "a"}, {"name": "b"}])["containers"] == [{"name": "b"}, {"name": "a"}]
 
 
 def test_an_order_leaves_elements_it_does_not_name_where_they_were() -> None:
@@ -133,14 +117,6 @@ def test_lists_of_texts_are_united() -> None:
     assert finalizers({"finalizers": ["b", "c", "c"]}, "a", "b") == ["a", "b", "c"]
 
 
-def test_texts_are_deleted_and_added() -> None:
-    assert finalizers({"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]}, "a", "b") == ["c", "b"]
-
-
-def test_texts_are_ordered() -> None:
-    assert finalizers({"$setElementOrder/finalizers": ["b", "a"]}, "a", "b") == ["b", "a"]
-
-
 def test_texts_must_be_texts() -> None:
     with pytest.raises(Invalid):
         finalizers({"$setElementOrder/finalizers": ["a"], "finalizers": [{}]}, "a")
@@ -164,11 +140,6 @@ def test_another_type_replaces() -> None:
         "containers": [{"name": "a"}],
         "c": 3,
     }
-
-
-def test_a_custom_resource_is_refused() -> None:
-    with pytest.raises(UnsupportedMediaType):
-        strategic_merge(REVISION, {}, {})
 
 
 def test_elements_are_added_changed_and_deleted_in_linear_time() -> None:

@@ -37,38 +37,16 @@ def get(headers: bytes = b"", target: bytes = b"/") -> bytes:
     return b"GET %b HTTP/1.1\r\n%b%b\r\n" % (target, TO, headers)
 
 
+# One of each code; test_proxy_requests has what else is refused.
 REFUSED = {
     "both framings": (post(b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", b"0\r\n\r\n"), 400, "framing"),
-    "two lengths": (post(b"Content-Length: 1\r\nContent-Length: 2\r\n", b"ab"), 400, "framing"),
-    "a list of lengths": (post(b"Content-Length: 1, 1\r\n", b"a"), 400, "framing"),
-    "a length with a sign": (post(b"Content-Length: +1\r\n", b"a"), 400, "framing"),
     "bare LF in a head": (b"GET / HTTP/1.1\n%b\n\n" % TO.strip(), 400, "header"),
-    "bare CR in a value": (get(b"A: b\rc\r\n"), 400, "header"),
-    "NUL in a value": (get(b"A: b\0c\r\n"), 400, "header"),
-    "space before the colon": (get(b"A : b\r\n"), 400, "header"),
-    "a folded header": (get(b"A: b\r\n c\r\n"), 400, "header"),
     "two Hosts": (get(b"Host: other\r\n"), 400, "host"),
-    "no Host": (b"GET / HTTP/1.1\r\n\r\n", 400, "host"),
-    "an authority that is not the Host": (get(target=b"http://other/"), 400, "host"),
     "a bad chunk size": (post(b"Transfer-Encoding: chunked\r\n", b"xyz\r\n"), 400, "body"),
-    "a chunk size with a prefix": (post(b"Transfer-Encoding: chunked\r\n", b"0x1\r\na\r\n0\r\n\r\n"), 400, "body"),
-    "a chunk that is longer than it says": (post(b"Transfer-Encoding: chunked\r\n", b"1\r\nabc\r\n"), 400, "body"),
-    "oversize chunk extensions": (
-        post(b"Transfer-Encoding: chunked\r\n", b"1;%b\r\na\r\n" % (b"x" * 300)),
-        400,
-        "body",
-    ),
-    "chunked on HTTP/1.0": (b"POST / HTTP/1.0\r\n%bTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" % TO, 400, "framing"),
-    "a coding before chunked": (post(b"Transfer-Encoding: gzip, chunked\r\n", b"0\r\n\r\n"), 400, "framing"),
+    "a chunk extension that is no token": (post(b"Transfer-Encoding: chunked\r\n", b"1;a[=b\r\na\r\n"), 400, "body"),
+    "bare LF after the last chunk": (post(b"Transfer-Encoding: chunked\r\n", b"0\r\n\n"), 400, "body"),
     "an upgrade to h2c": (get(b"Connection: upgrade\r\nUpgrade: h2c\r\n"), 400, "upgrade"),
-    "an upgrade with a body": (
-        post(b"Connection: upgrade\r\nUpgrade: a\r\nContent-Length: 1\r\n", b"x"),
-        400,
-        "upgrade",
-    ),
     "a head over its limit": (get(b"A: %b\r\n" % (b"x" * 9000)), 431, "head_size"),
-    "too many headers": (get(b"A: b\r\n" * 200), 431, "head_size"),
-    "a body over its limit": (post(b"Content-Length: 2000\r\n"), 413, "body_size"),
     "a chunked body over its limit": (
         post(b"Transfer-Encoding: chunked\r\n", b"7d0\r\n%b\r\n" % (b"x" * 2000)),
         413,
@@ -79,9 +57,6 @@ REFUSED = {
     "a target over the limit of a head": (get(target=b"/" + b"a" * 9000), 414, "head_size"),
     "a target with a fragment": (get(target=b"/a#b"), 400, "request_line"),
     "a target that is not ASCII": (get(target=b"/caf\xc3\xa9"), 400, "request_line"),
-    "a chunk extension without a name": (post(b"Transfer-Encoding: chunked\r\n", b"1;\r\na\r\n"), 400, "body"),
-    "a chunk extension that is no token": (post(b"Transfer-Encoding: chunked\r\n", b"1;a[=b\r\na\r\n"), 400, "body"),
-    "bare LF after the last chunk": (post(b"Transfer-Encoding: chunked\r\n", b"0\r\n\n"), 400, "body"),
     "another version": (b"GET / HTTP/2.1\r\n%b\r\n" % TO, 505, "version"),
 }
 

@@ -114,17 +114,6 @@ async def test_a_body_until_the_end_of_the_connection_is_sent_in_chunks(head: by
             assert await client.chunks() == (b"all of it", b"")
 
 
-@pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
-async def test_a_response_without_a_body_does_not_take_the_next_ones_bytes(status: bytes) -> None:
-    first = b"HTTP/1.1 %b\r\nDate: d\r\nETag: x\r\n\r\n" % status
-    async with proxied(responding(first, OK_3 + b"abc")) as proxy:
-        client = await proxy.client()
-        client.send(get() + get())
-        assert await client.head() == first
-        assert (await client.message())[1] == b"abc"
-        assert len(proxy.backend.links) == 1
-
-
 async def test_a_304_and_a_response_to_head_keep_the_length_that_they_do_not_have() -> None:
     async with proxied(
         responding(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", OK_3, OK_3 + b"abc")
@@ -143,32 +132,6 @@ async def test_an_own_response_to_head_has_no_body() -> None:
         client.send(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n" + get())
         assert (await client.head()).startswith(b"HTTP/1.1 502 ")
         assert (await client.message())[0].startswith(b"HTTP/1.1 502 ")
-
-
-async def test_103_passes_before_the_200() -> None:
-    hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n"
-    async with proxied(responding(hints + OK_3 + b"abc", OK_3 + b"def")) as proxy:
-        client = await proxy.client()
-        client.send(get())
-        assert await client.head() == hints
-        assert (await client.message())[1] == b"abc"
-        client.send(b"GET / HTTP/1.0\r\n\r\n")
-        assert (await client.message())[1] == b"def"
-
-
-async def test_a_response_may_come_byte_by_byte() -> None:
-    async def script(link: Link) -> None:
-        await link.head()
-        for byte in b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: y\r\nDate: d\r\nContent-Length: 3\r\n\r\nabc":
-            link.send(bytes([byte]))
-            await link.writer.drain()
-            await asyncio.sleep(0)
-        await link.rest()
-
-    async with proxied(script) as proxy:
-        client = await proxy.client()
-        client.send(get())
-        assert await client.message() == (b"HTTP/1.1 200 OK\r\nX: y\r\nDate: d\r\nContent-Length: 3\r\n\r\n", b"abc")
 
 
 @pytest.mark.parametrize(
@@ -300,26 +263,6 @@ async def test_a_response_cut_short_resets_a_client_that_could_not_tell() -> Non
             await client.rest()
 
 
-async def test_a_client_that_leaves_takes_the_upstreams_request_with_it() -> None:
-    ended = asyncio.Event()
-
-    async def script(link: Link) -> None:
-        await link.head()
-        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nabc")
-        assert await link.ended()
-        ended.set()
-
-    async with proxied(script) as proxy:
-        client = await proxy.client()
-        client.send(get())
-        await client.head()
-        client.close()
-        async with asyncio.timeout(60):
-            await ended.wait()
-        assert [exchange.outcome for exchange in proxy.handler.finished] == ["client_gone"]
-        assert proxy.server.pool.open_count == 0
-
-
 async def respond_once(link: Link) -> None:
     """Respond to a request, and read the second one if it comes."""
     await link.message()
@@ -370,32 +313,6 @@ async def test_an_idle_connection_to_the_upstream_is_closed_in_time() -> None:
         await client.message()
         assert proxy.server.pool.idle_count == 1
         await until(lambda: not proxy.server.pool.open_count)
-
-
-@pytest.mark.parametrize(
-    "timeouts",
-    [Timeouts(total_s=0.1), Timeouts(response_start_s=0.1), Timeouts(idle_s=0.1)],
-    ids=["total", "start", "idle"],
-)
-async def test_a_response_that_does_not_begin_in_time_gets_504(timeouts: Timeouts) -> None:
-    async with proxied(responding()) as proxy:
-        proxy.handler.timeouts = timeouts
-        client = await proxy.client()
-        client.send(get())
-        head, body = await client.message()
-        assert (head.split(b"\r\n")[0], body) == (b"HTTP/1.1 504 Gateway Timeout", b"request timeout")
-        assert await client.ended()
-
-
-@pytest.mark.parametrize("timeouts", [Timeouts(total_s=0.1), Timeouts(idle_s=0.1)], ids=["total", "idle"])
-async def test_a_response_that_does_not_end_in_time_is_cut_off(timeouts: Timeouts) -> None:
-    async with proxied(responding(OK_3 + b"ab")) as proxy:
-        proxy.handler.timeouts = timeouts
-        client = await proxy.client()
-        client.send(get())
-        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
-            await client.message()
-        assert [(exchange.outcome, exchange.status) for exchange in proxy.handler.finished] == [("cut", 200)]
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])

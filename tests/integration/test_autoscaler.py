@@ -106,13 +106,6 @@ async def test_a_poke_scales_from_zero_to_pods_for_all_who_wait() -> None:
             await stage.store.scaled(15)
 
 
-async def test_a_revision_that_is_woken_has_a_pod_before_any_stat() -> None:
-    async with staged() as stage:
-        await stage.store.wake()
-        async with asyncio.timeout(60):
-            await stage.store.scaled(1)
-
-
 async def test_a_pods_stat_counts_without_its_proxied_part() -> None:
     async with staged() as stage, stage.as_pod("p") as connection:
         await connection.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=15.0, proxied_concurrency=8.0)))

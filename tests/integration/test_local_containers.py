@@ -13,7 +13,7 @@ from serving.home.containers.cgroups import Limits
 from serving.home.containers.network import remove_leftovers
 from serving.home.containers.podsandbox import ContainerHost, container_host
 from serving.home.kubelet.virtualnodes import VirtualNodes
-from serving.net.cluster.kinds import CONFIG_MAP, EVENT, POD, SECRET
+from serving.net.cluster.kinds import EVENT, POD, SECRET
 from tests.eventually import until
 from tests.integration.image_stage import BUSYBOX, app_image, needs_containers
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
@@ -212,18 +212,6 @@ async def test_a_container_is_not_given_a_device_of_the_machine(machine: Machine
     assert machine.log("p").startswith("fifo\n")
 
 
-async def test_a_read_only_root_takes_writes_to_volumes_only(machine: Machine) -> None:
-    made = boxed(
-        securityContext={"readOnlyRootFilesystem": True, "runAsUser": 1000},
-        volumeMounts=[{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108 - the container's own
-        command=["/bin/sh", "-c", "touch /etc/x 2>/dev/null && echo written; exec /server"],
-    )
-    made["spec"]["volumes"] = [{"name": "tmp", "emptyDir": {}}]
-    await machine.start(made)
-    assert (await machine.get(await machine.ready(), "/me"))[0] == 200
-    assert "written" not in machine.log("p")
-
-
 async def test_root_of_a_container_has_few_rights(machine: Machine) -> None:
     await machine.start(boxed(command=["/bin/sh", "-c", "cat /proc/self/status; exec /server"]))
     await machine.ready()
@@ -274,22 +262,6 @@ async def test_isolation_that_cannot_be_had_is_refused(machine: Machine, spec: O
     waiting = status_of(state)["state"]["waiting"]
     assert waiting["reason"] == "CreateContainerConfigError"
     assert said in waiting["message"]
-
-
-async def test_a_config_map_is_at_its_path_and_read_only(machine: Machine) -> None:
-    await machine.cluster.create(
-        CONFIG_MAP, {"metadata": {"name": "c", "namespace": "default"}, "data": {"key": "value"}}
-    )
-    made = boxed(
-        volumeMounts=[{"name": "v", "mountPath": "/etc/deep/config"}],
-        securityContext={"runAsUser": 1000},
-        command=["/bin/sh", "-c", "cat /etc/deep/config/key; touch /etc/deep/config/x || echo refused; exec /server"],
-    )
-    made["spec"]["volumes"] = [{"name": "v", "configMap": {"name": "c"}}]
-    await machine.start(made)
-    await machine.ready()
-    assert machine.log("p").startswith("value")
-    assert "refused" in machine.log("p")
 
 
 async def test_a_link_by_a_container_is_not_mounted_in_the_next(machine: Machine) -> None:
@@ -346,16 +318,6 @@ def cgroup_of(process: int, kind: str) -> Path:
     places = {one: path.strip("/") for _, kinds, path in lines for one in kinds.split(",")}
     root = Path("/sys/fs/cgroup")
     return root / kind / places[kind] if kind in places else root / places[""]
-
-
-async def test_an_exec_probe_runs_in_the_container(machine: Machine) -> None:
-    probe = {"exec": {"command": ["/bin/sh", "-c", "test -e /tmp/warm && id -u"]}, "periodSeconds": 1}
-    warm = "(sleep 0.5; touch /tmp/warm) & exec /server"
-    await machine.start(
-        boxed(command=["/bin/sh", "-c", warm], readinessProbe=probe, securityContext={"runAsUser": 1000})
-    )
-    await machine.ready()
-    assert "1000" in (machine.state.logs / "pods" / "default" / "p" / "user-container.probe.log").read_text()
 
 
 def test_a_system_that_has_ended_leaves_no_network_and_no_cgroup(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from websockets.frames import CloseCode
 from serving.core.model.objects import Object, nested
 from serving.home.controllers.workloads import is_ready
 from serving.home.supervisor.reloading import read_reload
-from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SECRET
+from serving.net.cluster.kinds import DEPLOYMENT, POD
 from tests.eventually import until
 from tests.integration.local_stage import (
     HELLO,
@@ -129,28 +129,6 @@ async def test_an_unrunnable_pod_is_reported(machine: Machine, command: str, sai
     await machine.start(manifest(command=command))
     pod = await machine.until(lambda one: said in str(status_of(one).get("state")))
     assert not is_ready(pod)
-
-
-async def test_config_maps_and_secrets_become_environment_and_files(machine: Machine) -> None:
-    await machine.cluster.create(SECRET, {"metadata": {"name": "s", "namespace": "default"}, "data": {"k": "aGk="}})
-    made = manifest(
-        command="sh -c 'echo $WHO; cat $HOME/etc/config/key; echo; cat /etc/config/key'",
-        env=[{"name": "WHO", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
-        volumeMounts=[{"name": "v", "mountPath": "/etc/config"}],
-    )
-    made["spec"]["volumes"] = [{"name": "v", "configMap": {"name": "c"}}]
-    await machine.start(made)
-    pod = await machine.until(
-        lambda one: status_of(one).get("state", {}).get("waiting", {}).get("reason") == "CreateContainerConfigError"
-    )
-    assert "a ConfigMap that exists" in status_of(pod)["state"]["waiting"]["message"]
-    await machine.cluster.create(
-        CONFIG_MAP, {"metadata": {"name": "c", "namespace": "default"}, "data": {"key": "there"}}
-    )
-    await machine.until(lambda one: "lastState" in status_of(one))
-    assert "hi\nthere\n" in machine.log("p")
-    # At its own path too, where the kernel allows a mount namespace.
-    assert machine.log("p").startswith(("hi\nthere\nthere", "serving: volumes are only below $HOME"))
 
 
 async def test_an_app_is_ready_long_before_the_second_startup_probe(machine: Machine) -> None:

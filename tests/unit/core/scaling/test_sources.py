@@ -39,18 +39,8 @@ def test_nothing_is_known_of_the_second_that_is_not_over() -> None:
     assert of_pods(stat(10.1, 5)).complete(10.9) == []
 
 
-def test_a_second_that_is_over_is_reported_once() -> None:
-    sources = of_pods(stat(10.1, 5))
-    assert loads(sources.complete(11.0)) == {10: 5}
-    assert sources.complete(11.5) == []
-
-
 def test_the_latest_report_of_a_pod_counts_once() -> None:
     assert loads(of_pods(stat(10.1, 5), stat(10.9, 7)).complete(11.0)) == {10: 7}
-
-
-def test_all_pods_add_up() -> None:
-    assert loads(of_pods(stat(10.1, 5, by="a"), stat(10.9, 7, by="b")).complete(11.0)) == {10: 12}
 
 
 def test_a_report_counts_until_it_is_too_old() -> None:

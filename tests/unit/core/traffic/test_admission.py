@@ -4,7 +4,7 @@ import pytest
 
 from serving.core.model.errors import IllegalTransition
 from serving.core.traffic.admission import Admission, AdmissionTerms
-from serving.core.traffic.places import ADMITTED, Admitted, Granted, Queued, QueueLimit, Rejected
+from serving.core.traffic.places import Admitted, Granted, Queued, QueueLimit, Rejected
 from tests.invariants import validate
 
 
@@ -44,41 +44,12 @@ def test_a_request_without_a_place_is_refused_with_the_depth() -> None:
     )
 
 
-def test_with_10_slots_and_100_places_the_111th_at_once_is_refused() -> None:
-    made = Admission[int](AdmissionTerms(depth_max=100, wait_max_s=30.0), capacity=10)
-    responses = [type(made.arrive(number, 0.0)) for number in range(111)]
-    assert responses == [Admitted] * 10 + [Queued] * 100 + [Rejected]
-
-
-def test_a_queue_of_depth_0_refuses_who_cannot_run() -> None:
-    assert isinstance(filled("ab", depth_max=0).arrive("c", 0.0), Rejected)
-
-
-def test_without_a_limit_all_run() -> None:
-    assert len(filled("abcdefgh", capacity=None)._running) == 8
-
-
-def test_with_capacity_0_all_wait() -> None:
-    assert filled("abc", capacity=0).waiting_count == 3
-
-
 def test_the_queue_is_bounded_in_bytes() -> None:
     made = admission(0, depth_bytes_max=100)
     made.arrive("a", 0.0, weight_bytes=60)
     assert made.arrive("b", 0.0, weight_bytes=41) == Rejected(
         limited_by=QueueLimit.BYTES, depth=1, depth_max=3, depth_bytes=60, depth_bytes_max=100
     )
-
-
-def test_a_request_that_just_fits_the_bytes_waits() -> None:
-    made = admission(0, depth_bytes_max=100)
-    made.arrive("a", 0.0, weight_bytes=60)
-    assert isinstance(made.arrive("b", 0.0, weight_bytes=40), Queued)
-
-
-def test_the_bytes_of_a_request_that_runs_at_once_are_not_counted() -> None:
-    made = admission(1, depth_bytes_max=100)
-    assert made.arrive("a", 0.0, weight_bytes=1000) is ADMITTED
 
 
 @pytest.mark.parametrize("leaving", ["withdraw", "grant", "expire"])
@@ -99,30 +70,6 @@ def test_a_freed_slot_goes_to_who_waits_longest() -> None:
     assert filled("abcd").release("a", 1.0) == granted("c")
 
 
-def test_a_newcomer_does_not_pass_who_waits() -> None:
-    made = filled("abc")
-    made.release("a", 1.0)
-    assert isinstance(made.arrive("d", 1.0), Queued)
-
-
-def test_a_released_slot_is_free_for_a_newcomer_when_the_queue_is_empty() -> None:
-    made = filled("ab")
-    made.release("a", 1.0)
-    assert made.arrive("c", 1.0) is ADMITTED
-
-
-def test_a_client_that_leaves_the_queue_frees_its_place() -> None:
-    made = filled("abcde")
-    made.withdraw("d", 1.0)
-    assert made.arrive("f", 1.0) == Queued(position=3, deadline_s=31.0)
-
-
-def test_a_client_that_leaves_the_queue_is_never_granted() -> None:
-    made = filled("abcd")
-    made.withdraw("c", 1.0)
-    assert made.release("a", 1.0) == granted("d")
-
-
 def test_a_client_that_leaves_while_it_runs_frees_its_slot() -> None:
     assert filled("abc").end("a", 1.0, has_response=False) == granted("c")
 
@@ -131,36 +78,10 @@ def test_more_capacity_grants_in_order() -> None:
     assert filled("abcde").set_capacity(4, 1.0) == granted("c", "d")
 
 
-def test_no_limit_grants_all() -> None:
-    assert filled("abcde").set_capacity(None, 1.0) == granted("c", "d", "e")
-
-
-def test_less_capacity_interrupts_no_request() -> None:
-    made = filled("abcd", capacity=4)
-    made.set_capacity(1, 1.0)
-    assert (made.capacity, len(made._running)) == (1, 4)
-
-
-def test_after_less_capacity_no_slot_is_granted_before_enough_have_finished() -> None:
-    made = filled("abcde", capacity=4)
-    made.set_capacity(2, 1.0)
-    assert [list(made.release(name, 1.0)) for name in "abc"] == [[], [], granted("e")]
-
-
-def test_from_10_to_4_slots_the_7th_release_grants() -> None:
-    made = filled("abcdefghijk", capacity=10)
-    made.set_capacity(4, 1.0)
-    assert [len(made.release(name, 1.0)) for name in "abcdefg"] == [0, 0, 0, 0, 0, 0, 1]
-
-
 def test_who_waited_for_as_long_as_allowed_times_out_in_order() -> None:
     made = filled("abcd")
     made.arrive("e", 10.0)
     assert made.expire(30.5) == ["c", "d"]
-
-
-def test_no_request_times_out_before_the_wake_time() -> None:
-    assert filled("abc").expire(29.999) == []
 
 
 def test_the_wake_time_is_when_the_oldest_times_out() -> None:
@@ -170,25 +91,11 @@ def test_the_wake_time_is_when_the_oldest_times_out() -> None:
     assert made.expire(wake_s) == ["c"]
 
 
-def test_there_is_no_wake_time_while_the_queue_is_empty() -> None:
-    assert filled("ab").expires_s() is None
-
-
-def test_a_slot_freed_before_expire_goes_to_the_oldest_though_late() -> None:
-    assert filled("abc").release("a", 31.0) == granted("c", waited_s=31.0)
-
-
 def test_a_request_that_is_not_inside_can_be_released_and_withdrawn_without_effect() -> None:
     made = filled("abc")
     before = repr(made)
     assert (made.release("z", 1.0), made.withdraw("z", 1.0), made.end("z", 1.0, has_response=False)) == ((), None, ())
     assert repr(made) == before
-
-
-def test_a_second_release_frees_no_second_slot() -> None:
-    made = filled("abcd")
-    made.release("a", 1.0)
-    assert list(made.release("a", 1.0)) == []
 
 
 def test_what_waits_cannot_be_released() -> None:

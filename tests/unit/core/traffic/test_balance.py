@@ -26,26 +26,8 @@ def test_first_free_fills_pods_in_the_order_of_addresses() -> None:
     assert take(balancer(b=1, a=2), 3) == ["a", "a", "b"]
 
 
-def test_first_free_goes_back_to_a_pod_that_has_room_again() -> None:
-    made = balancer(a=1, b=1)
-    take(made, 2)
-    made.give_back("a")
-    assert take(made) == ["a"]
-
-
 def test_round_robin_skips_full_pods() -> None:
     assert take(balancer(BalancingPolicy.ROUND_ROBIN, a=1, b=3, c=2), 6) == ["a", "b", "c", "b", "c", "b"]
-
-
-def test_round_robin_lets_a_pod_that_has_room_again_wait_for_its_turn() -> None:
-    made = balancer(BalancingPolicy.ROUND_ROBIN, a=1, b=2, c=2)
-    take(made, 2)
-    made.give_back("a")
-    assert take(made, 3) == ["c", "b", "a"]
-
-
-def test_two_choices_goes_to_the_pod_with_fewer_requests() -> None:
-    assert take(balancer(BalancingPolicy.TWO_CHOICES, a=None, b=None), 4) == ["a", "b", "a", "b"]
 
 
 def test_two_choices_counts_what_is_given_back() -> None:
@@ -53,20 +35,6 @@ def test_two_choices_counts_what_is_given_back() -> None:
     take(made, 4)
     made.give_back("b")
     assert take(made) == ["b"]
-
-
-def test_without_pods_there_is_none() -> None:
-    assert take(balancer()) == [None]
-
-
-def test_with_full_pods_there_is_none() -> None:
-    assert take(balancer(a=1, b=1), 3) == ["a", "b", None]
-
-
-def test_a_pod_that_is_not_listed_is_not_chosen() -> None:
-    made = balancer(a=1, b=1)
-    made.set_pods({"b": 1})
-    assert take(made, 2) == ["b", None]
 
 
 def test_a_pod_that_is_not_listed_is_forgotten_with_its_last_request() -> None:
@@ -79,31 +47,6 @@ def test_a_pod_that_is_not_listed_is_forgotten_with_its_last_request() -> None:
     assert (take(made), made.in_flight_by_pod()) == ([None], {})
 
 
-def test_a_pod_that_is_listed_again_still_has_its_requests() -> None:
-    made = balancer(a=2)
-    take(made, 2)
-    made.set_pods({})
-    made.set_pods({"a": 2})
-    assert take(made) == [None]
-
-
-def test_a_pod_that_loses_slots_takes_nothing_until_below_them() -> None:
-    made = balancer(a=3)
-    take(made, 3)
-    made.set_pods({"a": 2})
-    made.give_back("a")
-    assert take(made) == [None]
-    made.give_back("a")
-    assert take(made) == ["a"]
-
-
-def test_a_pod_that_gains_slots_takes_more() -> None:
-    made = balancer(a=1)
-    take(made)
-    made.set_pods({"a": 2})
-    assert take(made) == ["a"]
-
-
 def test_a_pod_without_requests_cannot_give_one_back() -> None:
     with pytest.raises(IllegalTransition, match="pod a: give_back in phase idle"):
         balancer(a=1).give_back("a")
@@ -112,36 +55,6 @@ def test_a_pod_without_requests_cannot_give_one_back() -> None:
 def test_a_pod_that_is_not_known_cannot_give_one_back() -> None:
     with pytest.raises(IllegalTransition, match="pod b: give_back in phase idle"):
         balancer(a=1).give_back("b")
-
-
-def test_capacity_is_the_slots_of_all_pods() -> None:
-    assert balancer(a=1, b=2).capacity == 3
-
-
-def test_capacity_is_0_without_pods_and_unlimited_with_one_that_has_no_limit() -> None:
-    assert (balancer().capacity, balancer(BalancingPolicy.TWO_CHOICES, a=None).capacity) == (0, None)
-
-
-def test_capacity_is_0_again_when_the_last_pod_without_a_limit_goes() -> None:
-    made = balancer(BalancingPolicy.TWO_CHOICES, a=None)
-    made.set_pods({})
-    assert made.capacity == 0
-
-
-def test_requests_on_a_pod_that_drains_take_no_slot_from_the_others() -> None:
-    made = balancer(a=3)
-    take(made, 3)
-    made.set_pods({"b": 10})
-    assert made.capacity == 13
-    made.give_back("a")
-    assert made.capacity == 12
-
-
-def test_capacity_counts_requests_beyond_the_slots_of_a_pod() -> None:
-    made = balancer(a=3)
-    take(made, 3)
-    made.set_pods({"a": 1, "b": 1})
-    assert made.capacity == 4
 
 
 def test_validate_tells_a_count_that_drifted() -> None:
@@ -160,16 +73,6 @@ def test_slots_of_one_pod_change_alone() -> None:
     assert made.capacity == 3
     assert take(made, 2) == ["a", None]
     assert made.in_flight_by_pod() == {"a": 2, "b": 1}
-
-
-def test_fewer_slots_than_requests_interrupt_no_request() -> None:
-    made = balancer(a=2)
-    take(made, 2)
-    made.set_slots("a", 1)
-    made.give_back("a")
-    validate(made)
-    assert made.capacity == 1
-    assert take(made) == [None]
 
 
 def test_slots_of_a_pod_that_is_not_listed_are_none() -> None:

@@ -27,45 +27,6 @@ def report(  # the figures of a period in which nothing happened, but for those 
     )
 
 
-def test_concurrency_is_weighted_by_time() -> None:
-    meter = Meter(now_s=0.0)
-    meter.arrive(0.25, proxied=False)
-    meter.arrive(0.5, proxied=False)
-    # (1 x 0.25 s + 2 x 0.5 s) / 1 s
-    assert meter.report(1.0) == report(concurrency=1.25, request_count=2)
-
-
-def test_a_request_of_a_hundredth_of_the_period_counts_a_hundredth() -> None:
-    meter = Meter(now_s=0.0)
-    meter.arrive(0.5, proxied=False)
-    meter.exit(0.51, proxied=False)
-    assert meter.report(1.0).concurrency == pytest.approx(0.01)
-
-
-def test_proxied_requests_count_in_both_figures() -> None:
-    meter = Meter(now_s=10.0)
-    meter.arrive(10.0, proxied=False)
-    meter.arrive(10.25, proxied=True)
-    meter.exit(10.5, proxied=False)
-    meter.exit(10.75, proxied=True)
-    assert meter.report(11.0) == report(
-        concurrency=1.0, proxied_concurrency=0.5, request_count=2, proxied_request_count=1
-    )
-
-
-def test_requests_inside_are_carried_into_the_next_period_and_arrivals_are_not() -> None:
-    meter = Meter(now_s=0.0)
-    meter.arrive(0.0, proxied=False)
-    meter.report(1.0)
-    assert meter.report(2.0) == report(concurrency=1.0)
-
-
-def test_the_average_is_over_the_time_that_passed() -> None:
-    meter = Meter(now_s=0.0)
-    meter.arrive(1.0, proxied=False)
-    assert meter.report(4.0) == report(period_s=4.0, concurrency=0.75, request_count=1)
-
-
 def test_arrivals_of_a_period_without_time_are_reported() -> None:
     meter = Meter(now_s=5.0)
     meter.arrive(5.0, proxied=False)

@@ -1,9 +1,6 @@
-import pytest
-
-from serving.core.model.nodata import NoData
 from serving.core.model.stat import Stat
 from serving.core.scaling.classic.classic import ClassicDecision, ClassicLimit, ClassicMode, ClassicScaler
-from serving.core.settings.classic import ORIGINAL, ClassicSettings
+from serving.core.settings.classic import ClassicSettings
 
 SETTINGS = ClassicSettings()
 TARGET = 10.0
@@ -32,11 +29,6 @@ def decide(scaler: ClassicScaler, now_s: float, settings: ClassicSettings = SETT
     return decision
 
 
-def test_without_points_there_is_no_data() -> None:
-    decision = ClassicScaler(started_s=0.0).decide(SETTINGS, target_concurrency=TARGET, now_s=1.0)
-    assert decision == NoData(missing="no point in the stable window")
-
-
 def test_stable_mode_holds_the_mean_over_points_to_the_target() -> None:
     # docs/calculations.md: 3 pods, mean 15, target 10: ratio 1.5, 4.5 pods, so 5.
     decision = decide(scaler_with(pods=3, concurrency=15.0), now_s=59.5)
@@ -56,62 +48,9 @@ def test_a_ceiling_hangs_on_the_order_of_additions() -> None:
     assert decision.desired_count == 9
 
 
-def test_no_more_than_the_rate_times_the_pods() -> None:
-    scaler = scaler_with(pods=2, from_s=0, to_s=50, concurrency=1000.0)
-    decision = decide(scaler, now_s=58.0)
-    assert (decision.desired_count, decision.mode) == (20, ClassicMode.STABLE)
-    assert decision.limited_by is ClassicLimit.SCALE_UP_RATE
-
-
 def test_traffic_without_load_keeps_one_pod() -> None:
     decision = decide(scaler_with(concurrency=0.0), now_s=59.5)
     assert (decision.desired_count, decision.limited_by) == (1, ClassicLimit.AT_LEAST_ONE)
-
-
-def test_panic_begins_at_exactly_twice_the_target() -> None:
-    scaler = scaler_with(concurrency=20.0)
-    decision = decide(scaler, now_s=59.5)
-    assert (decision.mode, scaler.is_panicking) == (ClassicMode.PANIC, True)
-
-
-def test_panic_decides_by_the_short_window_alone() -> None:
-    scaler = scaler_with(from_s=0, to_s=54, concurrency=1.0)
-    feed(scaler, from_s=54, to_s=60, concurrency=50.0)
-    decision = decide(scaler, now_s=59.5)
-    assert (decision.desired_count, decision.observed_panic_concurrency) == (5, 50.0)
-
-
-def test_panic_never_lowers_the_answer() -> None:
-    scaler = scaler_with(concurrency=50.0)
-    assert decide(scaler, now_s=59.5).desired_count == 5
-    feed(scaler, from_s=60, to_s=70, concurrency=1.0)
-    decision = decide(scaler, now_s=69.5)
-    assert (decision.desired_count, decision.limited_by) == (5, ClassicLimit.PANIC_HOLD)
-
-
-def test_panic_holds_its_answer_while_the_short_window_is_empty() -> None:
-    scaler = scaler_with(concurrency=50.0)
-    decide(scaler, now_s=59.5)
-    decision = decide(scaler, now_s=80.0)
-    assert (decision.desired_count, decision.desired_panic_count) == (5, None)
-    assert decision.limited_by is ClassicLimit.PANIC_HOLD
-
-
-def test_panic_ends_a_stable_window_after_its_last_increase() -> None:
-    scaler = scaler_with(concurrency=50.0)
-    decide(scaler, now_s=59.5)
-    feed(scaler, from_s=60, to_s=121, concurrency=1.0)
-    assert decide(scaler, now_s=119.5).mode is ClassicMode.PANIC
-    decision = decide(scaler, now_s=119.51)
-    assert (decision.mode, decision.desired_count, scaler.panic_count_max) == (ClassicMode.STABLE, 1, 0.0)
-
-
-def test_silence_for_longer_than_the_threshold_is_zero() -> None:
-    scaler = scaler_with(to_s=1)
-    assert isinstance(scaler.decide(SETTINGS, target_concurrency=TARGET, now_s=300.0), NoData)
-    decision = decide(scaler, now_s=300.1)
-    assert (decision.desired_count, decision.mode) == (0, ClassicMode.IDLE)
-    assert decision.idle_s == pytest.approx(300.1)
 
 
 def test_idleness_counts_from_the_start_until_the_first_request() -> None:
@@ -123,14 +62,6 @@ def test_a_request_that_runs_for_longer_than_the_threshold_keeps_its_pod() -> No
     scaler = scaler_with(to_s=1)
     feed(scaler, from_s=1, to_s=400, concurrency=1.0, requests=0.0)
     assert decide(scaler, now_s=399.5).desired_count == 1
-
-
-def test_the_original_cuts_off_a_request_that_runs_for_longer_than_the_threshold() -> None:
-    scaler = scaler_with(to_s=1)
-    feed(scaler, from_s=1, to_s=400, concurrency=1.0, requests=0.0)
-    settings = ClassicSettings(quirks=ORIGINAL)
-    scaler.decide(settings, target_concurrency=TARGET, now_s=1.0)
-    assert decide(scaler, now_s=399.5, settings=settings).mode is ClassicMode.IDLE
 
 
 def test_the_points_that_are_kept_are_counted() -> None:

@@ -20,42 +20,10 @@ def points_of(*rows: tuple[str, float, float, float]) -> Points:
     return points
 
 
-def test_a_point_as_old_as_the_window_is_out_and_goes_for_good() -> None:
-    points = points_of(("a", 0.0, 5.0, 1.0), ("a", 1.0, 7.0, 1.0))
-    assert read(points, 60.0).stable_sum == 7.0
-    assert len(points) == 1
-    assert read(points, 59.0).stable_sum == 7.0
-
-
 def test_the_boundary_is_exact_where_floats_are_not() -> None:
     # 0.1 + 60 is not 60.1 minus nothing in every binary rounding; in whole nanoseconds it is.
     assert read(points_of(("a", 0.1, 5.0, 1.0)), 60.1).stable_point_count == 0
     assert read(points_of(("a", 0.1, 5.0, 1.0)), 60.099999).stable_point_count == 1
-
-
-def test_a_second_point_of_the_same_pod_and_instant_replaces_the_first() -> None:
-    points = points_of(("a", 1.0, 5.0, 1.0), ("b", 1.0, 1.0, 1.0), ("a", 1.0, 8.0, 1.0))
-    assert (read(points, 2.0).stable_sum, read(points, 2.0).stable_pod_count, len(points)) == (9.0, 2, 2)
-
-
-def test_a_point_replaces_one_that_an_earlier_reading_saw() -> None:
-    points = points_of(("a", 1.0, 5.0, 1.0), ("a", 2.0, 5.0, 1.0))
-    read(points, 2.5)
-    points.record(point("a", 1.0, 8.0, 1.0))
-    assert (read(points, 2.5).stable_sum, len(points)) == (13.0, 2)
-
-
-def test_late_points_take_their_place_by_time() -> None:
-    points = points_of(("a", 10.0, 1.0, 1.0))
-    read(points, 10.0)
-    points.record(point("a", 3.0, 100.0, 1.0))
-    sums = read(points, 10.0)
-    assert (sums.stable_sum, sums.panic_sum, sums.panic_point_count) == (101.0, 1.0, 1)
-
-
-def test_points_of_one_batch_may_come_in_any_order() -> None:
-    points = points_of(("a", 9.0, 1.0, 1.0), ("b", 1.0, 2.0, 1.0), ("a", 5.0, 4.0, 1.0))
-    assert (read(points, 9.5).stable_sum, read(points, 9.5).panic_sum) == (7.0, 5.0)
 
 
 def test_traffic_is_reported_once_and_only_of_points_that_live() -> None:
@@ -77,25 +45,6 @@ def test_a_point_from_the_future_counts_as_taken_now() -> None:
     assert read(points, 70.0).stable_point_count == 0
 
 
-def test_the_original_keeps_a_point_from_the_future_in_both_windows() -> None:
-    points = points_of(("a", 1000.0, 3.0, 1.0))
-    assert read(points, 10.0, quirks=ORIGINAL).panic_sum == 3.0
-    assert read(points, 900.0, quirks=ORIGINAL).panic_sum == 3.0
-
-
-def test_a_dying_point_counts_once_more_in_a_panic_window_that_is_longer() -> None:
-    points = points_of(("a", 0.0, 3.0, 1.0))
-    sums = read(points, 60.0, panic_window_s=100.0)
-    assert (sums.panic_sum, sums.stable_point_count) == (3.0, 0)
-    assert read(points, 60.0, panic_window_s=100.0).panic_sum == 0.0
-
-
-def test_a_pod_counts_while_it_has_a_point_in_the_stable_window() -> None:
-    points = points_of(("a", 0.0, 1.0, 1.0), ("b", 30.0, 1.0, 1.0))
-    assert read(points, 50.0).stable_pod_count == 2
-    assert read(points, 60.0).stable_pod_count == 1
-
-
 def test_numbers_of_pods_that_left_are_given_again() -> None:
     points = Points()
     for second in range(0, 1000, 10):
@@ -113,15 +62,6 @@ def test_room_grows_with_the_points_and_is_used_again() -> None:
         read(points, float(second))
     assert (len(points), read(points, 199.0).stable_sum) == (3000, 3000.0)
     assert len(points._at_ns) <= 8192
-
-
-def test_the_sum_in_order_is_one_addition_after_the_other() -> None:
-    points = points_of(*((str(pod), 1.0, 1.8, 1.0) for pod in range(8)))
-    read(points, 2.0)
-    in_order = 0.0
-    for _ in range(8):
-        in_order += 1.8
-    assert points.stable_sum_in_order() == in_order == 14.400000000000002
 
 
 def test_with_both_signs_the_sum_is_in_order_at_once() -> None:

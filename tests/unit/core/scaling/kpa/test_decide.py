@@ -6,13 +6,11 @@ from serving.core.scaling.kpa.decide import (
     ScaleDecision,
     ScaleLimit,
     ScalerMode,
-    decide,
     starting_state,
     with_initial_scale,
 )
-from serving.core.scaling.kpa.window import Observation
 from serving.core.settings.autoscaler import ORIGINAL, SAFE, KpaQuirks
-from tests.unit.core.scaling.kpa_builders import CALM, DEFAULTS, decided, spec_with
+from tests.unit.core.scaling.kpa_builders import CALM, decided, spec_with
 
 NOTHING = NoData(missing="no stat in the stable window")
 
@@ -38,24 +36,12 @@ def test_pods_are_load_over_target_rounded_up() -> None:
     assert (decision.desired_stable_count, decision.desired_panic_count) == (2, 2)
 
 
-def test_no_load_needs_no_pod() -> None:
-    assert counts(decided(load=0.0)[1]) == (0, ScalerMode.STABLE, None)
-
-
 def test_a_load_below_zero_needs_no_pod() -> None:
     assert decided(load=-3.0)[1].desired_count == 0
 
 
 def test_an_absurd_load_needs_no_more_pods_than_replicas_can_say() -> None:
     assert decided(load=1e300)[1].desired_stable_count == 2**31 - 1
-
-
-@pytest.mark.parametrize("missing", ["observed", "ready_count"])
-def test_without_data_nothing_changes(missing: str) -> None:
-    state = KpaState(panic_since_s=1.0, panic_count_max=7)
-    observed = NOTHING if missing == "observed" else Observation(stable=1.0, panic=1.0)
-    ready_count = NOTHING if missing == "ready_count" else 3
-    assert decide(state, observed=observed, ready_count=ready_count, spec=DEFAULTS, now_s=500.0) == (state, NOTHING)
 
 
 def test_growth_is_limited_by_the_rate_and_rounds_up_so_that_it_never_sticks() -> None:
@@ -65,11 +51,6 @@ def test_growth_is_limited_by_the_rate_and_rounds_up_so_that_it_never_sticks() -
     assert decision.rate_count_max == 3
 
 
-def test_growth_is_from_one_when_no_pod_is_ready() -> None:
-    _, decision = decided(load=7000.0, ready_count=0, spec=spec_with(max_scale_up_rate=10.0))
-    assert decision.desired_count == 10
-
-
 def test_the_way_down_is_limited_by_the_rate_and_rounds_down() -> None:
     # docs/calculations.md: 5 / 2 = 2.5, so 2.
     _, decision = decided(load=0.0, ready_count=5)
@@ -77,26 +58,11 @@ def test_the_way_down_is_limited_by_the_rate_and_rounds_down() -> None:
     assert decision.rate_count_min == 2
 
 
-def test_an_unreachable_revision_may_go_at_once() -> None:
-    assert decided(load=0.0, ready_count=5, spec=spec_with(reachable=False))[1].desired_count == 0
-
-
-def test_the_upper_rate_is_the_stronger() -> None:
-    # Settings refuse such rates; the rule is the original's.
-    _, decision = decided(load=0.0, ready_count=10, spec=spec_with(max_scale_up_rate=0.2, max_scale_down_rate=1.1))
-    assert counts(decision) == (2, ScalerMode.STABLE, ScaleLimit.UP_RATE)
-
-
 def test_any_load_starts_the_activation_scale_even_beyond_the_rate() -> None:
     spec = spec_with(activation_scale=4, max_scale_up_rate=2.0)
     _, decision = decided(load=1.0, spec=spec)
     assert counts(decision) == (4, ScalerMode.STABLE, ScaleLimit.ACTIVATION_SCALE)
     assert decided(load=0.0, spec=spec)[1].desired_count == 0
-
-
-def test_the_activation_scale_holds_for_each_window_by_itself() -> None:
-    _, decision = decided(load=0.0, panic_load=1.0, spec=spec_with(activation_scale=4))
-    assert (decision.stable_count, decision.panic_count) == (0, 4)
 
 
 def test_panic_begins_where_the_rounded_count_reaches_the_threshold() -> None:
@@ -107,22 +73,6 @@ def test_panic_begins_where_the_rounded_count_reaches_the_threshold() -> None:
     assert (state.panic_since_s, state.panic_count_max) == (30.0, 2)
 
 
-def test_below_the_threshold_the_panic_window_decides_nothing() -> None:
-    _, decision = decided(load=70.0, panic_load=270.0, ready_count=3)
-    assert counts(decision) == (1, ScalerMode.STABLE, None)
-
-
-def test_in_panic_the_larger_window_decides() -> None:
-    _, decision = decided(load=700.0, panic_load=350.0)
-    assert counts(decision) == (10, ScalerMode.PANIC, None)
-
-
-def test_panic_never_lowers() -> None:
-    state, _ = decided(load=700.0)
-    _, decision = decided(state, load=70.0, ready_count=10, now_s=2.0)
-    assert counts(decision) == (10, ScalerMode.PANIC, ScaleLimit.PANIC_HOLD)
-
-
 def test_panic_lasts_a_stable_window_after_its_last_reason() -> None:
     # docs/calculations.md: at 60 s still, at 60.5 s no more.
     state, _ = decided(load=700.0, now_s=0.0)
@@ -130,19 +80,6 @@ def test_panic_lasts_a_stable_window_after_its_last_reason() -> None:
     state, decision = decided(state, load=70.0, ready_count=10, now_s=60.5)
     assert counts(decision) == (5, ScalerMode.STABLE, ScaleLimit.DOWN_RATE)
     assert (state.panic_since_s, state.panic_count_max) == (None, 0)
-
-
-def test_panic_is_prolonged_while_the_threshold_is_reached() -> None:
-    state, _ = decided(load=700.0, now_s=0.0)
-    state, _ = decided(state, load=700.0, ready_count=5, now_s=50.0)
-    assert decided(state, load=70.0, ready_count=10, now_s=110.0)[1].mode is ScalerMode.PANIC
-
-
-def test_more_load_without_reaching_the_threshold_raises_but_does_not_prolong() -> None:
-    state, _ = decided(load=700.0, now_s=0.0)
-    state, decision = decided(state, load=1050.0, ready_count=10, now_s=50.0)
-    assert counts(decision) == (15, ScalerMode.PANIC, None)
-    assert state.panic_since_s == 0.0
 
 
 def test_a_lower_answer_waits_for_the_delay() -> None:
@@ -197,17 +134,6 @@ def test_a_restart_with_several_ready_pods_begins_in_panic() -> None:
     assert counts(decision) == (5, ScalerMode.PANIC, ScaleLimit.PANIC_HOLD)
 
 
-def test_a_restart_never_goes_below_the_scale_that_it_found_for_one_full_window() -> None:
-    # The pods of a busy node are not counted as ready in the instant of the restart.
-    state, decision = decided(restarted(ready_count=0, present_scale=8), load=0.0, ready_count=8, now_s=30.0)
-    assert counts(decision) == (8, ScalerMode.STABLE, ScaleLimit.START_HOLD)
-    state, decision = decided(state, load=0.0, ready_count=8, now_s=89.0)
-    assert decision.desired_count == 8
-    state, decision = decided(state, load=0.0, ready_count=8, now_s=90.0)
-    assert counts(decision) == (4, ScalerMode.STABLE, ScaleLimit.DOWN_RATE)
-    assert state.start_hold_count == 0
-
-
 def test_a_restart_may_go_up_at_once() -> None:
     _, decision = decided(restarted(ready_count=1), load=280.0, ready_count=1, now_s=2.0)
     assert decision.desired_count == 4
@@ -217,11 +143,6 @@ def test_the_original_lets_a_single_pod_go_after_a_restart() -> None:
     state = restarted(ready_count=1, quirks=ORIGINAL)
     assert decided(state, load=0.0, now_s=2.0, quirks=ORIGINAL)[1].desired_count == 0
     assert decided(restarted(ready_count=1), load=0.0, now_s=2.0)[1].desired_count == 1
-
-
-def test_a_decision_carries_the_excess_burst_capacity() -> None:
-    # docs/calculations.md: 3 x 100 - 211 - 50.
-    assert decided(load=70.0, panic_load=50.0, ready_count=3)[1].excess_burst_capacity == 39
 
 
 def test_the_same_inputs_decide_the_same_again() -> None:

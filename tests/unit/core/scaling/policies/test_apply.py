@@ -8,9 +8,6 @@ from serving.core.scaling.policies.apply import (
     Clamp,
     PanicDecision,
     PanicVerdict,
-    ScaleChange,
-    bounded_down_amount,
-    bounded_up_amount,
     change_of,
     exceeds_panic_limit,
     panic,
@@ -37,41 +34,6 @@ def change(
     return made.delta, [applied.clamp for applied in made.clamps]
 
 
-@pytest.mark.parametrize(
-    ("amount", "current", "high", "low", "bounded"),
-    [
-        (10, 50, 100, 5, 10),
-        (5, 101, 100, 5, 0),
-        (10, 90, 100, 0, 10),
-        (11, 90, 100, 0, 10),
-        (10, 50, 0, 80, 30),
-        (5, 100, 100, 5, 0),
-    ],
-)
-def test_additions_stay_within_min_and_max(amount: int, current: int, high: int, low: int, bounded: int) -> None:
-    assert bounded_up_amount(amount, current_count=current, min_count=low, max_count=high) == bounded
-
-
-@pytest.mark.parametrize(
-    ("amount", "current", "high", "low", "bounded"),
-    [
-        (10, 50, 100, 5, 10),
-        (60, 50, 100, 5, 45),
-        (1, 5, 100, 5, 0),
-        (1, 3, 100, 5, 0),
-        (10, 50, 0, 0, 10),
-        (1, 200, 100, 5, 100),
-        (150, 200, 100, 5, 150),
-    ],
-)
-def test_removals_stay_within_min_and_max(amount: int, current: int, high: int, low: int, bounded: int) -> None:
-    assert bounded_down_amount(amount, current_count=current, min_count=low, max_count=high) == bounded
-
-
-def test_a_change_of_nothing_is_nothing() -> None:
-    assert change_of(0, observed=pods(), spec=UNBOUNDED, settings=SETTINGS) == ScaleChange(wanted_delta=0, delta=0)
-
-
 def test_a_change_within_all_bounds_names_none() -> None:
     assert change(5, pods(idle=5)) == (5, [])
 
@@ -79,35 +41,6 @@ def test_a_change_within_all_bounds_names_none() -> None:
 def test_a_clamp_says_what_it_did() -> None:
     made = change_of(11, observed=pods(idle=90), spec=ScalingPolicySpec(max_count=100), settings=SETTINGS)
     assert made.clamps == (AppliedClamp(clamp=Clamp.MAX, amount_before=11, amount_after=10),)
-
-
-def test_min_raises_an_addition() -> None:
-    assert change(1, pods(idle=2), ScalingPolicySpec(min_count=6)) == (4, [Clamp.MIN])
-
-
-def test_max_raises_a_removal() -> None:
-    assert change(-1, pods(idle=12), ScalingPolicySpec(max_count=5)) == (-7, [Clamp.MAX])
-
-
-def test_min_holds_a_removal() -> None:
-    assert change(-9, pods(idle=12), ScalingPolicySpec(min_count=5)) == (-7, [Clamp.MIN])
-
-
-def test_one_change_adds_at_most_300() -> None:
-    assert change(857, pods(occupied=2000)) == (300, [Clamp.SCALE_UP_AMOUNT])
-
-
-def test_one_change_removes_at_most_30() -> None:
-    assert change(-43, pods(idle=100)) == (-30, [Clamp.SCALE_DOWN_AMOUNT])
-
-
-def test_only_idle_pods_are_removed() -> None:
-    assert change(-5, pods(idle=2, occupied=8, creating=3)) == (-2, [Clamp.IDLE_PODS])
-
-
-@pytest.mark.parametrize(("settings", "delta"), [(SETTINGS, -4), (AS_ORIGINAL, -5)])
-def test_the_last_pod_stays(settings: TriggerSettings, delta: int) -> None:
-    assert change(-5, pods(idle=5), settings=settings)[0] == delta
 
 
 def test_all_bounds_that_made_a_difference_are_named_in_order() -> None:

@@ -39,20 +39,8 @@ BOUNDLESS = ContainerUse(used=Resources(cpu_m=900))
 BY_ZERO = TriggerQuirks(divides_by_zero=True)
 
 
-def test_room_usage_is_the_share_of_occupied_pods() -> None:
-    assert ROOM.usage_ratio(pods(creating=1, idle=1, occupied=8), EXACT) == 0.8
-
-
 def test_room_usage_without_pods_is_no_data() -> None:
     assert isinstance(ROOM.usage_ratio(pods(), EXACT), NoData)
-
-
-@pytest.mark.parametrize(
-    ("occupied", "idle", "usage", "delta"),
-    [(8, 2, 70, 1), (2, 8, 50, -6), (10, 0, 30, 23), (0, 5, 50, -5), (7, 3, 70, 0)],
-)
-def test_room_delta_brings_the_usage_to_the_target(occupied: int, idle: int, usage: int, delta: int) -> None:
-    assert ROOM.delta(trigger(usage), pods(idle=idle, occupied=occupied), EXACT) == delta
 
 
 def test_room_delta_of_an_exact_half_goes_away_from_zero() -> None:

@@ -1,4 +1,4 @@
-"""Right manifests with the answers of a real API server: ``record_defaults.py`` has the manifests and the calls.
+"""Right manifests with the answers of a real API server: ``record_answers.py`` has the calls.
 
 The local API fills in the same fields, but for those that an admission plug-in or a controller of a cluster sets.
 """
@@ -16,12 +16,10 @@ from serving.home.apiserver.requests import RequestTarget
 from serving.home.apiserver.writing import Sent, create
 from serving.home.store.memory import MemoryCluster
 from serving.home.store.requester import ADMIN_USER, acting_as
-from serving.net.cluster.kinds import KINDS
-from tests.conformance.record_defaults import cases, filled_in
+from tests.conformance.record_answers import BY_RESOURCE, filled_in, manifest_of
 
 Json = Any
 
-_BY_RESOURCE = {kind.resource: kind for kind in KINDS}
 # Fields that admission plug-ins add to pods: accounts, tolerations and priorities.
 _OF_PLUGINS = ("serviceAccountName", "serviceAccount", "tolerations", "priority", "preemptionPolicy")
 
@@ -47,13 +45,12 @@ DIFFERENCES: Mapping[str, Callable[[Json], Json]] = {
 
 def expected(case: Json) -> Json:
     """The recorded answer without the documented differences."""
-    resource = case["name"].partition(" ")[0]
-    return DIFFERENCES.get(resource, lambda answer: answer)(case["answer"])
+    return DIFFERENCES.get(case["resource"], lambda answer: answer)(case["answer"])
 
 
 def result_of(case: Json) -> Json:
     """What the local API answers."""
-    return asyncio.run(_answer(next(sent for sent in cases() if sent["name"] == case["name"])))
+    return asyncio.run(_answer(case))
 
 
 def agrees(wanted: Json, got: Json) -> bool:
@@ -68,9 +65,9 @@ def _meant(value: Json) -> Json:
 
 
 async def _answer(case: Json) -> Json:
-    kind = _BY_RESOURCE[case["resource"]]
+    kind = BY_RESOURCE[case["resource"]]
     target = RequestTarget(kind=kind, namespace="default" if kind.namespaced else None)
-    sent = Sent(MultiDict({"dryRun": "All"}), "application/json", json.dumps(case["manifest"]).encode())
+    sent = Sent(MultiDict({"dryRun": "All"}), "application/json", json.dumps(manifest_of(case)).encode())
     cluster = MemoryCluster(admit=functools.partial(admit, is_one_machine=True))
     try:
         with acting_as(ADMIN_USER, manager="conformance"):

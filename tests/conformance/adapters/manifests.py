@@ -1,4 +1,4 @@
-"""Bad manifests with the recorded responses of a real API server: ``record_manifests.py`` has the manifests and the calls.
+"""Bad manifests with the recorded responses of a real API server: ``record_answers.py`` has the calls.
 
 The local API gives the same code, reason and fields; the words differ.
 """
@@ -16,8 +16,7 @@ from serving.home.apiserver.requests import Fault, RequestTarget, refusal
 from serving.home.apiserver.writing import Sent, create
 from serving.home.store.memory import MemoryCluster
 from serving.home.store.requester import ADMIN_USER, acting_as
-from serving.net.cluster.kinds import KINDS
-from tests.conformance.record_manifests import DATA, cases
+from tests.conformance.record_answers import BY_RESOURCE, MANIFESTS, manifest_of
 
 Json = Any
 
@@ -75,17 +74,11 @@ DIFFERENCES: dict[str, Json] = {
 """What the local API answers where it differs: code and fields. ``docs/conformance.md`` lists them."""
 
 _REFUSED, _INVALID = 400, 422
-_BY_RESOURCE = {kind.resource: kind for kind in KINDS}
-
-
-@functools.cache
-def _manifests() -> dict[str, Json]:
-    return {case["name"]: case for case in cases()}
 
 
 @functools.cache
 def _recorded() -> dict[str, Json]:
-    return {case["name"]: case for case in map(json.loads, DATA.read_text(encoding="utf-8").splitlines())}
+    return {case["name"]: case for case in map(json.loads, MANIFESTS.read_text(encoding="utf-8").splitlines())}
 
 
 def expected(case: Json) -> Json:
@@ -115,7 +108,7 @@ def _found(code: int, fields: list[str]) -> Json:
 
 def result_of(case: Json) -> Json:
     """Code, reason and fields of the local API."""
-    return asyncio.run(_response_to(_manifests()[case["name"]]))
+    return asyncio.run(_response_to(case))
 
 
 def agrees(wanted: Json, got: Json) -> bool:
@@ -125,9 +118,9 @@ def agrees(wanted: Json, got: Json) -> bool:
 
 
 async def _response_to(case: Json) -> Json:
-    kind = _BY_RESOURCE[case["resource"]]
+    kind = BY_RESOURCE[case["resource"]]
     target = RequestTarget(kind=kind, namespace="default" if kind.namespaced else None)
-    sent = Sent(MultiDict({"dryRun": "All"}), "application/json", json.dumps(case["manifest"]).encode())
+    sent = Sent(MultiDict({"dryRun": "All"}), "application/json", json.dumps(manifest_of(case)).encode())
     cluster = MemoryCluster(admit=functools.partial(admit, is_one_machine=True))
     try:
         with acting_as(ADMIN_USER, manager="conformance"):

@@ -7,11 +7,10 @@ from serving.core.model.objects import Object
 from serving.home.admission.admission import admit
 from serving.home.admission.kubedefaults import with_kube_defaults
 from serving.home.store.requester import ADMIN_USER, acting_as
-from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, KINDS, POD, SERVICE, Kind
-from tests.conformance.record_defaults import DATA
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SERVICE, Kind
+from tests.conformance.record_answers import BY_RESOURCE, DEFAULTS
 
-ANSWERS = [json.loads(line) for line in DATA.read_text().splitlines()]
-BY_RESOURCE = {kind.resource: kind for kind in KINDS}
+ANSWERS = [json.loads(line) for line in DEFAULTS.read_text().splitlines()]
 
 
 def a_deployment() -> Object:
@@ -22,7 +21,7 @@ def a_deployment() -> Object:
 
 @pytest.mark.parametrize("record", ANSWERS, ids=lambda record: record["name"])
 def test_a_complete_object_stays_as_it_is(record: Object) -> None:
-    kind = BY_RESOURCE[record["name"].partition(" ")[0]]
+    kind = BY_RESOURCE[record["resource"]]
     whole = {"metadata": {"name": "web"}, **record["answer"]}
     before = copy.deepcopy(whole)
     assert with_kube_defaults(kind, whole) == before

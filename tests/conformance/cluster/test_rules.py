@@ -1,32 +1,25 @@
 """The rules of the definitions: every server refuses the same objects with the same words."""
 
-import json
-from pathlib import Path
-
 from serving.core.model.errors import Invalid
 from serving.core.model.objects import Object
 from serving.home.schemas.schema import deep_copy
 from serving.net.cluster.kinds import DOMAIN_MAPPING, Kind
 from serving.net.cluster.port import Cluster
-from tests.unit.home.schemas import rule_cases
 from tests.unit.home.schemas.rule_cases import CASES, Json
 
-ANSWERS: dict[str, list[str]] = json.loads(
-    (Path(rule_cases.__file__).parent / "rule_answers.json").read_text(encoding="utf-8")
-)
 # CEL does not see an object's namespace and knows no trigger types: a real server takes these.
 BEYOND_CEL = {"a mapping to another namespace", "an unknown trigger"}
 
 
 async def test_objects_are_refused_with_the_same_words(cluster: Cluster, namespace: str) -> None:
     differing: list[tuple[str, list[str], list[str]]] = []
-    for name, kind, new, old in CASES:
-        expected = [text.replace('"default"', f'"{namespace}"') for text in ANSWERS[name]]
-        found = await verdicts(cluster, namespace, kind, new=new, old=old)
+    for case in CASES:
+        expected = [text.replace('"default"', f'"{namespace}"') for text in case.answers]
+        found = await verdicts(cluster, namespace, case.kind, new=case.object, old=case.before)
         # A real server adds what is wrong with a name as the name of any object.
         is_same = set(expected) <= set(found) if expected else not found
-        if not is_same and not (name in BEYOND_CEL and not found):
-            differing.append((name, found, expected))
+        if not is_same and not (case.name in BEYOND_CEL and not found):
+            differing.append((case.name, found, expected))
     assert differing == []
 
 

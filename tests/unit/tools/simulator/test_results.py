@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.tools.simulator.charts import bars, sparkline
 from serving.tools.simulator.results import (
     SERIES_COLUMNS,
     DurationModel,
@@ -16,7 +17,6 @@ from serving.tools.simulator.results import (
     durations_of,
     summed,
 )
-from serving.tools.simulator.charts import bars, sparkline
 
 
 @given(waits_s=st.lists(st.floats(1e-6, 1e4), min_size=1, max_size=200), share=st.sampled_from([0.5, 0.9, 0.99, 0.999]))

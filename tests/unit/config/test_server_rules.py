@@ -30,6 +30,11 @@ def problems(one: Object) -> list[str]:
     return [] if kind is None else [str(problem) for problem in kube_problems(kind, one)]
 
 
+def with_uid(one: Object) -> Object:
+    """The object with a uid as a server makes one."""
+    return {**one, "metadata": {**one["metadata"], "uid": "5bc5eb9a-8e50-4b91-a01d-3a0a0a3b4a4c"}}
+
+
 def test_what_config_installs_passes() -> None:
     objects = objects_of(tree_folder(), InstallOptions())
     assert {one["kind"] for one in objects} >= {"Deployment", "Service", "ConfigMap"}
@@ -38,8 +43,8 @@ def test_what_config_installs_passes() -> None:
 
 @pytest.mark.parametrize("name", ["a", "hello", "n" * 63])
 def test_what_stands_beneath_a_revision_passes_whatever_its_name(name: str) -> None:
-    revision = a_revision(name)
-    scaled = a_revision(name, metadata={"annotations": HPA})
+    revision = with_uid(a_revision(name))
+    scaled = with_uid(a_revision(name, metadata={"annotations": HPA}))
     public = public_writes(revision, PublicService(service=None, slices=(), activators={}))
     writes = (*public, *hpa_writes(scaled, None, AutoscalerSettings()))
     made = [dict(write.body) for write in writes if isinstance(write, Create)]

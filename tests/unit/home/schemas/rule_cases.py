@@ -1,4 +1,4 @@
-"""The cases of ``rules.jsonl``: objects, most of which break a rule of their definition, and what a kube-apiserver answers.
+"""Objects with the answers of a kube-apiserver to them: the cases of ``rules.jsonl``, most of which break a rule.
 
 The unit tests ask admission for the same, and the conformance suite asks every server.
 """

@@ -27,6 +27,17 @@ def report(  # the figures of a period in which nothing happened, but for those 
     )
 
 
+def test_proxied_requests_count_in_both_figures() -> None:
+    meter = Meter(now_s=10.0)
+    meter.arrive(10.0, proxied=False)
+    meter.arrive(10.25, proxied=True)
+    meter.exit(10.5, proxied=False)
+    meter.exit(10.75, proxied=True)
+    assert meter.report(11.0) == report(
+        concurrency=1.0, proxied_concurrency=0.5, request_count=2, proxied_request_count=1
+    )
+
+
 def test_arrivals_of_a_period_without_time_are_reported() -> None:
     meter = Meter(now_s=5.0)
     meter.arrive(5.0, proxied=False)

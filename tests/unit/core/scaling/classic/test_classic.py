@@ -53,6 +53,21 @@ def test_traffic_without_load_keeps_one_pod() -> None:
     assert (decision.desired_count, decision.limited_by) == (1, ClassicLimit.AT_LEAST_ONE)
 
 
+def test_panic_begins_at_exactly_twice_the_target() -> None:
+    scaler = scaler_with(concurrency=20.0)
+    decision = decide(scaler, now_s=59.5)
+    assert (decision.mode, scaler.is_panicking) == (ClassicMode.PANIC, True)
+
+
+def test_panic_ends_a_stable_window_after_its_last_increase() -> None:
+    scaler = scaler_with(concurrency=50.0)
+    decide(scaler, now_s=59.5)
+    feed(scaler, from_s=60, to_s=121, concurrency=1.0)
+    assert decide(scaler, now_s=119.5).mode is ClassicMode.PANIC
+    decision = decide(scaler, now_s=119.51)
+    assert (decision.mode, decision.desired_count, scaler.panic_count_max) == (ClassicMode.STABLE, 1, 0.0)
+
+
 def test_idleness_counts_from_the_start_until_the_first_request() -> None:
     assert decide(ClassicScaler(started_s=100.0), now_s=400.5).desired_count == 0
 

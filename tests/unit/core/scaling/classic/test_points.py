@@ -26,6 +26,14 @@ def test_the_boundary_is_exact_where_floats_are_not() -> None:
     assert read(points_of(("a", 0.1, 5.0, 1.0)), 60.099999).stable_point_count == 1
 
 
+def test_late_points_take_their_place_by_time() -> None:
+    points = points_of(("a", 10.0, 1.0, 1.0))
+    read(points, 10.0)
+    points.record(point("a", 3.0, 100.0, 1.0))
+    sums = read(points, 10.0)
+    assert (sums.stable_sum, sums.panic_sum, sums.panic_point_count) == (101.0, 1.0, 1)
+
+
 def test_traffic_is_reported_once_and_only_of_points_that_live() -> None:
     points = points_of(("a", 1.0, 0.0, 1.0), ("a", 2.0, 0.0, 0.0))
     assert read(points, 2.5).traffic_at_ns == 1 * NANOSECONDS_PER_SECOND

@@ -6,11 +6,13 @@ from serving.core.scaling.kpa.decide import (
     ScaleDecision,
     ScaleLimit,
     ScalerMode,
+    decide,
     starting_state,
     with_initial_scale,
 )
+from serving.core.scaling.kpa.window import Observation
 from serving.core.settings.autoscaler import ORIGINAL, SAFE, KpaQuirks
-from tests.unit.core.scaling.kpa_builders import CALM, decided, spec_with
+from tests.unit.core.scaling.kpa_builders import CALM, DEFAULTS, decided, spec_with
 
 NOTHING = NoData(missing="no stat in the stable window")
 
@@ -42,6 +44,14 @@ def test_a_load_below_zero_needs_no_pod() -> None:
 
 def test_an_absurd_load_needs_no_more_pods_than_replicas_can_say() -> None:
     assert decided(load=1e300)[1].desired_stable_count == 2**31 - 1
+
+
+@pytest.mark.parametrize("missing", ["observed", "ready_count"])
+def test_without_data_nothing_changes(missing: str) -> None:
+    state = KpaState(panic_since_s=1.0, panic_count_max=7)
+    observed = NOTHING if missing == "observed" else Observation(stable=1.0, panic=1.0)
+    ready_count = NOTHING if missing == "ready_count" else 3
+    assert decide(state, observed=observed, ready_count=ready_count, spec=DEFAULTS, now_s=500.0) == (state, NOTHING)
 
 
 def test_growth_is_limited_by_the_rate_and_rounds_up_so_that_it_never_sticks() -> None:

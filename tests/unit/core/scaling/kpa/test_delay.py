@@ -22,3 +22,10 @@ def test_a_silence_longer_than_the_delay_forgets_all() -> None:
 
 def test_a_time_that_goes_back_counts_as_the_newest() -> None:
     assert maxima([(20, 2), (10, 5), (22, 1), (26, 1)], slots=3) == [2, 5, 5, 1]
+
+
+def test_a_slot_keeps_one_count() -> None:
+    window = DelayWindow()
+    for count in (9, 5, 4, 3):
+        window = window.record(count, slot_count=3, now_s=0.0)
+    assert window.peaks == ((0, 9),)

@@ -22,6 +22,12 @@ def filled(window: Window, values: list[float], *, from_s: float = 0) -> Window:
     return window
 
 
+def test_a_window_that_saw_nothing_is_empty_and_reads_zero() -> None:
+    for window in (LinearWindow(60), WeightedWindow(60)):
+        assert window.is_empty(0.0)
+        assert window.average(0.0) == 0.0
+
+
 def test_a_young_window_divides_by_the_seconds_that_it_saw() -> None:
     # docs/calculations.md: 10, 20 and 30 in three seconds of 60.
     assert filled(LinearWindow(60), [10, 20, 30]).average(2.9) == 20.0
@@ -30,6 +36,26 @@ def test_a_young_window_divides_by_the_seconds_that_it_saw() -> None:
 def test_silent_seconds_at_the_end_are_not_zeros() -> None:
     # docs/calculations.md: of 9, 6 and 3 the 9 is pushed out, (6 + 3) / 2.
     assert filled(LinearWindow(3), [9, 6, 3]).average(3.0) == 4.5
+
+
+def test_a_late_value_counts_in_its_own_second() -> None:
+    window = filled(LinearWindow(5), [4, 4, 4])
+    window.record(0.5, 6)
+    assert window.average(2) == 6.0
+
+
+def test_a_value_older_than_the_first_makes_the_window_older() -> None:
+    window = LinearWindow(10)
+    window.record(20, 10)
+    window.record(15, 2)
+    assert window.average(20) == 2.0
+
+
+def test_a_value_a_window_older_than_the_newest_is_ignored() -> None:
+    window = filled(LinearWindow(5), [1], from_s=10)
+    window.record(5, 100)
+    window.record(6, 4)
+    assert window.average(10) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -66,6 +92,14 @@ def test_a_short_weighted_window_holds_nearly_all_weight() -> None:
 def test_from_42_buckets_on_the_newest_weighs_a_fifth() -> None:
     assert filled(WeightedWindow(41, quirks=ORIGINAL), [1]).average(0) > 0.2
     assert filled(WeightedWindow(42, quirks=ORIGINAL), [1]).average(0) == pytest.approx(0.2)
+
+
+def test_a_weighted_window_reads_a_steady_load_as_it_is_young_silent_and_full() -> None:
+    window = WeightedWindow(60)
+    for second in range(100):
+        window.record(second, 10)
+        assert window.average(second) == pytest.approx(10)
+    assert window.average(130) == pytest.approx(10)
 
 
 def test_the_original_reads_a_young_weighted_window_low() -> None:

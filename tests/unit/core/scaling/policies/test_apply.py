@@ -43,6 +43,10 @@ def test_a_clamp_says_what_it_did() -> None:
     assert made.clamps == (AppliedClamp(clamp=Clamp.MAX, amount_before=11, amount_after=10),)
 
 
+def test_max_raises_a_removal() -> None:
+    assert change(-1, pods(idle=12), ScalingPolicySpec(max_count=5)) == (-7, [Clamp.MAX])
+
+
 def test_all_bounds_that_made_a_difference_are_named_in_order() -> None:
     assert change(-100, pods(idle=10, occupied=40), ScalingPolicySpec(min_count=5)) == (
         -10,

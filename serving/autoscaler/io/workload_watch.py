@@ -5,6 +5,7 @@ passed to a sink in the form of revisions, so that nothing else knows the differ
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Collection, Coroutine, Iterator
 from functools import partial
 from typing import Any, Protocol
@@ -70,6 +71,8 @@ class WorkloadWatch:
         self._settings = settings
         self._sink = sink
         self._known: dict[RevisionKey, _Workload] = {}
+        # Each change of a pod is compared with the workloads of its namespace only.
+        self._names: defaultdict[str, set[str]] = defaultdict(set)
         self._workloads = Reflector(cluster, SCALED_WORKLOAD, on_change=self._workload_changed)
         self._targets = {
             kind: NamespacedReflectors(cluster, kind, on_change=partial(self._target_changed, kind))
@@ -123,6 +126,7 @@ class WorkloadWatch:
             self._drop(key, before)
         if workload is not None and revision is not None and has_moved:
             self._known[key] = workload
+            self._names[key[0]].add(key[1])
         self._choose()
         if revision is not None or before is not None:
             self._sink.set_revision(key, revision)
@@ -132,6 +136,9 @@ class WorkloadWatch:
     def _drop(self, key: RevisionKey, workload: _Workload) -> None:
         """Forget a workload, its target and its pods."""
         del self._known[key]
+        self._names[key[0]].discard(key[1])
+        if not self._names[key[0]]:
+            del self._names[key[0]]
         self._forget_pods(key, workload, set(workload.pods))
         gone = target_of({"metadata": {}}, key, workload.target, uid=workload.uid)
         self._sink.set_deployment(gone, is_gone=True)
@@ -140,7 +147,12 @@ class WorkloadWatch:
         """Follow targets and pods where there are workloads."""
         for kind, reflectors in self._targets.items():
             reflectors.choose({key[0] for key, workload in self._known.items() if _is_of(kind, workload.target)})
-        self._pods.choose({namespace for namespace, _ in self._known})
+        self._pods.choose(self._names.keys())
+
+    def _in(self, namespace: str) -> list[tuple[RevisionKey, _Workload]]:
+        """The workloads of a namespace, by name."""
+        keys = [(namespace, name) for name in sorted(self._names.get(namespace, ()))]
+        return [(key, self._known[key]) for key in keys]
 
     def _find_target(self, key: RevisionKey, workload: _Workload) -> None:
         for kind, reflectors in self._targets.items():
@@ -150,8 +162,8 @@ class WorkloadWatch:
 
     def _target_changed(self, kind: Kind, change: CacheChange) -> None:
         namespace, name = change.key
-        for key, workload in list(self._known.items()):
-            if key[0] != namespace or workload.target.name != name or not _is_of(kind, workload.target):
+        for key, workload in self._in(namespace):
+            if workload.target.name != name or not _is_of(kind, workload.target):
                 continue
             if change.type is EventType.DELETED:
                 gone = target_of(change.new, key, workload.target, uid=workload.uid)
@@ -176,9 +188,7 @@ class WorkloadWatch:
         self._sink.set_deployment(target_of(resource, key, workload.target, uid=workload.uid), is_gone=False)
 
     def _pod_changed(self, change: CacheChange) -> None:
-        for key, workload in list(self._known.items()):
-            if key[0] != change.key[0]:
-                continue
+        for key, workload in self._in(change.key[0]):
             is_ours = workload.selector is not None and _selects(workload.selector, change.new)
             if is_ours or change.key[1] in workload.pods:
                 is_gone = change.type is EventType.DELETED or not is_ours

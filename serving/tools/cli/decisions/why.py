@@ -29,7 +29,7 @@ from serving.core.model.quantity import parse_duration_s
 from serving.core.model.versions import DECISIONS, NEWER_DECISIONS, refuse_newer
 from serving.core.scaling.scaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES, DecisionLine, LoggedDecision
 from serving.core.settings.autoscaler import POLICIES
-from serving.net.cluster.kinds import CONFIGURATION, EVENT, POD, REVISION, SERVING_SERVICE
+from serving.net.cluster.kinds import CONFIGURATION, EVENT, POD, REVISION, SCALED_WORKLOAD, SERVING_SERVICE
 from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.objects import created_s, items_of
 from serving.tools.cli.client.output import clock_text, print_aside, printable
@@ -43,11 +43,11 @@ from serving.tools.cli.services.get import watched
 
 # The reasons of Events that are shown, with the kinds of their objects.
 _REASONS = {
-    SCALED_REASON: REVISION.name,
-    OOM_KILLED_REASON: REVISION.name,
-    TRAFFIC_REASON: SERVING_SERVICE.name,
-    ROLLBACK_REASON: SERVING_SERVICE.name,
-    GIVEN_BACK_REASON: CONFIGURATION.name,
+    SCALED_REASON: (REVISION.name, SCALED_WORKLOAD.name),
+    OOM_KILLED_REASON: (REVISION.name, SCALED_WORKLOAD.name),
+    TRAFFIC_REASON: (SERVING_SERVICE.name,),
+    ROLLBACK_REASON: (SERVING_SERVICE.name,),
+    GIVEN_BACK_REASON: (CONFIGURATION.name,),
 }
 
 _REVISIONS = "/apis/serving.knative.dev/v1/namespaces/{namespace}/revisions"
@@ -90,7 +90,7 @@ def coming_changes(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: f
 
 def _change_of(event: Object) -> ScaleEvent | None:
     reason = str(event.get("reason"))
-    if nested(event, "involvedObject", "kind") != _REASONS.get(reason, "none"):
+    if nested(event, "involvedObject", "kind") not in _REASONS.get(reason, ()):
         return None
     stamp = str(event.get("lastTimestamp") or nested(event, "metadata", "creationTimestamp"))
     return ScaleEvent(

@@ -138,7 +138,9 @@ def own_problems(kind: Kind, whole: Object) -> Iterator[Problem]:
         try:
             ScaledWorkloadSpec.from_object(whole)
         except SettingsError as error:
-            yield from error.problems
+            for problem in error.problems:
+                what = f"Invalid value: {problem.what}; expected {problem.expected}"
+                yield Problem(where=problem.where, what=what, expected=problem.expected)
 
 
 def _policy_problems(spec: object) -> Iterator[Problem]:

@@ -49,6 +49,8 @@ def test_a_slice_is_that_of_each_workload_with_its_service() -> None:
         ("default/web-1@stats", ("default", "stats"), ["10.0.0.1:9000"]),
     ]
     assert list(backends.slices(endpoint_slice(service="db"))) == []
+    backends.put(KEY, None)
+    assert [key for key, _, _ in addresses(list(backends.slices(endpoint_slice())))] == ["default/web-1@stats"]
     assert backends.namespaces == {"default", "other"}
 
 

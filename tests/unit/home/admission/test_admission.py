@@ -12,6 +12,7 @@ from serving.net.cluster.kinds import (
     CONFIG_MAP,
     CONFIGURATION,
     REVISION,
+    SCALED_WORKLOAD,
     SCALING_POLICY,
     SECRET,
     SERVING_SERVICE,
@@ -255,6 +256,14 @@ def test_a_policy_gets_its_defaults() -> None:
     trigger = {"type": "occupancy", "usagePercent": 70, "thresholdPercent": 80, "timeSeconds": 600}
     up = {"triggers": [trigger], "cooldownSeconds": 600, "delta": 1}
     assert made["spec"] | {"targetRef": {}} == {"targetRef": {}, "up": up, "min": 0, "max": 0}
+
+
+def test_a_workload_says_what_would_be_right() -> None:
+    spec = {"target": {"name": "a"}, "service": {"name": "a"}}
+    made = admit(SCALED_WORKLOAD, {"metadata": {"name": "w"}, "spec": spec})
+    assert made["spec"]["target"] == {"name": "a", "kind": "Deployment", "apiVersion": "apps/v1"}
+    with pytest.raises(Invalid, match=r"spec\.hosts\[0\]: Invalid value: 'A'; expected a host in lower case"):
+        admit(SCALED_WORKLOAD, {"metadata": {"name": "w"}, "spec": {**spec, "hosts": ["A"]}})
 
 
 def test_every_type_that_is_registered_is_admitted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,7 +218,8 @@ def _slice(service: Object, name: str, ports: Iterable[tuple[str, int | str]], *
             "ownerReferences": [owner],
         },
         "addressType": "IPv4",
-        "ports": [{"name": name, "port": port, "protocol": "TCP"} for name, port in ports],
+        # A name is resolved by pods; a slice without any has none.
+        "ports": [{"name": name, "port": port, "protocol": "TCP"} for name, port in ports if isinstance(port, int)],
         "endpoints": endpoints,
     }
 

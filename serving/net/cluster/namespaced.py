@@ -5,6 +5,7 @@ longer followed reports no deletions: its reader drops what it knows.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
@@ -13,6 +14,9 @@ from serving.net.aio.supervise import SupervisedTasks, supervise
 from serving.net.cluster.kinds import Kind
 from serving.net.cluster.port import Cluster
 from serving.net.cluster.reflector import CacheChange, Reflector
+
+# A namespace without the right to list it must not stop all others.
+_SYNC_MAX_S = 5.0
 
 
 class NamespacedReflectors:
@@ -51,9 +55,11 @@ class NamespacedReflectors:
         return {} if reflector is None else reflector.cache
 
     async def synced(self) -> None:
-        """Wait until the chosen namespaces have been listed once."""
-        for reflector in list(self._reflectors.values()):
-            await reflector.synced.wait()
+        """Wait until the chosen namespaces have been listed once; no longer for one that may not be listed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SYNC_MAX_S):
+                for reflector in list(self._reflectors.values()):
+                    await reflector.synced.wait()
 
     async def run(self) -> None:
         """Follow the chosen namespaces until cancelled."""

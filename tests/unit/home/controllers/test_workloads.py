@@ -147,7 +147,7 @@ def test_pods_without_a_queue_proxy_are_where_their_ports_are() -> None:
 
     slices = {one["metadata"]["name"]: one for one in desired_slices(named, pods, reach=reach)}
     assert sorted(slices) == ["s-local", "s-local-20001", "s-local-20002", "s-local-80"]
-    assert slices["s-local"]["endpoints"] == []
+    assert (slices["s-local"]["endpoints"], slices["s-local"]["ports"]) == ([], [])
     assert slices["s-local-80"]["ports"] == [{"name": "http", "port": 80, "protocol": "TCP"}]
     assert [one["addresses"] for one in slices["s-local-20002"]["endpoints"]] == [["127.0.0.1"]]
 

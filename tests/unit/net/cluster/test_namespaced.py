@@ -2,10 +2,11 @@
 
 import asyncio
 
+from serving.core.model.errors import Forbidden
 from serving.home.store.memory import MemoryCluster
 from serving.net.cluster.kinds import CONFIG_MAP, NAMESPACE
 from serving.net.cluster.namespaced import NamespacedReflectors
-from serving.net.cluster.port import EventType
+from serving.net.cluster.port import EventType, Listing, Selection
 from serving.net.cluster.reflector import CacheChange
 from tests.eventually import until
 from tests.virtual_time import pass_s, run_virtually
@@ -33,6 +34,24 @@ def test_only_chosen_namespaces_are_followed() -> None:
         await until(lambda: len(changes) == 3)
         await pass_s(1)
         assert [(change.type, change.key) for change in changes[2:]] == [(EventType.DELETED, ("b", "m"))]
+        running.cancel()
+
+    run_virtually(body())
+
+
+def test_a_namespace_that_may_not_be_listed_stops_nobody() -> None:
+    class Closed(MemoryCluster):
+        async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
+            if selection.namespace == "closed":
+                raise Forbidden("configmaps is forbidden")
+            return await super().list_selection(selection, page_size=page_size, page=page)
+
+    async def body() -> None:
+        reflectors = NamespacedReflectors(Closed(), CONFIG_MAP, on_change=lambda _: None)
+        reflectors.choose({"closed", "open"})
+        running = asyncio.create_task(reflectors.run())
+        await reflectors.synced()
+        assert reflectors.cache("open") == {}
         running.cancel()
 
     run_virtually(body())

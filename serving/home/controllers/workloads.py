@@ -186,8 +186,7 @@ def desired_slices(service: Object, pods: Iterable[Object], *, reach: Reach) -> 
             groups.setdefault(as_written, []).append(_endpoint(pod, pod["status"]["podIP"]))
             continue
         numbers = [(name, _container_port(pod, target)) for name, target in ports]
-        places = [(name, reach(*_key_of(pod), number)) for name, number in numbers if number is not None]
-        reached = [(name, place) for name, place in places if place is not None]
+        reached = [(name, _place(pod, number, reach)) for name, number in numbers if number is not None]
         if reached:
             own = tuple((name, port) for name, (_, port) in reached)
             groups.setdefault(own, []).append(_endpoint(pod, reached[0][1][0]))
@@ -235,8 +234,10 @@ def _container_port(pod: Object, target: int | str) -> int | None:
     return None
 
 
-def _key_of(pod: Object) -> tuple[str, str]:
-    return pod["metadata"]["namespace"], pod["metadata"]["name"]
+def _place(pod: Object, port: int, reach: Reach) -> tuple[str, int]:
+    """Where a container port is reached; at the pod's own address while that is unknown."""
+    metadata = pod["metadata"]
+    return reach(metadata["namespace"], metadata["name"], port) or (pod["status"]["podIP"], port)
 
 
 def selects(service: Object, pod: Object) -> bool:

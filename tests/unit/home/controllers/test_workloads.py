@@ -150,6 +150,8 @@ def test_pods_without_a_queue_proxy_are_where_their_ports_are() -> None:
     assert (slices["s-local"]["endpoints"], slices["s-local"]["ports"]) == ([], [])
     assert slices["s-local-80"]["ports"] == [{"name": "http", "port": 80, "protocol": "TCP"}]
     assert [one["addresses"] for one in slices["s-local-20002"]["endpoints"]] == [["127.0.0.1"]]
+    # The last one is not known here yet.
+    assert [one["addresses"] for one in slices["s-local-80"]["endpoints"]] == [["10.137.3.7"], ["127.64.0.1"]]
 
 
 def test_a_pod_without_the_named_port_is_in_no_slice() -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.io.workload_watch import WorkloadWatch
+from serving.core.model.errors import SettingsError
 from serving.core.model.knative import REVISION_LABEL, RevisionKey, ServingState
 from serving.core.model.objects import Object, is_older_version
 from serving.core.model.quantity import Resources
@@ -122,7 +123,11 @@ class RevisionWatch:
         """Store the Revision returned by a write; one of another uid is ignored."""
         entry = self.entries.get(key)
         is_workload = entry is not None and entry.revision is not None and entry.revision.is_workload
-        revision = (workload_of if is_workload else revision_of)(resource, self._settings)
+        try:
+            revision = (workload_of if is_workload else revision_of)(resource, self._settings)
+        except SettingsError:
+            # Its user has written a spec that cannot be read: the last one counts.
+            return
         if entry is None or revision is None or entry.revision is None or entry.revision.uid != revision.uid:
             return
         self._apply(key, entry, revision)

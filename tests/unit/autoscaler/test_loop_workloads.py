@@ -221,6 +221,22 @@ def test_pods_that_lose_their_label_or_go_are_not_counted() -> None:
     run_virtually(body())
 
 
+def test_a_spec_that_cannot_be_read_leaves_the_last_one() -> None:
+    """A request from zero is answered, and the writes about the workload go on."""
+
+    async def body() -> None:
+        async with shop() as made:
+            await made.cluster.patch(SCALED_WORKLOAD, *KEY, patch={"spec": {"service": {"name": ""}}})
+            await made.report(1.0)
+            assert await made.scale() == 1
+            await made.add_pod("p0")
+            await made.report(0.0, seconds=60)
+            assert await made.scale() == 0
+            assert made.stage.autoscaler.numbers()["write_failures_total"] == 0
+
+    run_virtually(body())
+
+
 def test_a_revision_of_that_name_wins() -> None:
     async def body() -> None:
         stage, stop = Stage(SETTINGS), asyncio.Event()

@@ -181,11 +181,12 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Algorithm of revisions that do not name one in the annotation ``class``: kpa is today's Knative algorithm, classic
     that of June 2018, hpa leaves the revision to a HorizontalPodAutoscaler. Default: Knative, kpa."""
 
-    policy: Annotated[str, Knob(key="policy", unit=POLICY_NAME, annotation=POLICY_ANNOTATION)] = KNATIVE_POLICY
-    """Policy of revisions that do not name one in the annotation ``policy``: knative decides exactly as Knative does,
-    adaptive learns from each revision's requests how long its last pod stays and how much room its pods need. A revision
-    that sets its own window or retention by annotation has said that itself, and is decided on as by Knative. Any other name is that
-    of an installed package ([policies.md](policies.md)); Knative's decides where it is not known. The other policy decides in shadow, and ``serving why`` says what it would have saved. Default: knative."""
+    policy: Annotated[str, Knob(key="policy", unit=POLICY_NAME, annotation=POLICY_ANNOTATION)] = ADAPTIVE_POLICY
+    """Policy of revisions that do not name one in the annotation ``policy``: adaptive learns from each revision's requests how long its
+    last pod stays and when to start one ahead, and decides as Knative under load; knative decides exactly as Knative. Revisions with
+    annotations that tune Knative's algorithm are under knative. Any other name is that of an installed package
+    ([policies.md](policies.md)); Knative's decides where it is not known. The other policy decides in shadow, and ``serving why``
+    shows what it would have cost. Default: ours, adaptive."""
 
     cold_start_worth_s: Annotated[
         float,

@@ -89,10 +89,7 @@ _ADAPTIVE_DIAL = tuple(
 POLICIES: Mapping[str, SimulatedPolicy] = {
     "knative": SimulatedPolicy(change=_named(KNATIVE_POLICY, quirks=ORIGINAL), dial=_FIXED_DIAL),
     "adaptive": SimulatedPolicy(change=_named(ADAPTIVE_POLICY), dial=_ADAPTIVE_DIAL),
-    "default": SimulatedPolicy(
-        change=_unchanged,
-        dial=_ADAPTIVE_DIAL if AutoscalerSettings().policy == ADAPTIVE_POLICY else _FIXED_DIAL,
-    ),
+    "default": SimulatedPolicy(change=_unchanged, dial=_ADAPTIVE_DIAL),
     "fixed-90s": SimulatedPolicy(change=_fixed(90.0), dial=_FIXED_DIAL),
     "fixed-300s": SimulatedPolicy(change=_fixed(300.0), dial=_FIXED_DIAL),
     "fixed-600s": SimulatedPolicy(change=_fixed(600.0), dial=_FIXED_DIAL),

@@ -530,9 +530,9 @@ def test_objects_that_are_not_ours_are_not_looked_at() -> None:
     assert run_virtually(run()) == 1
 
 
-def test_by_default_knatives_policy_decides_and_the_adaptive_one_learns_in_shadow() -> None:
+def test_under_knatives_policy_the_adaptive_one_learns_in_shadow() -> None:
     async def run() -> None:
-        async with staged(scale=1, serving_state="Active", pods=("p",), settings=AutoscalerSettings()) as stage:
+        async with staged(scale=1, serving_state="Active", pods=("p",)) as stage:
             for _ in range(4):
                 await stage.report(2, p=1.0)
                 await stage.report(20, p=0.0)

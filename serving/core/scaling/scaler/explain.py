@@ -14,7 +14,7 @@ from serving.core.scaling.decision.budgeted import allowance_reason, gated
 from serving.core.scaling.decision.policy import KEEP_ALIVE, PRE_WARMING, RegretReason
 from serving.core.scaling.decision.records import DecisionInputs, ScalerOutcome
 from serving.core.scaling.kpa.decide import ScaleDecision, ScaleLimit, ScalerMode, count_for
-from serving.core.scaling.kpa.merge import ACTIVATOR_DECIDER, Bounded, MergeDecision, Proposal, ScaleBound
+from serving.core.scaling.kpa.merge import ACTIVATOR_DECIDER, Bounded, MergeDecision, Proposal, ScaleBound, most
 from serving.core.scaling.kpa.zero import GateAction, GateReason
 from serving.core.scaling.slo import SloOutcome, SloVerdict
 from serving.core.scaling.spec import ScalingSpec
@@ -86,7 +86,7 @@ def explain(outcome: ScalerOutcome) -> str:
         *_others(outcome),
         *_gate(outcome),
     )
-    return f"{headline(outcome)}: {'; '.join(part for part in parts if part)}"
+    return f"{headline(outcome)}{_by(outcome)}: {'; '.join(part for part in parts if part)}"
 
 
 def headline(outcome: ScalerOutcome) -> str:
@@ -96,6 +96,14 @@ def headline(outcome: ScalerOutcome) -> str:
         return f"{present} → {gate.wanted}"
     is_settled = isinstance(gate.wanted, NoData) or gate.wanted == present
     return f"stays {present}" if is_settled else f"stays {present}, heading for {gate.wanted}"
+
+
+def _by(outcome: ScalerOutcome) -> str:
+    """The policy, if it changed the algorithm's count."""
+    proposals, algorithm = outcome.inputs.advice.proposals, outcome.decided.proposal
+    if proposals is None or most(proposals) == most((algorithm,)):
+        return ""
+    return f" by policy {outcome.inputs.spec.policy}"
 
 
 # The algorithm.

@@ -187,18 +187,22 @@ def dormant_spec(annotations: dict[str, str], *, reachable: bool = True, **setti
     return resolve_annotations(named, AutoscalerSettings(**settings), container_concurrency=0, reachable=reachable)
 
 
+def test_the_adaptive_policy_is_the_default() -> None:
+    assert spec().policy == ADAPTIVE_POLICY
+
+
 def test_nothing_sleeps_by_default() -> None:
     found = dormant_spec({})
     assert (found.dormant_after_s, found.dormant_cost) == (None, 1.0)
 
 
 def test_the_setting_counts_under_the_adaptive_policy_only() -> None:
-    assert dormant_spec({}, dormant="after=1s").dormant_after_s is None
-    assert dormant_spec({}, dormant="after=1s", policy=ADAPTIVE_POLICY).dormant_after_s == 1.0
+    assert dormant_spec({}, dormant="after=1s", policy=KNATIVE_POLICY).dormant_after_s is None
+    assert dormant_spec({}, dormant="after=1s").dormant_after_s == 1.0
 
 
 def test_a_revision_may_ask_to_sleep_under_each_policy() -> None:
-    found = dormant_spec({"dormant": "after=2s", "dormant-call": "POST /a, POST /b"})
+    found = dormant_spec({"dormant": "after=2s", "dormant-call": "POST /a, POST /b"}, policy=KNATIVE_POLICY)
     assert (found.policy, found.dormant_after_s, found.dormant_cost) == (KNATIVE_POLICY, 2.0, 0.2)
     assert found.dormant_call == "POST /a, POST /b"
     assert dormant_spec({"dormant": "never"}, dormant="only", policy=ADAPTIVE_POLICY).dormant_after_s is None

@@ -179,7 +179,10 @@ def predicted(workload: Workload) -> Measured:
     """The simulator's figures, as the mean over phases of the reports."""
     found = []
     for phase in range(PHASES):
-        functions = [msgspec.structs.replace(one, name=f"{one.name}-{phase}") for one in workload.functions]
+        functions = [
+            msgspec.structs.replace(_recorded(function), name=f"{function.name}-{phase}")
+            for function in workload.functions
+        ]
         moved = msgspec.structs.replace(workload, functions=functions)
         found.append(simulated(run_workload(moved, POLICIES["default"]), workload.length_s))
     return Measured(

@@ -39,6 +39,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FORMS = {
+    "arena.py": [Form(arguments="--traces {folder}", lines=(r"^\| quick \| adaptive ", r"^\| rules-1-1m \| "))],
     "cold_start.py": [
         Form(arguments="--trace --json", keys=COLD),
         Form(arguments="--runtimes --json", keys=("process", "container"), needs=("cc", "crun")),
@@ -60,8 +61,6 @@ FORMS = {
     "idle.py": [Form(arguments="--json", keys=("processes", "pss_mib", "core_percent"))],
     "inner_tls.py": [Form(lines=(r"^\| 16 \| ", r"^\| 256 \| "), needs=WRK)],
     "pythons.py": [Form(lines=(r"^\|  \| Python 3\.1\d",), needs=(*WRK, INDEX))],
-    "quality_grid.py": [Form(arguments="--traces {folder}", lines=(r"^\| quick \| ",))],
-    "quality_rivals.py": [Form(arguments="--traces {folder}", lines=(r"^\| oracle \| ", r"^\| pattern rules \| "))],
     "real_cluster.py": [Form(lines=(r"ratio [\d.]+", r"at rest for 1 s: - writes, CPU: controller [\d.]+ s"))],
     "replay.py": [
         Form(
@@ -130,10 +129,3 @@ def test_a_short_run_prints_what_is_promised(program: str, form: Form, tmp_path:
         assert re.search(pattern, done.stdout, re.MULTILINE), done.stdout
     if form.keys:
         assert set(form.keys) <= set(json.loads(done.stdout)), done.stdout
-
-
-def test_the_page_of_benchmarks_says_what_the_kept_results_say(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "docs" / "benchmarks.md", tmp_path)
-    command = [sys.executable, str(FOLDER / "quality_grid.py"), "--write", "--docs", str(tmp_path)]
-    subprocess.run(command, check=True)
-    assert (tmp_path / "benchmarks.md").read_text() == (ROOT / "docs" / "benchmarks.md").read_text()

@@ -177,6 +177,10 @@ SECTIONS: dict[str, Section] = {
             "serving.tools.cli.decisions.simulate:simulate",
             "Simulate a service or a recorded workload on a virtual clock.",
         ),
+        "arena": (
+            "serving.tools.cli.decisions.arena:arena",
+            "Compare scaling policies over workloads and seeds on one page.",
+        ),
         "policy": ("serving.tools.cli.decisions.policy:policy", "Check a scaling policy of your own."),
         "tune": ("serving.tools.cli.decisions.tune:tune", "Recommend settings for a recorded workload and a budget."),
     },

@@ -9,8 +9,10 @@ import msgspec
 from serving.tools.simulator.results import Moment, NodesResult, RevisionResult, WaitHistogram, summed
 
 _HOUR_S = 3600.0
-# What is compared function by function: how many requests make one count, which share is worst, what a cold request costs.
-_COUNTED_REQUESTS_MIN, _WORST_SHARE, _WORSE_RATIO, _COLD_WORTH_S = 20, 0.05, 1.1, 60.0
+# What is compared function by function: how many requests make one count, and which share is worst.
+_COUNTED_REQUESTS_MIN, _WORST_SHARE, _WORSE_RATIO = 20, 0.05, 1.1
+COLD_WORTH_S = 60.0
+"""Pod-seconds that a cold request costs, where one price is used."""
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _PLOT_COLUMNS = 72
@@ -66,7 +68,7 @@ class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
     def cost_change(self) -> float:
         """Pod-seconds beyond the first policy's, with 60 for each cold request."""
         (cold, cold_now), (cost, cost_now) = self.cold_requests, self.pod_seconds
-        return cost_now - cost + _COLD_WORTH_S * (cold_now - cold)
+        return cost_now - cost + COLD_WORTH_S * (cold_now - cold)
 
     @property
     def is_worse(self) -> bool:
@@ -86,8 +88,23 @@ class WorstFunctions(msgspec.Struct, frozen=True, kw_only=True):
     """The 5 % whose cost grows most, the worst first."""
 
 
-def worst_functions(first: Sequence[RevisionResult], others: Sequence[RevisionResult]) -> WorstFunctions | None:
-    """Compare function by function; None where none has 20 requests. Both have the same functions in the same order."""
+def summed_over_seeds(results_by_seed: Sequence[Sequence[RevisionResult]]) -> list[RevisionResult]:
+    """The requests, cold requests and pod-seconds of each function over all seeds."""
+    return [
+        RevisionResult(
+            name=results[0].name,
+            requests=sum(result.requests for result in results),
+            cold_requests=sum(result.cold_requests for result in results),
+            pod_seconds=sum(result.pod_seconds for result in results),
+        )
+        for results in zip(*results_by_seed, strict=True)
+    ]
+
+
+def worst_functions(
+    first: Sequence[RevisionResult], others: Sequence[RevisionResult], *, seeds: int = 1
+) -> WorstFunctions | None:
+    """Compare function by function; None where none has 20 requests a seed. Both have the same functions in the same order."""
     changes = [
         FunctionChange(
             name=result.name,
@@ -95,7 +112,7 @@ def worst_functions(first: Sequence[RevisionResult], others: Sequence[RevisionRe
             pod_seconds=(round(result.pod_seconds, 1), round(other.pod_seconds, 1)),
         )
         for result, other in zip(first, others, strict=True)
-        if result.requests >= _COUNTED_REQUESTS_MIN
+        if result.requests >= _COUNTED_REQUESTS_MIN * seeds
     ]
     if not changes:
         return None

@@ -18,7 +18,7 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 
 import msgspec
 
@@ -106,8 +106,19 @@ class CountedFunction(msgspec.Struct, frozen=True, kw_only=True):
                     yield at_s - from_s, math.nan
 
 
-FunctionTrace = RecordedFunction | CountedFunction
-"""The requests of one function."""
+class FunctionTrace(Protocol):
+    """The requests of one function."""
+
+    @property
+    def name(self) -> str:
+        """Unique within a workload."""
+
+    @property
+    def request_count(self) -> int:
+        """The number of requests, at least roughly."""
+
+    def arrivals(self, seed: int) -> Iterator[tuple[float, float]]:
+        """Times and durations in seconds, in the order of time; NaN for an unknown duration."""
 
 
 def read_trace(

@@ -1,9 +1,8 @@
-"""The rivals of ``bench/quality_rivals.py``: when a pod is ready after a call, by their papers' rules, and their table."""
+"""The rivals of ``bench/arena.py``: when a pod is ready after a call, by their papers' rules."""
 
 import numpy as np
 import pytest
 
-from bench.parts.rival_table import RivalPoint, cold_at
 from bench.rivals.base import GapRival, joined
 from bench.rivals.fourier import FourierForecast, continued
 from bench.rivals.histogram import HybridHistogram
@@ -72,11 +71,3 @@ def test_windows_are_joined_in_order_and_begin_at_once() -> None:
 def test_a_rival_plans_each_gap_by_its_windows() -> None:
     made = rival(HybridHistogram, *[630] * 20)
     assert [(one.from_s, round(one.to_s)) for one in made._plan().windows] == [(0.0, 6), (540.0, 726)]
-
-
-def test_cold_requests_are_read_between_two_positions() -> None:
-    points = [
-        RivalPoint(dial=str(cost), requests=100, cold_requests=cold, pod_seconds=cost)
-        for cost, cold in ((100.0, 50), (200.0, 30))
-    ]
-    assert [cold_at(points, cost) for cost in (90.0, 100.0, 150.0, 500.0)] == [None, 50.0, 40.0, 30.0]

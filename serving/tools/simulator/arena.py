@@ -1,0 +1,127 @@
+"""Figures of policies on workloads over several seeds, with intervals, and the rules that a policy breaks beside the first.
+
+An interval is the mean over the seeds ± its half-width, which covers 95 % by Student's distribution.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from serving.tools.simulator.curve import EqualPodSeconds
+from serving.tools.simulator.report import COLD_WORTH_S, PolicyReport, WorstFunctions
+
+PRICES = (20.0, COLD_WORTH_S, 180.0)
+"""Pod-seconds that one cold request costs."""
+
+# The 97.5th percentile of Student's distribution, from 1 degree of freedom on; later ones are below the last.
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+# A policy is worse beyond these: late requests and cost as changes, functions as a share.
+_LATE_MAX, _COST_MAX, _WORSE_SHARE_MAX = 0.10, 0.02, 0.02
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """A mean over seeds, and the half-width of its 95 % interval; None with one seed."""
+
+    mean: float
+    half: float | None
+
+
+class ArenaRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy on one workload, at one time of a start and limit."""
+
+    policy: str
+    figures: Mapping[str, Interval]
+    changes: Mapping[str, Interval]
+    """Changes against the first policy as ratios, each from the same seeds; -0.3 is 30 % less."""
+
+    functions: WorstFunctions | None = None
+    """Those that are worst beside the first policy, over all seeds; None where none has enough requests."""
+
+    @property
+    def broken_rules(self) -> tuple[str, ...]:
+        """The rules that it breaks: cold requests and pod-seconds both above the first policy's, late requests, cost, functions."""
+        cold, late, pod_seconds, cost = (self.changes[name].mean for name in CHANGES)
+        worse = self.functions is not None and self.functions.worse > _WORSE_SHARE_MAX * self.functions.functions
+        broken = {
+            "cold and pod-seconds": cold > 0 and pod_seconds > 0,
+            "late": late > _LATE_MAX,
+            "cost": cost > _COST_MAX,
+            "functions": worse,
+        }
+        return tuple(rule for rule, is_broken in broken.items() if is_broken)
+
+
+class ArenaSection(msgspec.Struct, frozen=True, kw_only=True):
+    """All policies on one workload, at one time of a start and limit."""
+
+    workload: str
+    start_s: float
+    limit: int
+    functions: int
+    requests: float
+    hours: float
+    rows: Sequence[ArenaRow]
+    equal: Mapping[str, EqualPodSeconds] = {}
+    """The changes of the plan's policy at the pod-seconds of each other one."""
+
+
+def _cost(price: float) -> Callable[[PolicyReport], float]:
+    return lambda report: report.pod_seconds + price * report.cold_requests
+
+
+_FIGURES: Mapping[str, Callable[[PolicyReport], float]] = {
+    "cold": lambda report: report.cold_requests,
+    "late": lambda report: report.late_share,
+    "p99 wait": lambda report: report.wait_p99_s,
+    "pod-seconds": lambda report: report.pod_seconds,
+    "flaps": lambda report: report.flaps_per_hour,
+    **{f"cost at {price:g}": _cost(price) for price in PRICES},
+}
+
+CHANGES: Mapping[str, Callable[[PolicyReport], float]] = {
+    "cold": _FIGURES["cold"],
+    "late": _FIGURES["late"],
+    "pod-seconds": _FIGURES["pod-seconds"],
+    "cost": _cost(COLD_WORTH_S),
+}
+"""Values that are compared with the first policy's."""
+
+
+def row_of(
+    policy: str, reports: Mapping[str, Sequence[PolicyReport]], *, first: str, functions: WorstFunctions | None
+) -> ArenaRow:
+    """The row of a policy. ``reports`` has one report for each seed of it, of the first policy, and of both bounds."""
+    own = reports[policy]
+    figures = {name: interval_of([value(report) for report in own]) for name, value in _FIGURES.items()}
+    for name, bound, value in (
+        ("cost of oracle", "oracle", CHANGES["cost"]),
+        ("pod-seconds of clairvoyant", "clairvoyant", CHANGES["pod-seconds"]),
+    ):
+        ratios = [1 + _change(value(ours), value(theirs)) for ours, theirs in zip(own, reports[bound], strict=True)]
+        figures[name] = interval_of(ratios)
+    return ArenaRow(
+        policy=policy,
+        figures=figures,
+        changes={
+            name: interval_of(
+                [_change(value(ours), value(theirs)) for ours, theirs in zip(own, reports[first], strict=True)]
+            )
+            for name, value in CHANGES.items()
+        },
+        functions=functions,
+    )
+
+
+def interval_of(values: Sequence[float]) -> Interval:
+    """The mean of one value for each seed, with its interval."""
+    mean, degrees = statistics.fmean(values), len(values) - 1
+    if not degrees:
+        return Interval(mean, None)
+    student = _STUDENT[min(degrees, len(_STUDENT)) - 1]
+    return Interval(mean, student * statistics.stdev(values) / math.sqrt(len(values)))
+
+
+def _change(ours: float, theirs: float) -> float:
+    return ours / theirs - 1.0 if theirs else float(ours > 0)

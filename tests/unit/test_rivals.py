@@ -9,7 +9,8 @@ from bench.rivals.histogram import HybridHistogram
 from bench.rivals.rules import PatternRules
 from serving.core.scaling.adaptive.advice import PreWarmBudget
 from serving.core.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior, KeepWindow
-from serving.core.scaling.decision.policy import SecondOfLoad
+from serving.core.scaling.decision.policy import PolicyView, SecondOfLoad
+from serving.core.scaling.kpa.merge import Proposal
 from serving.core.scaling.resolve import resolve
 from serving.core.settings.annotations import ScalingAnnotations
 from serving.core.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
@@ -61,6 +62,21 @@ def test_rules_know_regular_dense_and_repeated_gaps() -> None:
     assert windows(rival(PatternRules, *[30] * 9)) == [(0, 120)]
     two = windows(rival(PatternRules, *[600, 3000] * 5))
     assert sorted(two[1:]) == [(480, 720), (2880, 3120)]
+
+
+def test_a_rival_decides_from_the_sixth_gap_on() -> None:
+    algorithm = Proposal(decider="kpa", desired=1, reason="")
+    for gap_count, decides in ((4, False), (5, True)):
+        policy = rival(PatternRules, *[1200] * gap_count)
+        view = PolicyView(
+            now_s=(policy.idle_since_s or 0.0) + 300.0,
+            algorithm=algorithm,
+            in_flight=0.0,
+            present_scale=1,
+            ready_count=1,
+            spec=policy._spec,
+        )
+        assert (policy.propose(view).proposals is not None) == decides
 
 
 def test_windows_are_joined_in_order_and_begin_at_once() -> None:

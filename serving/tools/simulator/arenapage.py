@@ -100,7 +100,7 @@ def _at_equal_pod_seconds(plan: ArenaPlan, section: ArenaSection) -> _Part:
     rows = []
     for policy, change in section.equal.items():
         changes = (change.cold_change, change.late_change, change.wait_p99_change, change.pod_seconds_change)
-        rows.append([policy, *("-" if value is None else f"{value:+.0%}" for value in changes), change.dial])
+        rows.append([policy, *("-" if value is None else _percent(value) for value in changes), change.dial])
     header = ("pod-seconds of", "cold", "late", "p99 wait", "pod-seconds", "its dial")
     return _Part(level=3, title=f"{plan.equal_pod_seconds} at the pod-seconds of the others", header=header, rows=rows)
 
@@ -126,11 +126,16 @@ def _figure(name: str, interval: Interval) -> str:
 
 
 def _range(intervals: Sequence[Interval]) -> str:
-    low, high = (f"{bound(interval.mean for interval in intervals) + 0.0:+.0%}" for bound in (min, max))
+    low, high = (_percent(bound(interval.mean for interval in intervals)) for bound in (min, max))
     if low != high:
         return f"{low} to {high}"
     half = intervals[0].half if len(intervals) == 1 else None
     return low if half is None or half < 0.005 else f"{low} ± {half:.0%}"
+
+
+def _percent(change: float) -> str:
+    text = f"{change:+.0%}"
+    return "0%" if text in {"+0%", "-0%"} else text
 
 
 def _markdown_lines(part: _Part) -> Iterator[str]:

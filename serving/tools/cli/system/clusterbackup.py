@@ -25,6 +25,7 @@ from serving.net.cluster.kinds import (
     NODE_GROUP,
     PERSISTENT_VOLUME_CLAIM,
     ROUTE,
+    SCALED_WORKLOAD,
     SCALING_POLICY,
     SECRET,
     SERVICE_ACCOUNT,
@@ -35,7 +36,16 @@ from serving.tools.cli.client.api import ApiClient, message_of
 from serving.tools.cli.client.resources import path_of
 
 # What needs nothing else comes first.
-_OURS = (CLUSTER_DOMAIN_CLAIM, SCALING_POLICY, NODE_GROUP, SERVING_SERVICE, CONFIGURATION, ROUTE, DOMAIN_MAPPING)
+_OURS = (
+    CLUSTER_DOMAIN_CLAIM,
+    SCALING_POLICY,
+    NODE_GROUP,
+    SCALED_WORKLOAD,
+    SERVING_SERVICE,
+    CONFIGURATION,
+    ROUTE,
+    DOMAIN_MAPPING,
+)
 _METADATA = ("name", "namespace", "labels", "annotations")
 # Written by the server: the restoring user is another one.
 _SERVERS = {LAST_APPLIED_ANNOTATION, CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION}

@@ -15,7 +15,7 @@ from serving.core.settings.daemons import DAEMONS
 from serving.core.settings.load import load
 from serving.home.schemas.crds import crds
 from serving.net.cluster.identity import system_namespace
-from serving.net.cluster.kinds import LEASE, NODE, SECRET, SERVING_SERVICE, Kind
+from serving.net.cluster.kinds import CONFIG_MAP, LEASE, NODE, SECRET, SERVING_SERVICE, Kind
 from serving.net.metrics.queries import QUERY_TOKEN_SECRET
 from serving.tools.cli.client.api import ApiCall, ApiClient, message_of
 from serving.tools.cli.client.checks import Finding
@@ -186,6 +186,8 @@ def _check_certificates(api: ApiClient) -> Iterator[Finding]:
 
 
 def _check_settings(api: ApiClient) -> Iterator[Finding]:
+    # Without the right to list them this ends the check, and the next would end the command.
+    _items(api, CONFIG_MAP, system_namespace())
     live = read_live_config(api)
     problems: list[Problem] = list(live.problems)
     for daemon in DAEMONS:

@@ -6,6 +6,7 @@ from http import HTTPStatus
 import click
 import msgspec
 
+from serving.core.model.errors import ServingError
 from serving.core.model.knative import REVISION_LABEL
 from serving.core.model.objects import Object, is_true, name_of, nested
 from serving.net.cluster.identity import system_namespace
@@ -87,9 +88,12 @@ def cluster_status(api: ApiClient) -> ClusterStatus:
 
 
 def daemon_deployments(api: ApiClient) -> list[Object]:
-    """The Deployments of the daemons by name."""
+    """The Deployments of the daemons by name. Raises ``ServingError`` for a user who may not list them."""
     call = ApiCall(path=path_of(DEPLOYMENT, system_namespace()), query={"labelSelector": "=".join(OUR_LABEL)})
-    return sorted(api.must(call)["items"], key=name_of)
+    status, response = api.send(call)
+    if status >= HTTPStatus.BAD_REQUEST:
+        raise ServingError(message_of(response))
+    return sorted(response["items"], key=name_of)
 
 
 def _listed(api: ApiClient, kind: Kind, selector: str = "") -> tuple[list[Object], str]:

@@ -26,6 +26,7 @@ import os
 import sys
 
 from serving.controller.io.controller import Controller, ControllerConfig
+from serving.controller.io.keda import KedaRoutes
 from serving.controller.io.makekey import ClusterKey, cluster_key, make_tokens, write_authority
 from serving.controller.revisions.sidecar import Sidecar
 from serving.core.model.errors import Problem, SettingsError
@@ -35,6 +36,7 @@ from serving.core.settings.controller import ControllerSettings
 from serving.core.settings.innertls import OF_KEY_VARIABLE
 from serving.core.settings.queueproxy import QueueProxySettings
 from serving.net.aio.daemon import collect_in_small_steps, inherited_sockets, run_daemon
+from serving.net.aio.supervise import supervise
 from serving.net.cluster.configmaps import followed
 from serving.net.cluster.fenced import FencedCluster
 from serving.net.cluster.identity import new_identity, system_namespace
@@ -77,8 +79,11 @@ async def _body(stop: asyncio.Event) -> None:
             sidecar = await _sidecar(cluster, own, config.proxy.settings)
             controller = Controller(through, settings=own, scaling=scaling, sidecar=sidecar, metrics=metrics)
             controllers.append(controller)
-            with config.applied_to(controller, watch):
-                await controller.run(stop)
+            async with supervise() as group:
+                keda = group.start(KedaRoutes(through).run(), name="keda")
+                with config.applied_to(controller, watch):
+                    await controller.run(stop)
+                keda.cancel()
 
         sending = exporting(settings.otlp, metrics.page, service="controller")
         where = inherited_sockets().get("controller-metrics") or settings.metrics_address

@@ -27,6 +27,7 @@ import msgspec
 from aiohttp import web
 
 from serving.controller.io.controller import Controller, ControllerConfig
+from serving.controller.io.keda import KedaRoutes
 from serving.controller.io.view_writer import ViewWriter
 from serving.core.model.objects import Object
 from serving.core.model.routehosts import HostRules
@@ -121,6 +122,7 @@ async def _body(stop: asyncio.Event) -> None:
             rules.enforce()
             tasks += [group.start(kubelet.run(), name="kubelet"), group.start(hosts.run(), name="hosts")]
             tasks += _start_controllers(group, cluster, state, scheduler=scheduler, reach=kubelet.reach)
+            tasks += _start_routes(group, cluster)
             tasks += _beside_containers(group, cluster, containers, rules=lambda: config.own.settings.host_rules)
             await publish_activators(cluster, system_namespace(), inner_port=inner_port)
             controlling = group.start(controller.run(stop), name="controller")
@@ -231,6 +233,12 @@ def _start_controllers(
         "snapshots": collect_snapshots(cluster, state),
         "views": ViewWriter(cluster).run(),
     }
+    return [group.start(job, name=name) for name, job in jobs.items()]
+
+
+def _start_routes(group: SupervisedTasks, cluster: MemoryCluster) -> list[asyncio.Task[None]]:
+    """Start the controllers that make ScaledWorkloads of other routes."""
+    jobs = {"keda": KedaRoutes(cluster).run()}
     return [group.start(job, name=name) for name, job in jobs.items()]
 
 

@@ -25,7 +25,7 @@ from serving.core.model.knative import (
     WINDOW_ANNOTATION,
     ServingState,
 )
-from serving.core.model.objects import Object, annotations_of, is_dns_label, nested
+from serving.core.model.objects import Object, annotations_of, is_dns_label, merge_difference, nested
 
 KIND = "ScaledWorkload"
 
@@ -352,3 +352,14 @@ def _written(value: Any) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, dict):
         return {key: _written(child) for key, child in value.items() if child is not None and child not in ([], ())}
     return [_written(child) for child in value] if isinstance(value, list | tuple) else value
+
+
+def spec_patch(workload: Mapping[str, Any], wanted: ScaledWorkloadSpec) -> Object:
+    """The merge patch that gives a ScaledWorkload this spec; {} if it has it, whichever way it is written."""
+    try:
+        if ScaledWorkloadSpec.from_object(workload) == wanted:
+            return {}
+    except SettingsError:
+        # It is replaced.
+        pass
+    return merge_difference(workload.get("spec") or {}, wanted.to_object(name="", namespace="")["spec"])

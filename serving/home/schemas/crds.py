@@ -1,4 +1,4 @@
-"""Schemas of all kinds: custom resources from ``config/crd/*.yaml``, Kubernetes' own from bundled descriptions.
+"""Schemas of all kinds: custom resources from ``config``, Kubernetes' own from bundled descriptions.
 
 A custom resource's definition has its schema, rules, printer columns and subresources. Names in the files must be those of
 ``kinds.py``; a mismatch is an internal error and stops the start.
@@ -56,7 +56,9 @@ def crd_folder() -> Path:
 @functools.cache
 def crds() -> Mapping[Kind, Crd]:
     """All custom resources, by kind. The files are read once."""
-    parsed = [parse_crd(path.read_text(encoding="utf-8")) for path in sorted(crd_folder().glob("*.yaml"))]
+    folders = (crd_folder(), crd_folder().parent / "components" / "keda-http" / "crd")
+    paths = [path for folder in folders for path in sorted(folder.glob("*.yaml"))]
+    parsed = [parse_crd(path.read_text(encoding="utf-8")) for path in paths]
     return {crd.kind: crd for crd in parsed}
 
 

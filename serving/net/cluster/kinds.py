@@ -100,6 +100,9 @@ HTTP_ROUTE = _kind(
     "gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes", categories=("gateway-api",), durable_unowned=True
 )
 INGRESS = _kind("networking.k8s.io/v1", "Ingress", "ingresses", "ing", durable=True)
+HTTP_SCALED_OBJECT = _kind("http.keda.sh/v1alpha1", "HTTPScaledObject", "httpscaledobjects", "httpso", durable=True)
+INTERCEPTOR_ROUTE = _kind("http.keda.sh/v1beta1", "InterceptorRoute", "interceptorroutes", durable=True)
+KEDA_SCALED_OBJECT = _kind("keda.sh/v1alpha1", "ScaledObject", "scaledobjects", "so", durable=True)
 LEASE = _kind("coordination.k8s.io/v1", "Lease", "leases", has_status=False)
 POD_DISRUPTION_BUDGET = _kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", "pdb", durable=True)
 MACHINE = _machines("Machine", "machines", "ma", has_scale=False)
@@ -165,7 +168,10 @@ KINDS: tuple[Kind, ...] = (
     ENDPOINT_SLICE,
     HORIZONTAL_POD_AUTOSCALER,
     HTTP_ROUTE,
+    HTTP_SCALED_OBJECT,
     INGRESS,
+    INTERCEPTOR_ROUTE,
+    KEDA_SCALED_OBJECT,
     LEASE,
     MACHINE,
     MACHINE_SET,

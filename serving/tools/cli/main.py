@@ -129,7 +129,7 @@ SECTIONS: dict[str, Section] = {
         "update": ("serving.tools.cli.services.update:update", "Update settings of a service."),
         "convert": (
             "serving.tools.cli.services.convert:convert",
-            "Convert compose files and KEDA HTTP resources to Knative manifests.",
+            "Convert compose files to Knative manifests, and KEDA HTTP resources to ScaledWorkloads.",
         ),
         "get": ("serving.tools.cli.services.get:get", "Display one or many resources."),
         "describe": (

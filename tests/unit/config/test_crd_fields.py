@@ -29,6 +29,9 @@ from serving.net.cluster.kinds import (
     CLUSTER_DOMAIN_CLAIM,
     CONFIGURATION,
     DOMAIN_MAPPING,
+    HTTP_SCALED_OBJECT,
+    INTERCEPTOR_ROUTE,
+    KEDA_SCALED_OBJECT,
     NODE_GROUP,
     POD_AUTOSCALER,
     REVISION,
@@ -64,6 +67,10 @@ ELSEWHERE = {
     NODE_GROUP: "test_a_node_group_has_the_options_of_its_settings",
     POD_AUTOSCALER: "tests/unit/controller/test_written_fields.py: nothing reads a view",
     SERVERLESS_SERVICE: "tests/unit/controller/test_written_fields.py: nothing reads a view",
+    **dict.fromkeys(
+        (HTTP_SCALED_OBJECT, INTERCEPTOR_ROUTE, KEDA_SCALED_OBJECT),
+        "tests/unit/controller/keda/test_conversion.py: every field acts or is named",
+    ),
 }
 # Parts of a spec that go to pods as they are: Kubernetes' type is their record.
 PASSED: Mapping[str, Any] = {
@@ -86,7 +93,9 @@ _KUBERNETES = [
 ]
 # Fields of kinds that others define, by the file that reads them.
 _OF_OTHERS = {
-    "serving/tools/cli/services/convert.py": "KEDA's and Compose's",
+    "serving/controller/keda/conversion.py": "KEDA's",
+    "serving/home/controllers/ingressrules.py": "Kubernetes' and the Gateway API's",
+    "serving/tools/cli/services/convert.py": "Compose's",
     "serving/nodes/nodegroup/io/clouds/clusterapi.py": "Cluster API's",
     "serving/controller/routes/httproutes.py": "the Gateway API's",
 }

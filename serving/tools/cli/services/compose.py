@@ -16,9 +16,9 @@ import msgspec
 from serving.core.model.errors import InvalidValue
 from serving.core.model.knative import AUTOSCALING_GROUP, NAMED_PORT_ANNOTATION, SERVING_API_VERSION, TCP_ANNOTATION
 from serving.core.model.objects import Object, name_of, nested
+from serving.core.model.unread import Fields, unread
 from serving.home.images.store import ImageBuild
 from serving.tools.cli.services.servers import PORTS_WITHOUT_HTTP, known_server
-from serving.tools.cli.services.unread import Fields, unread
 
 # The fields of a service that are read, or that are as here: what is not in this table is a note.
 _READ: Fields = {

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from serving.core.model.errors import SettingsError
@@ -17,6 +18,7 @@ from serving.core.model.scaledworkload import (
     as_revision,
     is_wildcard,
     serving_state_patch,
+    spec_patch,
 )
 
 HOST = 'a host in lower case without a port, as "shop.example.com" or "*.example.com"'
@@ -199,3 +201,15 @@ def test_a_state_is_written_where_each_kind_has_it() -> None:
 def test_a_wildcard_begins_with_a_star() -> None:
     assert is_wildcard("*.example.com")
     assert not is_wildcard("example.com")
+
+
+def test_a_patch_gives_another_spec_and_nothing_to_the_same() -> None:
+    wanted = ScaledWorkloadSpec(
+        target=WorkloadTarget(name="shop"), service=WorkloadService(name="shop"), hosts=("a.b",)
+    )
+    same = wanted.to_object(name="shop", namespace="team")
+    same["spec"]["scaling"] = {}
+    assert spec_patch(same, wanted) == {}
+    other = msgspec.structs.replace(wanted, hosts=("b.c",)).to_object(name="shop", namespace="team")
+    assert spec_patch(other, wanted) == {"hosts": ["a.b"]}
+    assert spec_patch({"spec": {"target": 1}}, wanted)["target"]["name"] == "shop"

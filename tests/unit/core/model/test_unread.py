@@ -1,4 +1,4 @@
-from serving.tools.cli.services.unread import unread
+from serving.core.model.unread import unread
 
 
 def test_fields_outside_the_table_are_named_by_their_path() -> None:

@@ -1,0 +1,313 @@
+"""What KEDA's HTTP resources mean here: an HTTPScaledObject or InterceptorRoute becomes the spec of a ScaledWorkload.
+
+Input: a route as its API has it, and the ScaledObjects of its namespace. Output: a ``Conversion`` with the spec, annotations for
+scaling keys that the spec lacks, and a sentence for each field without effect. ``READ_FIELDS`` has the fields that act; a field
+outside of it is always in a sentence. The controller and ``serving convert`` use it. Pure.
+
+Follows kedacore/http-add-on 0.16 and kedacore/keda 2: the larger wish of two metrics counts, and a target is met exactly.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from serving.core.model.errors import InvalidValue, Problem, SettingsError
+from serving.core.model.knative import LOAD_ANNOTATION, RETENTION_ANNOTATION, UTILIZATION_ANNOTATION
+from serving.core.model.objects import Object, annotations_of, name_of, namespace_of, nested
+from serving.core.model.quantity import format_duration_s, parse_duration_s
+from serving.core.model.scaledworkload import (
+    HeaderMatch,
+    RoutingRule,
+    ScaledWorkloadSpec,
+    WorkloadScaling,
+    WorkloadSchedule,
+    WorkloadService,
+    WorkloadTarget,
+)
+from serving.core.model.unread import Fields, unread
+from serving.core.settings.autoscaler import AutoscalerSettings
+
+HTTP_SCALED_OBJECT, INTERCEPTOR_ROUTE, SCALED_OBJECT = "HTTPScaledObject", "InterceptorRoute", "ScaledObject"
+# KEDA's own defaults.
+_MAX_COUNT, _TARGET = 100, 100
+_WINDOW_MIN_S, _WINDOW_MAX_S, _RETENTION_MAX_S = 6.0, 3600.0, 3600.0
+# Required fields of a cron trigger.
+_CRON_FIELDS = ("timezone", "start", "end", "desiredReplicas")
+_REFERENCES = {HTTP_SCALED_OBJECT: "httpScaledObject", INTERCEPTOR_ROUTE: "interceptorRoute"}
+_HEAD: Fields = dict.fromkeys(("apiVersion", "kind", "metadata", "status"))
+_RATE = dict.fromkeys(("targetValue", "window"))
+_METRIC: Fields = {"concurrency": {"targetValue": None}, "requestRate": _RATE}
+_PORT = ("service", "port", "portName")
+READ_FIELDS: Mapping[str, Fields] = {
+    HTTP_SCALED_OBJECT: {
+        **_HEAD,
+        "spec": {
+            "headers": None,
+            "hosts": None,
+            "pathPrefixes": None,
+            "replicas": dict.fromkeys(("max", "min")),
+            "scaleTargetRef": dict.fromkeys(("apiVersion", "kind", "name", *_PORT)),
+            "scaledownPeriod": None,
+            "scalingMetric": _METRIC,
+            "targetPendingRequests": None,
+            "timeouts": {"responseHeader": None},
+        },
+    },
+    INTERCEPTOR_ROUTE: {
+        **_HEAD,
+        "spec": {
+            # Each of its parts has a sentence.
+            "coldStart": {},
+            "rules": dict.fromkeys(("headers", "hosts", "paths")),
+            "scalingMetric": _METRIC,
+            "target": dict.fromkeys(_PORT),
+            "timeouts": dict.fromkeys(("request", "responseHeader")),
+        },
+    },
+    SCALED_OBJECT: {
+        **_HEAD,
+        "spec": {
+            "cooldownPeriod": None,
+            "maxReplicaCount": None,
+            "minReplicaCount": None,
+            "scaleTargetRef": dict.fromkeys(("apiVersion", "kind", "name")),
+            "triggers": dict.fromkeys(("metadata", "type")),
+        },
+    },
+}
+"""The fields that act, by kind."""
+
+# Why a known field has no effect.
+_REASONS = {
+    "spec.advanced": "`serving release` restores the replicas, and no HorizontalPodAutoscaler is made",
+    "spec.coldStart.fallback": "a request waits for a pod until its timeout",
+    "spec.coldStart.maxPendingRequests": "queue-depth-max of the activator bounds the requests that wait",
+    "spec.coldStart.overflow": "a request above queue-depth-max gets status 503",
+    "spec.coldStart.placeholder": "the annotation serving.dev/placeholder-page shows browsers the page of the activator",
+    "spec.coldStartTimeoutFailoverRef": "a request waits for a pod until its timeout",
+    "spec.fallback": "the count stays while there is no data",
+    "spec.pollingInterval": "requests are counted each second and decided on every two",
+    "spec.scalingMetric.requestRate.granularity": "requests are counted each second",
+    "spec.staticRoutes": "every request goes to the workload",
+    "spec.timeouts.conditionWait": "a request waits for a pod until its timeout",
+    "spec.timeouts.readiness": "a request waits for a pod until its timeout",
+}
+
+
+class Conversion(msgspec.Struct, frozen=True, kw_only=True):
+    """A route as a ScaledWorkload. ``notes`` are its parts without effect; ``problems`` are why there is no ``spec``."""
+
+    kind: str
+    name: str
+    namespace: str
+    spec: ScaledWorkloadSpec | None = None
+    annotations: Mapping[str, str] = {}
+    notes: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    def workload(self) -> Object:
+        """The ScaledWorkload, which has the name of the route."""
+        assert self.spec is not None, "the route has a problem"
+        workload = self.spec.to_object(name=self.name, namespace=self.namespace)
+        metadata = {key: value for key, value in workload["metadata"].items() if value}
+        annotations = {"annotations": dict(self.annotations)} if self.annotations else {}
+        return {**workload, "metadata": {**metadata, **annotations}}
+
+
+def convert_route(route: Object, scaled_objects: Iterable[Object]) -> Conversion:
+    """The conversion of an HTTPScaledObject or an InterceptorRoute with the ScaledObjects of its namespace."""
+    kind = str(route.get("kind"))
+    conversion = Conversion(kind=kind, name=name_of(route), namespace=namespace_of(route))
+    scaled = scaled_object_of(route, scaled_objects)
+    notes = [*_notes(route, kind), *(_notes(scaled, SCALED_OBJECT, of="ScaledObject: ") if scaled else ())]
+    try:
+        if kind == INTERCEPTOR_ROUTE and scaled is None:
+            expected = f"a ScaledObject with an external-push trigger whose interceptorRoute is {conversion.name}"
+            raise _wrong("spec", "it names no workload", expected)
+        spec, annotations = _spec(route, scaled or {}, notes)
+        problems = tuple(spec.problems())
+    except SettingsError as error:
+        return msgspec.structs.replace(conversion, notes=tuple(notes), problems=error.problems)
+    return msgspec.structs.replace(
+        conversion,
+        spec=None if problems else spec,
+        annotations=annotations,
+        notes=tuple(notes),
+        problems=problems,
+    )
+
+
+def _wrong(where: str, what: str, expected: str) -> SettingsError:
+    return SettingsError([Problem(where=where, what=what, expected=expected)])
+
+
+def scaled_object_of(route: Object, scaled_objects: Iterable[Object]) -> Object | None:
+    """The ScaledObject with a trigger that names the route; None without one."""
+    key, name = _REFERENCES[str(route.get("kind"))], name_of(route)
+    for scaled in scaled_objects:
+        if any(nested(trigger, "metadata", key) == name for trigger in nested(scaled, "spec", "triggers") or ()):
+            return scaled
+    return None
+
+
+def _notes(document: Object, kind: str, of: str = "") -> Iterator[str]:
+    for field in sorted(set(unread(document, READ_FIELDS[kind]))):
+        reason = next((text for known, text in _REASONS.items() if f"{field}.".startswith(f"{known}.")), "")
+        yield f"{of}{field} has no effect{': ' if reason else ''}{reason}"
+    for key in sorted(annotations_of(document)):
+        if "keda.sh" in key.partition("/")[0]:
+            yield f"{of}annotation {key} has no effect"
+    for trigger in nested(document, "spec", "triggers") or ():
+        if trigger.get("type") not in {"cron", "external-push"}:
+            others = "a ScalingPolicy has triggers on occupancy, cpu and memory"
+            yield f"{of}trigger {trigger.get('type')} has no effect: {others}"
+
+
+def _spec(route: Object, scaled: Object, notes: list[str]) -> tuple[ScaledWorkloadSpec, dict[str, str]]:
+    is_old = route.get("kind") == HTTP_SCALED_OBJECT
+    spec: Mapping[str, Any] = route.get("spec") or {}
+    backend = (spec.get("scaleTargetRef") if is_old else spec.get("target")) or {}
+    service = str(backend.get("service", ""))
+    target = (nested(scaled, "spec", "scaleTargetRef") or {}) | (backend if is_old else {})
+    scaling, annotations = _metric(spec, is_old=is_old, notes=notes)
+    cooldown_s = _first(spec.get("scaledownPeriod"), nested(scaled, "spec", "cooldownPeriod"))
+    if cooldown_s is not None:
+        annotations[RETENTION_ANNOTATION] = _retention(float(cooldown_s), scaling.window, notes)
+    max_count = _first(nested(spec, "replicas", "max"), nested(scaled, "spec", "maxReplicaCount"), _MAX_COUNT)
+    timeouts = spec.get("timeouts") or {}
+    rules = _old_rules(spec, notes) if is_old else _rules(spec.get("rules") or (), notes)
+    workload = ScaledWorkloadSpec(
+        target=WorkloadTarget(
+            name=str(target.get("name") or service),
+            kind=str(target.get("kind") or "Deployment"),
+            api_version=str(target.get("apiVersion") or "apps/v1"),
+        ),
+        service=WorkloadService(name=service, port=_first(backend.get("port"), backend.get("portName"))),
+        hosts=rules[0].hosts if rules else (),
+        paths=rules[0].paths if rules else (),
+        headers=rules[0].headers if rules else (),
+        rules=tuple(rules[1:]),
+        scaling=msgspec.structs.replace(
+            scaling,
+            min_count=_first(nested(spec, "replicas", "min"), nested(scaled, "spec", "minReplicaCount"), 0),
+            max_count=max_count,
+            schedules=tuple(_schedules(scaled)),
+        ),
+        timeout_seconds=_whole_seconds("request", timeouts),
+        response_start_timeout_seconds=_whole_seconds("responseHeader", timeouts),
+    )
+    return workload, annotations
+
+
+def _first(*values: Any) -> Any:  # noqa: ANN401 - JSON
+    return next((value for value in values if value is not None), None)
+
+
+def _metric(spec: Mapping[str, Any], *, is_old: bool, notes: list[str]) -> tuple[WorkloadScaling, dict[str, str]]:
+    """The metric with its target. Raises ``SettingsError`` for two that exclude each other."""
+    metric: Mapping[str, Any] = spec.get("scalingMetric") or {}
+    rate, concurrency = metric.get("requestRate"), metric.get("concurrency")
+    annotations = {UTILIZATION_ANNOTATION: "100"}
+    if rate is not None and concurrency is not None and is_old:
+        raise _wrong("spec.scalingMetric", "concurrency and requestRate", "one of them")
+    window = None if rate is None or not rate.get("window") else _window(str(rate["window"]), notes)
+    if rate is not None and concurrency is not None:
+        annotations[LOAD_ANNOTATION] = f"concurrency={_target(concurrency)}, rps={_target(rate)}"
+        return WorkloadScaling(window=window), annotations
+    if rate is not None:
+        return WorkloadScaling(metric="rps", target=_target(rate), window=window), annotations
+    pending = spec.get("targetPendingRequests")
+    target = _target({"targetValue": pending} if concurrency is None else concurrency)
+    return WorkloadScaling(metric="concurrency", target=target), annotations
+
+
+def _target(metric: Mapping[str, Any]) -> int:
+    return int(_first(metric.get("targetValue"), _TARGET))
+
+
+def _window(text: str, notes: list[str]) -> str:
+    window_s = _seconds("spec.scalingMetric.requestRate.window", text)
+    bounded_s = min(max(float(math.ceil(window_s)), _WINDOW_MIN_S), _WINDOW_MAX_S)
+    if bounded_s != window_s:
+        nearest = format_duration_s(bounded_s)
+        notes.append(
+            f"spec.scalingMetric.requestRate.window is {nearest} instead of {text}: whole seconds from 6s to 1h"
+        )
+    return format_duration_s(bounded_s)
+
+
+def _retention(cooldown_s: float, window: str | None, notes: list[str]) -> str:
+    """How long the last pod stays after the window in which there was no request."""
+    window_s = AutoscalerSettings().stable_window_s if window is None else parse_duration_s(window)
+    retention_s = min(max(0.0, cooldown_s - window_s), _RETENTION_MAX_S)
+    if retention_s + window_s != cooldown_s:
+        goes = f"the last pod goes {format_duration_s(retention_s + window_s)} after the last request"
+        notes.append(f"{goes} instead of {format_duration_s(cooldown_s)}: the window, and at most 1h more")
+    return format_duration_s(retention_s)
+
+
+def _whole_seconds(field: str, timeouts: Mapping[str, Any]) -> int | None:
+    """Whole seconds of a timeout, rounded up; None for none and for 0s, which is no timeout in KEDA."""
+    text = timeouts.get(field)
+    return math.ceil(_seconds(f"spec.timeouts.{field}", text)) or None if text else None
+
+
+def _seconds(where: str, text: str) -> float:
+    try:
+        return parse_duration_s(text)
+    except InvalidValue as error:
+        raise _wrong(where, repr(text), error.expected) from error
+
+
+def _old_rules(spec: Mapping[str, Any], notes: list[str]) -> list[RoutingRule]:
+    rule = {
+        "hosts": spec.get("hosts"),
+        "paths": [{"value": prefix} for prefix in spec.get("pathPrefixes") or ()],
+        "headers": spec.get("headers"),
+    }
+    return _rules([rule], notes)
+
+
+def _rules(written: Sequence[Mapping[str, Any]], notes: list[str]) -> list[RoutingRule]:
+    """The routing rules. One that matches every host is left out: others have hosts on the same port."""
+    rules = []
+    for rule in written:
+        hosts = [str(host).lower() for host in rule.get("hosts") or ()]
+        exact = tuple(host for host in hosts if host not in {"*", ""})
+        if not exact:
+            notes.append(
+                "a rule for any host has no effect: name hosts, or call the workload by its cluster-local name"
+            )
+            continue
+        if len(exact) < len(hosts):
+            notes.append("host * has no effect: name hosts")
+        paths = [_path(path.get("value") or "") for path in rule.get("paths") or ()]
+        headers = [HeaderMatch(name=header["name"], value=header.get("value")) for header in rule.get("headers") or ()]
+        rules.append(
+            RoutingRule(hosts=exact, paths=() if "/" in paths else tuple(dict.fromkeys(paths)), headers=tuple(headers))
+        )
+    return rules
+
+
+def _path(prefix: str) -> str:
+    """A prefix of whole segments: "api/" is "/api"."""
+    return f"/{prefix.strip('/')}"
+
+
+def _schedules(scaled: Object) -> Iterator[WorkloadSchedule]:
+    """The cron triggers. Raises ``SettingsError`` for an incomplete one."""
+    for trigger in nested(scaled, "spec", "triggers") or ():
+        if trigger.get("type") != "cron":
+            continue
+        cron: Mapping[str, Any] = trigger.get("metadata") or {}
+        missing = [key for key in _CRON_FIELDS if cron.get(key) in (None, "")]
+        if missing:
+            raise _wrong("a cron trigger", f"no {', '.join(missing)}", ", ".join(_CRON_FIELDS))
+        count = str(cron["desiredReplicas"])
+        if not count.isdecimal() or int(count) < 1:
+            raise _wrong("desiredReplicas of a cron trigger", repr(count), "a whole number from 1 on")
+        yield WorkloadSchedule(
+            start=str(cron["start"]), end=str(cron["end"]), min_count=int(count), time_zone=str(cron["timezone"])
+        )

@@ -1,0 +1,105 @@
+"""The ScaledWorkload of a KEDA route, and the conditions of the route.
+
+Input: the route, its conversion, and the ScaledWorkload of its name if there is one. Output: writes. The route owns the
+ScaledWorkload, which goes with it. ``Ready`` repeats that of the ScaledWorkload; ``Converted`` names the fields without effect.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from serving.controller.keda.conversion import HTTP_SCALED_OBJECT, Conversion
+from serving.controller.values.conditions import Condition, updated_conditions
+from serving.controller.values.writes import WritePlan, patch_of, status_patch
+from serving.core.model.knative import CONDITION_READY, ConditionStatus
+from serving.core.model.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    generation_of,
+    is_being_deleted,
+    is_controlled_by,
+    nested,
+    owner_reference,
+)
+from serving.core.model.scaledworkload import spec_patch
+from serving.net.cluster import kinds
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Create, Write
+
+_CONVERTED = "Converted"
+# Of metav1.Condition.
+_MESSAGE_MAX = 32768
+
+
+def reconcile_route(
+    kind: Kind, route: Object, conversion: Conversion, *, workload: Object | None, now: str
+) -> WritePlan:
+    """The writes for a route; none while it is being deleted."""
+    if is_being_deleted(route):
+        return WritePlan()
+    is_foreign = workload is not None and not is_controlled_by(workload, route)
+    writes = () if is_foreign or conversion.spec is None else tuple(_writes(route, conversion, workload))
+    conditions = [_converted(conversion), _ready(conversion, workload, is_foreign=is_foreign)]
+    before = nested(route, "status") or {}
+    stamped = updated_conditions(conditions, before=map(_unnumbered, before.get("conditions") or ()), now=now)
+    status = {
+        **before,
+        **(_targets(conversion) if conversion.kind == HTTP_SCALED_OBJECT else {}),
+        "conditions": [{**condition, "observedGeneration": generation_of(route)} for condition in stamped],
+    }
+    return WritePlan(writes=(*writes, *status_patch(kind, route, status)))
+
+
+def _unnumbered(condition: Object) -> Object:
+    return {key: value for key, value in condition.items() if key != "observedGeneration"}
+
+
+def _writes(route: Object, conversion: Conversion, workload: Object | None) -> Iterator[Write]:
+    wanted = conversion.workload()
+    if workload is None:
+        owned = {**wanted["metadata"], "ownerReferences": [owner_reference(route)]}
+        yield Create(kind=kinds.SCALED_WORKLOAD, body={**wanted, "metadata": owned})
+        return
+    changes: dict[str, Any] = {}
+    if conversion.spec is not None and (spec := spec_patch(workload, conversion.spec)):
+        changes["spec"] = spec
+    annotations = annotations_of(workload)
+    if conversion.annotations.items() - annotations.items():
+        changes["metadata"] = {"annotations": dict(conversion.annotations)}
+    yield from patch_of(kinds.SCALED_WORKLOAD, workload, changes)
+
+
+def _converted(conversion: Conversion) -> Condition:
+    if not conversion.notes:
+        return _condition(_CONVERTED, ConditionStatus.TRUE, reason="EveryFieldActs", message="every field acts")
+    message = "; ".join(conversion.notes)[:_MESSAGE_MAX]
+    return _condition(_CONVERTED, ConditionStatus.FALSE, reason="FieldsWithoutEffect", message=message)
+
+
+def _ready(conversion: Conversion, workload: Object | None, *, is_foreign: bool) -> Condition:
+    if is_foreign:
+        message = f'a ScaledWorkload "{conversion.name}" exists that this {conversion.kind} does not own'
+        return _condition(CONDITION_READY, ConditionStatus.FALSE, reason="NotOwned", message=message)
+    if conversion.problems:
+        message = "; ".join(map(str, conversion.problems))[:_MESSAGE_MAX]
+        return _condition(CONDITION_READY, ConditionStatus.FALSE, reason="NotConverted", message=message)
+    ready = condition_of(workload, CONDITION_READY)
+    status = ConditionStatus(ready.get("status", ConditionStatus.UNKNOWN))
+    reason = ready.get("reason") or ("WorkloadReady" if status is ConditionStatus.TRUE else "WorkloadNotReconciled")
+    message = ready.get("message") or f'ScaledWorkload "{conversion.name}" has Ready {status.value}'
+    return _condition(CONDITION_READY, status, reason=reason, message=message)
+
+
+def _condition(condition_type: str, status: ConditionStatus, *, reason: str, message: str) -> Condition:
+    return Condition(type=condition_type, status=status, reason=reason, message=message)
+
+
+def _targets(conversion: Conversion) -> Object:
+    """The status fields of KEDA: workload, and Service with port."""
+    if conversion.spec is None:
+        return {}
+    target, service = conversion.spec.target, conversion.spec.service
+    return {
+        "targetWorkload": f"{target.api_version}/{target.kind}/{target.name}",
+        "targetService": f"{service.name}:{service.port}",
+    }

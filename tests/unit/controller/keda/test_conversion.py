@@ -1,0 +1,298 @@
+"""KEDA's routes as ScaledWorkloads: fields that act, fields without effect, and problems."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from serving.controller.keda.conversion import Conversion, convert_route
+from serving.core.model.knative import LOAD_ANNOTATION
+from serving.core.model.scaledworkload import ScaledWorkloadSpec
+from serving.home.admission.admission import admit
+from serving.home.schemas.crds import crds
+from serving.net.cluster.kinds import HTTP_SCALED_OBJECT, INTERCEPTOR_ROUTE, KEDA_SCALED_OBJECT, SCALED_WORKLOAD, Kind
+from tests.unit.config.crdfields import fields_of_schema
+
+OLD = """
+apiVersion: http.keda.sh/v1alpha1
+kind: HTTPScaledObject
+metadata: {name: shop, namespace: team}
+spec:
+  hosts: [shop.example.com, "*.shop.example.com"]
+  pathPrefixes: [/api, v1/]
+  headers: [{name: X-Canary, value: "yes"}, {name: X-Any}]
+  scaleTargetRef: {apiVersion: argoproj.io/v1alpha1, kind: Rollout, name: shop-v2, service: shop-svc, portName: http}
+  coldStartTimeoutFailoverRef: {service: maintenance, portName: web, port: 80, timeoutSeconds: 5}
+  replicas: {min: 1, max: 4}
+  targetPendingRequests: 12
+  scaledownPeriod: 90
+  initialCooldownPeriod: 30
+  timeouts: {responseHeader: 1500ms, conditionWait: 25s}
+"""
+ROUTE = """
+apiVersion: http.keda.sh/v1beta1
+kind: InterceptorRoute
+metadata: {name: shop, namespace: team}
+spec:
+  target: {service: shop-svc, port: 8080}
+  rules:
+  - {hosts: [shop.example.com], paths: [{value: /api}], headers: [{name: X-Canary, value: "yes"}]}
+  - {hosts: [other.example.com], paths: [{value: /}]}
+  scalingMetric:
+    concurrency: {targetValue: 7}
+    requestRate: {targetValue: 50, window: 2m, granularity: 2s}
+  coldStart:
+    fallback: {service: {name: maintenance, port: 80, portName: web}}
+    placeholder:
+      response: {statusCode: 503, body: wait, bodyFromConfigMap: {name: pages, key: wait}, headers: {A: b}}
+    maxPendingRequests: 9
+    overflow: Placeholder
+  staticRoutes:
+  - rules: [{hosts: [a], paths: [{value: /b}], headers: [{name: c, value: d}]}]
+    responseMode: Always
+    response: {statusCode: 200, body: ok, bodyFromConfigMap: {name: pages, key: ok}, headers: {A: b}}
+  timeouts: {readiness: 5s, request: 2m, responseHeader: 10s}
+"""
+SCALED = """
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata: {name: shop, namespace: team}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1beta9, kind: StatefulSet, name: web, envSourceContainerName: app}
+  minReplicaCount: 2
+  maxReplicaCount: 5
+  idleReplicaCount: 0
+  pollingInterval: 30
+  cooldownPeriod: 300
+  initialCooldownPeriod: 60
+  advanced: {restoreToOriginalReplicaCount: true}
+  fallback: {failureThreshold: 3, replicas: 2}
+  triggers:
+  - {type: external-push, metadata: {interceptorRoute: shop}}
+  - type: cron
+    metadata: {timezone: Europe/Berlin, start: 0 8 * * 1-5, end: 0 18 * * 1-5, desiredReplicas: "3"}
+  - {type: kafka, name: k, metricType: Value, useCachedMetrics: true, authenticationRef: {name: a}, metadata: {}}
+"""
+
+
+def read(text: str) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(text)
+    return document
+
+
+def route(text: str = ROUTE, **spec: object) -> dict[str, Any]:
+    """A route with other fields of its spec; None removes one."""
+    document = read(text)
+    document["spec"] = {key: value for key, value in (document["spec"] | spec).items() if value is not None}
+    return document
+
+
+def converted(document: dict[str, Any], scaled: dict[str, Any] | None = None) -> Conversion:
+    return convert_route(document, [read(SCALED)] if scaled is None else [scaled])
+
+
+def spec_of(conversion: Conversion) -> ScaledWorkloadSpec:
+    assert conversion.spec is not None, conversion.problems
+    return conversion.spec
+
+
+def test_an_http_scaled_object_is_a_scaled_workload() -> None:
+    workload = converted(route(OLD)).workload()
+    assert workload["metadata"] == {
+        "name": "shop",
+        "namespace": "team",
+        "annotations": {
+            "autoscaling.knative.dev/scale-to-zero-pod-retention-period": "30s",
+            "autoscaling.knative.dev/target-utilization-percentage": "100",
+        },
+    }
+    assert workload["spec"] == {
+        "target": {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "shop-v2"},
+        "service": {"name": "shop-svc", "port": "http"},
+        "hosts": ["shop.example.com", "*.shop.example.com"],
+        "paths": ["/api", "/v1"],
+        "headers": [{"name": "X-Canary", "value": "yes"}, {"name": "X-Any"}],
+        "scaling": {"min": 1, "max": 4, "metric": "concurrency", "target": 12.0},
+        "responseStartTimeoutSeconds": 2,
+    }
+
+
+def test_an_interceptor_route_and_its_scaled_object_are_a_scaled_workload() -> None:
+    workload = converted(route()).workload()
+    assert workload["metadata"]["annotations"] == {
+        LOAD_ANNOTATION: "concurrency=7, rps=50",
+        "autoscaling.knative.dev/scale-to-zero-pod-retention-period": "180s",
+        "autoscaling.knative.dev/target-utilization-percentage": "100",
+    }
+    schedule = {"start": "0 8 * * 1-5", "end": "0 18 * * 1-5", "min": 3, "timeZone": "Europe/Berlin"}
+    assert workload["spec"] == {
+        "target": {"apiVersion": "apps/v1beta9", "kind": "StatefulSet", "name": "web"},
+        "service": {"name": "shop-svc", "port": 8080},
+        "hosts": ["shop.example.com"],
+        "paths": ["/api"],
+        "headers": [{"name": "X-Canary", "value": "yes"}],
+        "rules": [{"hosts": ["other.example.com"]}],
+        "scaling": {"min": 2, "max": 5, "window": "120s", "schedules": [schedule | {"name": ""}]},
+        "timeoutSeconds": 120,
+        "responseStartTimeoutSeconds": 10,
+    }
+
+
+@pytest.mark.parametrize("text", [OLD, ROUTE])
+def test_the_api_takes_what_is_converted(text: str) -> None:
+    workload = converted(route(text)).workload()
+    assert admit(SCALED_WORKLOAD, workload)["spec"]["target"] == workload["spec"]["target"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "scaling"),
+    [
+        ({"scalingMetric": None}, ("concurrency", 12.0, None)),
+        ({"scalingMetric": None, "targetPendingRequests": None}, ("concurrency", 100.0, None)),
+        ({"scalingMetric": {"concurrency": {}}}, ("concurrency", 100.0, None)),
+        ({"scalingMetric": {"concurrency": {"targetValue": 3}}}, ("concurrency", 3.0, None)),
+        ({"scalingMetric": {"requestRate": {"targetValue": 8}}}, ("rps", 8.0, None)),
+        ({"scalingMetric": {"requestRate": {"window": "5m"}}}, ("rps", 100.0, "300s")),
+    ],
+)
+def test_the_metric_and_its_target(metric: dict[str, object], scaling: tuple[object, ...]) -> None:
+    own = spec_of(converted(route(OLD, **metric))).scaling
+    assert (own.metric, own.target, own.window) == scaling
+
+
+def test_what_is_left_out_has_the_defaults_of_keda() -> None:
+    bare = {"replicas": None, "scaledownPeriod": None, "scaleTargetRef": {"service": "shop", "port": 80}}
+    conversion = converted(route(OLD, **bare), {})
+    spec = spec_of(conversion)
+    assert (spec.scaling.min_count, spec.scaling.max_count, spec.target.shown) == (0, 100, "Deployment shop")
+    assert list(conversion.annotations) == ["autoscaling.knative.dev/target-utilization-percentage"]
+
+
+def test_a_timeout_of_0s_is_none() -> None:
+    spec = spec_of(converted(route(timeouts={"request": "0s", "responseHeader": "0s"})))
+    assert (spec.timeout_seconds, spec.response_start_timeout_seconds) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("changed", "note"),
+    [
+        ({"rules": [{"hosts": ["*", "a.example.com"]}]}, "host * has no effect"),
+        ({"rules": [{"paths": [{"value": "/a"}]}]}, "a rule for any host has no effect"),
+        (
+            {"scalingMetric": {"requestRate": {"targetValue": 1, "window": "1500ms"}}},
+            "requestRate.window is 6s instead of 1500ms",
+        ),
+    ],
+)
+def test_a_value_without_effect_is_named(changed: dict[str, Any], note: str) -> None:
+    assert any(note in text for text in converted(route(**changed)).notes)
+
+
+@pytest.mark.parametrize(("cooldown_s", "goes"), [(15, "goes 60s"), (9000, "goes 3660s")])
+def test_a_cooldown_that_cannot_be_is_named(cooldown_s: int, goes: str) -> None:
+    (note,) = [text for text in converted(route(OLD, scaledownPeriod=cooldown_s)).notes if "last pod" in text]
+    assert goes in note
+
+
+def test_an_annotation_of_keda_is_named() -> None:
+    document = route(OLD)
+    document["metadata"]["annotations"] = {"autoscaling.keda.sh/paused": "true", "team": "a"}
+    notes = converted(document).notes
+    assert "annotation autoscaling.keda.sh/paused has no effect" in notes
+    assert not any("annotation team" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("document", "scaled", "problem"),
+    [
+        (route(), {}, "spec: it names no workload; expected a ScaledObject with an external-push trigger"),
+        (route(OLD, scalingMetric={"concurrency": {}, "requestRate": {}}), {}, "expected one of them"),
+        (route(timeouts={"request": "soon"}), None, "spec.timeouts.request: 'soon'; expected a duration"),
+        (route(OLD, hosts=["Not_A.Host"]), {}, "spec.hosts[0]: 'not_a.host'"),
+    ],
+)
+def test_a_route_that_cannot_be_converted_says_why(
+    document: dict[str, Any], scaled: dict[str, Any] | None, problem: str
+) -> None:
+    conversion = converted(document, scaled)
+    assert conversion.spec is None
+    assert problem in "; ".join(map(str, conversion.problems))
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"end": None, "timezone": ""}, "no timezone, end"),
+        ({"desiredReplicas": "0"}, "desiredReplicas of a cron trigger: '0'"),
+        ({"desiredReplicas": "many"}, "'many'"),
+    ],
+)
+def test_a_cron_trigger_that_is_not_whole_is_a_problem(changed: dict[str, Any], problem: str) -> None:
+    scaled = read(SCALED)
+    scaled["spec"]["triggers"][1]["metadata"] |= changed
+    assert problem in str(converted(route(), scaled).problems[0])
+
+
+def leaves(schema: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for field in fields_of_schema(schema, ""):
+        steps = tuple(step for step in field.replace("[]", ".[]").split(".") if step)
+        yield (*path, *steps)
+
+
+def without(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any] | None:
+    """The document without a field, in each item of a list; None if it does not have it."""
+    smaller = copy.deepcopy(document)
+    places: list[Any] = [smaller]
+    for step in path[:-1]:
+        places = [inner for place in places for inner in (place if step == "[]" else [place.get(step)]) if inner]
+    had = [place.pop(path[-1], None) for place in places if isinstance(place, dict)]
+    return smaller if any(value is not None for value in had) else None
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [(HTTP_SCALED_OBJECT, OLD), (INTERCEPTOR_ROUTE, ROUTE), (KEDA_SCALED_OBJECT, SCALED)]
+)
+def test_every_field_of_the_definition_acts_or_is_named(kind: Kind, text: str) -> None:
+    document, silent = read(text), []
+    if kind == HTTP_SCALED_OBJECT:
+        variants = [
+            document,
+            route(text, targetPendingRequests=None, scalingMetric={"concurrency": {"targetValue": 2}}),
+        ]
+        variants.append(
+            route(text, scalingMetric={"requestRate": {"targetValue": 2, "window": "2m", "granularity": "3s"}})
+        )
+        variants.append(route(text, scaleTargetRef={"name": "a", "service": "b", "port": 80}))
+    elif kind == INTERCEPTOR_ROUTE:
+        variants = [document, route(target={"service": "shop-svc", "portName": "http"})]
+    else:
+        variants = [document]
+    for path in leaves(crds()[kind].schema["properties"]["spec"], ("spec",)):
+        if path[-1] in {"[]", "*", "spec"}:
+            continue
+        smaller = [(variant, without(variant, path)) for variant in variants]
+        present = [pair for pair in smaller if pair[1] is not None]
+        assert present, f"the test has no {path}"
+        if not any(acts(kind, variant, one) or is_named(kind, variant, path) for variant, one in present if one):
+            silent.append(".".join(path))
+    assert silent == []
+
+
+def acts(kind: Kind, document: dict[str, Any], smaller: dict[str, Any]) -> bool:
+    def outcome(one: dict[str, Any]) -> Conversion | str:
+        try:
+            return converted(route(), one) if kind == KEDA_SCALED_OBJECT else converted(one)
+        except (KeyError, TypeError) as error:
+            # A required field, which the API refuses to miss.
+            return repr(error)
+
+    return outcome(document) != outcome(smaller)
+
+
+def is_named(kind: Kind, document: dict[str, Any], path: tuple[str, ...]) -> bool:
+    notes = converted(route(), document).notes if kind == KEDA_SCALED_OBJECT else converted(document).notes
+    plain = [step for step in path if step != "[]"]
+    ancestors = {".".join(plain[:length]) for length in range(2, len(plain) + 1)}
+    return any(f"{ancestor} has no effect" in note for ancestor in ancestors for note in notes)

@@ -48,6 +48,7 @@ from serving.home.controllers.addresses import HostsFiles, ServiceHosts, publish
 from serving.home.controllers.claimkeeper import ClaimKeeper
 from serving.home.controllers.diskspace import collect_images, collect_snapshots
 from serving.home.controllers.garbage import collect_garbage
+from serving.home.controllers.ingresses import Ingresses
 from serving.home.controllers.manager import Manager, until_rebuilt
 from serving.home.controllers.namespaceobjects import NamespaceObjects
 from serving.home.controllers.podscaler import PodScaler
@@ -122,7 +123,7 @@ async def _body(stop: asyncio.Event) -> None:
             rules.enforce()
             tasks += [group.start(kubelet.run(), name="kubelet"), group.start(hosts.run(), name="hosts")]
             tasks += _start_controllers(group, cluster, state, scheduler=scheduler, reach=kubelet.reach)
-            tasks += _start_routes(group, cluster)
+            tasks += _start_routes(group, cluster, domain=lambda: config.own.settings.host_rules.domain)
             tasks += _beside_containers(group, cluster, containers, rules=lambda: config.own.settings.host_rules)
             await publish_activators(cluster, system_namespace(), inner_port=inner_port)
             controlling = group.start(controller.run(stop), name="controller")
@@ -236,9 +237,14 @@ def _start_controllers(
     return [group.start(job, name=name) for name, job in jobs.items()]
 
 
-def _start_routes(group: SupervisedTasks, cluster: MemoryCluster) -> list[asyncio.Task[None]]:
+def _start_routes(
+    group: SupervisedTasks, cluster: MemoryCluster, *, domain: Callable[[], str]
+) -> list[asyncio.Task[None]]:
     """Start the controllers that make ScaledWorkloads of other routes."""
-    jobs = {"keda": KedaRoutes(cluster).run()}
+    jobs = {
+        "ingresses": Ingresses(cluster, domain).run(),
+        "keda": KedaRoutes(cluster).run(),
+    }
     return [group.start(job, name=name) for name, job in jobs.items()]
 
 

@@ -13,12 +13,13 @@ from serving.core.model.errors import Problem, SettingsError
 from serving.core.model.knative import CREATOR_ANNOTATION, LAST_APPLIED_ANNOTATION, LAST_MODIFIER_ANNOTATION
 from serving.core.model.objects import Object, nested
 from serving.home.schemas.patch import same_json
-from serving.net.cluster.kinds import NAMESPACE, SERVING_SERVICE, Kind
+from serving.net.cluster.kinds import HTTP_ROUTE, INGRESS, NAMESPACE, SERVING_SERVICE, Kind
 from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail_usage, message_of
 from serving.tools.cli.client.output import Progress, paint, print_aside
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.cloudrun import without_cloud_run
 from serving.tools.cli.services.manifests import Manifest, read_manifests
+from serving.tools.cli.services.routes import routing_lines
 from serving.tools.cli.services.waiting import until_ready
 
 _SHOWN_LENGTH_MAX = 60
@@ -166,6 +167,8 @@ def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **options: Any
             print_aside(f"{applied.where}: {applied.message}")
     if any(applied.result == "failed" for applied in done):
         sys.exit(1)
+    if output == "text" and not options["dry_run"]:
+        _print_routing(api, files.manifests)
     if options["wait"] and not options["dry_run"]:
         _wait(api, files.manifests, timeout_s=options["wait_s"], is_text=output == "text")
     if foreign:
@@ -178,6 +181,17 @@ def _wait(api: ApiClient, manifests: Iterable[Manifest], *, timeout_s: float, is
             service = until_ready(_beside(api, manifest), manifest.name, timeout_s=timeout_s)
             if is_text:
                 click.echo(f"service/{manifest.name} is ready at {nested(service, 'status', 'url')}")
+
+
+def _print_routing(api: ApiClient, manifests: Iterable[Manifest]) -> None:
+    """Say what Ingresses and HTTPRoutes do: on this machine only, a cluster has its own controllers of them."""
+    routes: dict[str, list[tuple[str, str]]] = {}
+    for manifest in manifests:
+        if manifest.kind in (INGRESS, HTTP_ROUTE) and api.state_path is not None:
+            routes.setdefault(_namespace(api, manifest), []).append((manifest.kind.name, manifest.name))
+    for namespace, own in routes.items():
+        for line in routing_lines(api.within(namespace), own):
+            print_aside(f"note: {line}")
 
 
 def _beside(api: ApiClient, manifest: Manifest) -> ApiClient:

@@ -26,6 +26,7 @@ import os
 import sys
 
 from serving.controller.io.controller import Controller, ControllerConfig
+from serving.controller.io.inplace import InPlaceServices
 from serving.controller.io.keda import KedaRoutes
 from serving.controller.io.makekey import ClusterKey, cluster_key, make_tokens, write_authority
 from serving.controller.revisions.sidecar import Sidecar
@@ -80,10 +81,14 @@ async def _body(stop: asyncio.Event) -> None:
             controller = Controller(through, settings=own, scaling=scaling, sidecar=sidecar, metrics=metrics)
             controllers.append(controller)
             async with supervise() as group:
-                keda = group.start(KedaRoutes(through).run(), name="keda")
+                tasks = [
+                    group.start(KedaRoutes(through).run(), name="keda"),
+                    group.start(InPlaceServices(through).run(), name="in-place"),
+                ]
                 with config.applied_to(controller, watch):
                     await controller.run(stop)
-                keda.cancel()
+                for task in tasks:
+                    task.cancel()
 
         sending = exporting(settings.otlp, metrics.page, service="controller")
         where = inherited_sockets().get("controller-metrics") or settings.metrics_address

@@ -27,6 +27,7 @@ import msgspec
 from aiohttp import web
 
 from serving.controller.io.controller import Controller, ControllerConfig
+from serving.controller.io.inplace import InPlaceServices
 from serving.controller.io.keda import KedaRoutes
 from serving.controller.io.view_writer import ViewWriter
 from serving.core.model.objects import Object
@@ -244,6 +245,7 @@ def _start_routes(
     jobs = {
         "ingresses": Ingresses(cluster, domain).run(),
         "keda": KedaRoutes(cluster).run(),
+        "in-place": InPlaceServices(cluster).run(),
     }
     return [group.start(job, name=name) for name, job in jobs.items()]
 

@@ -39,9 +39,11 @@ def _rules(workload: Object, spec: ScaledWorkloadSpec) -> Iterator[HostRule]:
     inner = f"{name}.{namespace}.{INNER_DOMAIN}"
     for rule in spec.routing:
         for host in (inner, *rule.hosts):
-            is_inner = host.endswith(f".{INNER_DOMAIN}")
-            if is_inner and not host.endswith(f".{namespace}.{INNER_DOMAIN}"):
+            is_of_cluster = host.endswith(f".{INNER_DOMAIN}")
+            if is_of_cluster and not host.endswith(f".{namespace}.{INNER_DOMAIN}"):
                 continue
+            # One without a dot is a Service's short name, which only pods use.
+            is_inner = is_of_cluster or "." not in host
             listeners = (Listener.INNER,) if is_inner else (Listener.PUBLIC, Listener.INNER)
             for path in rule.paths or ("",):
                 yield HostRule(

@@ -131,6 +131,14 @@ SECTIONS: dict[str, Section] = {
             "serving.tools.cli.services.convert:convert",
             "Convert compose files to Knative manifests, and KEDA HTTP resources to ScaledWorkloads.",
         ),
+        "adopt": (
+            "serving.tools.cli.services.adopt:adopt",
+            "Scale a Deployment or another workload by its requests.",
+        ),
+        "release": (
+            "serving.tools.cli.services.adopt:release",
+            "Stop scaling a workload that was adopted, and restore its replicas.",
+        ),
         "get": ("serving.tools.cli.services.get:get", "Display one or many resources."),
         "describe": (
             "serving.tools.cli.services.describe:describe",

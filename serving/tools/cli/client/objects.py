@@ -9,7 +9,7 @@ from serving.core.model.errors import ServingError
 from serving.core.model.knative import QUEUE_PROXY, REVISION_LABEL, SERVICE_LABEL
 from serving.core.model.objects import Object, labels_of, name_of, nested, timestamp_s
 from serving.home.pods.podfolder import excerpt
-from serving.net.cluster.kinds import POD, REVISION, SERVING_SERVICE, Kind
+from serving.net.cluster.kinds import POD, REVISION, SCALED_WORKLOAD, SERVING_SERVICE, Kind
 from serving.net.cluster.servicepatch import age_order, newest_first
 from serving.tools.cli.client.api import ApiCall, ApiClient, fail
 from serving.tools.cli.client.output import printable
@@ -74,6 +74,14 @@ def items_of(api: ApiClient, kind: Kind, selector: str = "", *, everywhere: bool
     # Items of a list lack their kind; a single object has it.
     own = {"apiVersion": kind.api_version, "kind": kind.name}
     return sorted(({**own, **entry} for entry in listing.get("items", ())), key=_place)
+
+
+def workloads_of(api: ApiClient, selector: str = "", *, everywhere: bool = False) -> list[Object]:
+    """The ScaledWorkloads by name; none where the API does not have them or does not show them."""
+    path = path_of(SCALED_WORKLOAD, None if everywhere else api.namespace)
+    status, listing = api.send(ApiCall(path=path, query={"labelSelector": selector}))
+    own = {"apiVersion": SCALED_WORKLOAD.api_version, "kind": SCALED_WORKLOAD.name}
+    return sorted(({**own, **entry} for entry in listing.get("items", ())), key=_place) if status < 400 else []
 
 
 def revisions_of(api: ApiClient, service: str) -> list[Object]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from serving.core.model.knative import CONDITION_DORMANT, REVISION_LABEL, SERVICE_LABEL
 from serving.core.model.objects import Object, labels_of, name_of, nested
-from serving.net.cluster.kinds import POD, REVISION, SERVING_SERVICE, Kind
+from serving.net.cluster.kinds import POD, REVISION, SCALED_WORKLOAD, SERVING_SERVICE, Kind
 from serving.tools.cli.client.api import ApiCall, ApiClient
 from serving.tools.cli.client.objects import condition, items_of, seconds_since, superseded_failures
 from serving.tools.cli.client.output import age_text
@@ -36,18 +36,23 @@ def rows_of(
 ) -> list[Row]:
     """A row for each object, of a kind that has columns of its own."""
     objects = list(objects)
+    if kind == SCALED_WORKLOAD:
+        rows = [workload_row(workload, now_s=now_s) for workload in objects]
+        return _with_namespaces(objects, rows) if everywhere else rows
     dormant = dormant_counts(items_of(api, POD, everywhere=everywhere)) if objects else Counter()
     if kind == REVISION:
         rows = [revision_row(revision, now_s=now_s, dormant_count=dormant[_key(revision)]) for revision in objects]
     else:
         pods = pods_of(items_of(api, REVISION, everywhere=everywhere), dormant) if objects else {}
         rows = [service_row(service, pods=pods.get(_key(service), ""), now_s=now_s) for service in objects]
-    if everywhere:
-        rows = [
-            [str(nested(resource, "metadata", "namespace") or ""), *row]
-            for resource, row in zip(objects, rows, strict=True)
-        ]
-    return rows
+    return _with_namespaces(objects, rows) if everywhere else rows
+
+
+def _with_namespaces(objects: Iterable[Object], rows: Iterable[Row]) -> list[Row]:
+    return [
+        [str(nested(resource, "metadata", "namespace") or ""), *row]
+        for resource, row in zip(objects, rows, strict=True)
+    ]
 
 
 def service_row(service: Object, *, pods: str, now_s: float) -> Row:
@@ -60,6 +65,22 @@ def service_row(service: Object, *, pods: str, now_s: float) -> Row:
         where = f"{ready['reason']}{hint}"
     age = age_text(seconds_since(nested(service, "metadata", "creationTimestamp"), now_s))
     return [name_of(service), status, pods, traffic_text(service), age, where]
+
+
+def workload_row(workload: Object, *, now_s: float) -> Row:
+    """A ScaledWorkload beside services: its target is where a service has its traffic."""
+    ready = condition(workload)
+    ready_count, desired_count = (
+        nested(workload, "status", field) or 0 for field in ("readyReplicas", "desiredReplicas")
+    )
+    target = nested(workload, "spec", "target") or {}
+    shown = f"{str(target.get('kind', '')).lower()}/{target.get('name', '')}"
+    where = str(nested(workload, "status", "url") or "")
+    if ready.get("status") != "True" and ready.get("reason"):
+        where = ready["reason"]
+    age = age_text(seconds_since(nested(workload, "metadata", "creationTimestamp"), now_s))
+    pods = _of(ready_count, desired_count, 0)
+    return [name_of(workload), ready.get("status", "Unknown"), pods, shown, age, where]
 
 
 def revision_row(revision: Object, *, now_s: float, dormant_count: int = 0) -> Row:

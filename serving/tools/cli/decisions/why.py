@@ -285,8 +285,8 @@ class _Ours:
         self.created_s = self._created_s()
 
     def _created_s(self) -> float:
-        """The creation of the service or revision; 0 if there is none."""
-        for kind in (SERVING_SERVICE, REVISION):
+        """The creation of the service, workload or revision; 0 if there is none."""
+        for kind in (SERVING_SERVICE, SCALED_WORKLOAD, REVISION):
             status, body = self._api.call("GET", path_of(kind, self._api.namespace, self.name))
             if status < 400:
                 return created_s(body)
@@ -294,7 +294,7 @@ class _Ours:
 
     def nothing(self) -> str:
         """The sentence for revisions without decisions."""
-        return f"nothing was decided about {self.name} in {self._api.namespace}; is there such a service or revision?"
+        return f"nothing was decided about {self.name} in {self._api.namespace}; is there such a service, workload or revision?"
 
     def has(self, decision: LoggedDecision) -> bool:
         """Whether a logged decision is about one of the revisions."""

@@ -12,7 +12,7 @@ from serving.core.model.knative import CONDITION_ISOLATED
 from serving.core.model.objects import Object, annotations_of, name_of, namespace_of, nested
 from serving.core.model.routepolicy import route_policy
 from serving.core.model.tcpevents import tcp_states
-from serving.net.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE, Kind
+from serving.net.cluster.kinds import EVENT, POD, REVISION, SCALED_WORKLOAD, SERVING_SERVICE, Kind
 from serving.tools.cli.client.api import ApiClient, api_options, fail_usage
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import (
@@ -26,12 +26,13 @@ from serving.tools.cli.client.objects import (
     service_of,
 )
 from serving.tools.cli.client.output import age_text, aligned, paint, printable, wrapped
-from serving.tools.cli.client.resources import kind_named
+from serving.tools.cli.client.resources import kind_named, path_of
 from serving.tools.cli.client.rows import dormant_counts, header_of, revision_row, server_table
 from serving.tools.cli.client.shortnames import short_name_problem, short_url
 from serving.tools.cli.services.url import address_of
 
 _LOG_LINES = 15
+_NOT_FOUND = 404
 _EVENTS_SHOWN_MAX = 12
 _COLORS = {"True": "green", "False": "red", "Unknown": "yellow"}
 
@@ -54,6 +55,8 @@ def describe(*, api: ApiClient, words: tuple[str, ...], output: str) -> None:
         kind = kind_named(words[0]) if len(words) == 2 else SERVING_SERVICE
     except InvalidValue as error:
         fail_usage(str(error))
+    if kind == SERVING_SERVICE and len(words) == 1 and _is_workload(api, name):
+        kind = SCALED_WORKLOAD
     if kind == SERVING_SERVICE:
         service = service_of(api, name)
         if output == "json":
@@ -66,6 +69,13 @@ def describe(*, api: ApiClient, words: tuple[str, ...], output: str) -> None:
         click.echo(json.dumps({"object": resource, "events": _events(api, [resource])}, indent=2))
     else:
         click.echo("\n".join(_other_lines(api, kind, resource, now_s=time.time())))
+
+
+def _is_workload(api: ApiClient, name: str) -> bool:
+    """Whether a name without a kind is that of a ScaledWorkload, and of no service."""
+    if api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))[0] != _NOT_FOUND:
+        return False
+    return api.call("GET", path_of(SCALED_WORKLOAD, api.namespace, name))[0] < _NOT_FOUND
 
 
 def _as_json(api: ApiClient, service: Object) -> Object:

@@ -14,10 +14,10 @@ from serving.core.model.errors import InvalidValue, ServingError, Unavailable
 from serving.core.model.knative import SERVICE_LABEL
 from serving.core.model.objects import Object, name_of, nested
 from serving.home.apiserver.jsonpath import compiled_all
-from serving.net.cluster.kinds import REVISION, SERVING_SERVICE, Kind
+from serving.net.cluster.kinds import REVISION, SCALED_WORKLOAD, SERVING_SERVICE, Kind
 from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.completion import complete_kind, complete_object
-from serving.tools.cli.client.objects import items_of, object_of, selector_of
+from serving.tools.cli.client.objects import items_of, object_of, selector_of, workloads_of
 from serving.tools.cli.client.output import aligned, printable
 from serving.tools.cli.client.resources import JSONPATH, OutputParam, kind_named, path_of
 from serving.tools.cli.client.rows import Row, header_of, rows_of, server_table, table_rows
@@ -83,6 +83,9 @@ def _print_table(
             api, kind, selector, everywhere=everywhere
         )
         rows = rows_of(api, kind, resources, now_s=time.time(), everywhere=everywhere)
+        if kind == SERVING_SERVICE and not names:
+            workloads = workloads_of(api, selector, everywhere=everywhere)
+            rows += rows_of(api, SCALED_WORKLOAD, workloads, now_s=time.time(), everywhere=everywhere)
     else:
         tables = [
             server_table(api, kind, name=name, selector=selector, everywhere=everywhere, is_wide=is_wide)

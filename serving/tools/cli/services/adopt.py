@@ -1,0 +1,273 @@
+"""``serving adopt`` and ``serving release``: begin and end to scale a workload that exists by its requests.
+
+``adopt`` writes a ScaledWorkload with the present replicas in an annotation. ``release`` deletes it, and the workload is as it was.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from serving.core.model.errors import SettingsError
+from serving.core.model.knative import IN_PLACE_ANNOTATION, REPLICAS_BEFORE_ANNOTATION
+from serving.core.model.objects import Object, annotations_of, name_of, nested
+from serving.core.model.scaledworkload import ScaledWorkloadSpec, WorkloadScaling, WorkloadService, WorkloadTarget
+from serving.home.state import StateFolder
+from serving.net.cluster.identity import system_namespace
+from serving.net.cluster.kinds import HORIZONTAL_POD_AUTOSCALER, SCALED_WORKLOAD
+from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail, fail_usage
+from serving.tools.cli.client.objects import condition, items_of
+from serving.tools.cli.client.output import print_aside
+from serving.tools.cli.client.resources import path_of, wait_timeout_option
+from serving.tools.cli.services.takeover import delete_twin, give_back, make_twin, short_hosts, take_over, twin_name
+from serving.tools.cli.services.waiting import until
+from serving.tools.cli.services.workloads import (
+    Target,
+    port_of,
+    service_before,
+    target_of,
+    workload_for,
+    workload_named,
+)
+
+_TIMEOUT_S = 120.0
+_POLL_S = 0.2
+_PUBLIC_PORT = 80
+_LOOPBACK = "127.0.0.1"
+
+
+@click.command()
+@click.argument("target", metavar="KIND/NAME")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="HOST",
+    help="A host of its requests, as shop.example.com or *.example.com; repeatable.",
+)
+@click.option("--path", "paths", multiple=True, metavar="PREFIX", help="Only requests below this path; repeatable.")
+@click.option("--service", metavar="NAME", help="The Service before its pods, where several select them.")
+@click.option("--port", metavar="PORT", help="The port of the Service, by number or name.")
+@click.option("--min", "min_count", type=click.IntRange(0), help="Fewest pods; 0 lets it go to zero.")
+@click.option("--max", "max_count", type=click.IntRange(0), help="Most pods; 0 is no limit.")
+@click.option("--metric", type=click.Choice(["concurrency", "rps"]), help="What the number of pods follows.")
+@click.option(
+    "--value", "--target", "value", type=click.FloatRange(0, min_open=True), help="Of the metric, for each pod."
+)
+@click.option("--window", metavar="TIME", help="Time over which load is averaged, as 60s.")
+@click.option(
+    "--in-place",
+    is_flag=True,
+    help="Take over its Service: who calls it reaches the activators, by the same name and address.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the ScaledWorkload without writing it.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Until requests are served.")
+@wait_timeout_option(_TIMEOUT_S)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@api_options
+def adopt(*, api: ApiClient, target: str, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
+    """Scale a workload that exists by its requests, also to zero and back: deploy/shop, sts/shop, ...
+
+    Its pods do not change. `serving release` ends it.
+    """
+    adopted = target_of(api, target)
+    workload, existing = _wanted(api, adopted, options)
+    if options["in_place"] and existing is not None:
+        fail(
+            f"{adopted.shown} is adopted already: release it first, --in-place begins with a Service that leads to pods"
+        )
+    if options["dry_run"]:
+        click.echo(yaml.safe_dump(workload, sort_keys=False), nl=False)
+        return
+    if options["in_place"]:
+        make_twin(api, annotations_of(workload)[IN_PLACE_ANNOTATION], wait_s=options["wait_s"])
+    path = path_of(SCALED_WORKLOAD, api.namespace, name_of(existing) if existing else "")
+    written = api.done("PATCH" if existing else "POST", path, workload)
+    if options["wait"] or options["in_place"]:
+        written = _until_ready(api, name_of(written), timeout_s=options["wait_s"])
+    if options["in_place"]:
+        take_over(api, annotations_of(workload)[IN_PLACE_ANNOTATION], timeout_s=options["wait_s"])
+    if output == "json":
+        click.echo(json.dumps(written, indent=2))
+        return
+    _print_outcome(api, adopted, written)
+
+
+def _wanted(api: ApiClient, target: Target, options: dict[str, Any]) -> tuple[Object, Object | None]:
+    """The ScaledWorkload to write, and the one that exists."""
+    for hpa in items_of(api, HORIZONTAL_POD_AUTOSCALER):
+        scaled = nested(hpa, "spec", "scaleTargetRef") or {}
+        if (scaled.get("kind"), scaled.get("name")) == (target.kind.name, target.name):
+            fail(
+                f"horizontalpodautoscaler/{name_of(hpa)} scales {target.shown}: delete it first, both would write replicas"
+            )
+    existing = workload_for(items_of(api, SCALED_WORKLOAD), target)
+    if existing is not None and nested(existing, "metadata", "ownerReferences"):
+        fail(f"{target.shown} is scaled by {_owner_text(existing)}: change that instead")
+    service = service_before(api, target, named=options["service"])
+    before = annotations_of(existing).get(REPLICAS_BEFORE_ANNOTATION, str(target.replicas))
+    annotations, hosts, service_name = {REPLICAS_BEFORE_ANNOTATION: before}, options["hosts"], name_of(service)
+    if options["in_place"]:
+        annotations[IN_PLACE_ANNOTATION] = service_name
+        hosts, service_name = (*hosts, *short_hosts(api, service)), twin_name(service)
+    spec = ScaledWorkloadSpec(
+        target=WorkloadTarget(name=target.name, kind=target.kind.name, api_version=target.kind.api_version),
+        service=WorkloadService(name=service_name, port=port_of(service, options["port"])),
+        hosts=hosts,
+        paths=options["paths"],
+        scaling=WorkloadScaling(
+            min_count=options["min_count"],
+            max_count=options["max_count"],
+            metric=options["metric"],
+            target=options["value"],
+            window=options["window"],
+        ),
+    )
+    problems = list(spec.problems())
+    if problems:
+        fail_usage(str(SettingsError(problems)))
+    # In place, its cluster-local name is that of the Service.
+    name = name_of(existing) if existing else annotations.get(IN_PLACE_ANNOTATION, target.name)
+    workload = spec.to_object(name=name, namespace=api.namespace)
+    workload["metadata"]["annotations"] = annotations
+    return workload, existing
+
+
+def _owner_text(workload: Object) -> str:
+    owner = nested(workload, "metadata", "ownerReferences", 0)
+    return f"{str(owner['kind']).lower()}/{owner['name']}"
+
+
+def _until_ready(api: ApiClient, name: str, *, timeout_s: float) -> Object:
+    workload: Object = {}
+
+    def pending() -> str | None:
+        workload.clear()
+        workload.update(api.done("GET", path_of(SCALED_WORKLOAD, api.namespace, name)))
+        ready = condition(workload)
+        return None if ready.get("status") == "True" else ready.get("message", "")
+
+    def late(state: str) -> str:
+        return f"scaledworkload/{name} is not ready after {timeout_s:g} s: {state}"
+
+    until(pending, f"waiting for {name} to be served", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
+    return workload
+
+
+def _print_outcome(api: ApiClient, target: Target, workload: Object) -> None:
+    spec = ScaledWorkloadSpec.from_object(workload)
+    low, high = spec.scaling.min_count or 0, spec.scaling.max_count
+    before, taken = (annotations_of(workload).get(key) for key in (REPLICAS_BEFORE_ANNOTATION, IN_PLACE_ANNOTATION))
+    hosts = ", ".join(spec.hosts) or nested(workload, "status", "url")
+    click.echo(f"{target.shown} is scaled by its requests as scaledworkload/{name_of(workload)}")
+    click.echo(f"  requests  {hosts} → service/{spec.service.name}:{spec.service.port}")
+    click.echo(f"  pods      at least {low}, {f'at most {high}' if high else 'no limit'}; {target.replicas} now")
+    click.echo(f"  undo      serving release {name_of(workload)}: {before} pods, as before")
+    public = _public_hosts(spec)
+    if taken:
+        click.echo(f"  send      to service/{taken}, as before")
+    elif not public:
+        click.echo(f"  send      to {nested(workload, 'status', 'url')} from other pods")
+    elif api.state_path is not None:
+        ports = StateFolder(Path(str(api.state_path))).read_ports()
+        shown = public[0].replace("*", "any", 1)
+        click.echo(f"  send      curl -H 'Host: {shown}' http://{_LOOPBACK}:{ports['public']}/")
+    else:
+        _print_route(api, workload, spec)
+
+
+def _public_hosts(spec: ScaledWorkloadSpec) -> list[str]:
+    """The hosts without a Service's short name."""
+    return [host for host in spec.hosts if "." in host]
+
+
+def _print_route(api: ApiClient, workload: Object, spec: ScaledWorkloadSpec) -> None:
+    """Print what leads a host to the activators: an HTTPRoute where there is a Gateway, else an Ingress."""
+    status, gateways = api.call("GET", "/apis/gateway.networking.k8s.io/v1/gateways")
+    listed = gateways.get("items") or () if status < 400 else ()
+    click.echo("  send      apply this, or let your load balancer lead the host to service/activator:")
+    route = http_route(name_of(workload), spec, listed[0]) if listed else ingress(name_of(workload), spec)
+    click.echo("---\n" + yaml.safe_dump(route, sort_keys=False), nl=False)
+
+
+def ingress(name: str, spec: ScaledWorkloadSpec) -> Object:
+    """An Ingress that leads the hosts and paths of a workload to the activators; it is in their namespace."""
+    backend = {"service": {"name": "activator", "port": {"number": _PUBLIC_PORT}}}
+    paths = [{"path": path, "pathType": "Prefix", "backend": backend} for path in spec.paths or ("/",)]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": {"name": name, "namespace": system_namespace()},
+        "spec": {"rules": [{"host": host, "http": {"paths": paths}} for host in _public_hosts(spec)]},
+    }
+
+
+def http_route(name: str, spec: ScaledWorkloadSpec, gateway: Object) -> Object:
+    """An HTTPRoute of a Gateway, as ``ingress``."""
+    parent = {"name": name_of(gateway), "namespace": nested(gateway, "metadata", "namespace")}
+    matches = [{"path": {"type": "PathPrefix", "value": path}} for path in spec.paths or ("/",)]
+    return {
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "HTTPRoute",
+        "metadata": {"name": name, "namespace": system_namespace()},
+        "spec": {
+            "parentRefs": [parent],
+            "hostnames": _public_hosts(spec),
+            "rules": [{"matches": matches, "backendRefs": [{"name": "activator", "port": _PUBLIC_PORT}]}],
+        },
+    }
+
+
+@click.command()
+@click.argument("name", metavar="NAME|KIND/NAME")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Until the pods of before are ready.")
+@wait_timeout_option(_TIMEOUT_S)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@api_options
+def release(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str) -> None:
+    """Stop scaling a workload: it has the replicas of before, and its ScaledWorkload is deleted.
+
+    Lead its requests to its own Service first: the activators do not serve its hosts any more.
+    """
+    workload = workload_named(api, name)
+    if nested(workload, "metadata", "ownerReferences"):
+        fail(f"scaledworkload/{name_of(workload)} is of {_owner_text(workload)}: delete that instead")
+    spec = ScaledWorkloadSpec.from_object(workload)
+    target = target_of(api, f"{spec.target.kind}/{spec.target.name}")
+    before = annotations_of(workload).get(REPLICAS_BEFORE_ANNOTATION, str(target.replicas))
+    count = int(before) if before.isdecimal() else target.replicas
+    if count and wait:
+        _raise_to(api, workload, spec, count=count, timeout_s=wait_s)
+    taken = annotations_of(workload).get(IN_PLACE_ANNOTATION)
+    if taken:
+        give_back(api, taken, has_pods=count > 0 and wait, timeout_s=wait_s)
+    api.done("DELETE", path_of(SCALED_WORKLOAD, api.namespace, name_of(workload)))
+    if taken:
+        delete_twin(api, taken)
+    scale = path_of(target.kind, api.namespace, target.name, subresource="scale")
+    api.must(ApiCall(method="PATCH", path=scale, body={"spec": {"replicas": count}}))
+    if output == "json":
+        click.echo(json.dumps({"target": target.shown, "replicas": count}))
+        return
+    click.echo(f"{target.shown} has {count} replica{'' if count == 1 else 's'} again, and nothing scales it")
+    if spec.hosts:
+        print_aside(f"note: nothing serves {', '.join(spec.hosts)} here any more")
+
+
+def _raise_to(api: ApiClient, workload: Object, spec: ScaledWorkloadSpec, *, count: int, timeout_s: float) -> None:
+    """Have the pods of before started and ready while requests are still held."""
+    high = spec.scaling.max_count
+    scaling = {"min": count, "max": max(high, count) if high else high}
+    path = path_of(SCALED_WORKLOAD, api.namespace, name_of(workload))
+    api.done("PATCH", path, {"spec": {"scaling": {key: value for key, value in scaling.items() if value is not None}}})
+
+    def pending() -> str | None:
+        ready_count = nested(api.done("GET", path), "status", "readyReplicas") or 0
+        return None if ready_count >= count else f"{ready_count} of {count} pods are ready"
+
+    def late(state: str) -> str:
+        return f"{state} after {timeout_s:g} s; `serving release --no-wait` does not wait for them"
+
+    until(pending, f"waiting for {count} pods", late=late, timeout_s=timeout_s, poll_s=_POLL_S)

@@ -1,0 +1,138 @@
+"""A user's Service that leads to the activators in place of its pods, and back.
+
+A twin without an address gets its selector, so that the EndpointSlices of the pods are those of the twin. The Service stays as
+it is, without a selector: the controller makes its slices. Each step leaves pods or activators behind the Service.
+"""
+
+import json
+
+from serving.controller.revisions.public import MANAGED_BY, MANAGER, SERVICE_NAME
+from serving.core.model.knative import SELECTOR_BEFORE_ANNOTATION
+from serving.core.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, nested
+from serving.net.cluster.kinds import ENDPOINT_SLICE, SCALED_WORKLOAD, SERVICE
+from serving.tools.cli.client.api import ApiCall, ApiClient, fail, message_of
+from serving.tools.cli.client.objects import items_of
+from serving.tools.cli.client.output import print_aside
+from serving.tools.cli.client.resources import path_of
+from serving.tools.cli.services.waiting import until
+
+_NOT_FOUND, _NOT_ALLOWED = 404, 405
+_POLL_S = 0.2
+_ENDPOINTS = "/api/v1/namespaces/{namespace}/endpoints/{name}"
+
+
+def twin_name(service: Object) -> str:
+    """The name of the twin: "shop-pods"."""
+    return _twin(name_of(service))
+
+
+def _twin(service: str) -> str:
+    return f"{service}-pods"
+
+
+def short_hosts(api: ApiClient, service: Object) -> tuple[str, ...]:
+    """The name by which pods of its namespace call a Service, unless another namespace has it."""
+    status, listing = api.send(ApiCall(path=path_of(SCALED_WORKLOAD, None)))
+    name = name_of(service)
+    for workload in listing.get("items", ()) if status < 400 else ():
+        if name in (nested(workload, "spec", "hosts") or ()) and namespace_of(workload) != namespace_of(service):
+            print_aside(
+                f"note: http://{name}/ is the name of a Service of namespace {namespace_of(workload)}, too: call this one "
+                f"{name}.{namespace_of(service)}"
+            )
+            return ()
+    return (name,)
+
+
+def make_twin(api: ApiClient, name: str, *, wait_s: float) -> None:
+    """Create the twin of a Service, and wait until it leads to the pods, if there are any. Exits if it has several ports."""
+    service = api.done("GET", path_of(SERVICE, api.namespace, name))
+    ports: list[Object] = nested(service, "spec", "ports") or []
+    if len(ports) != 1:
+        fail(f"service {name} has {len(ports)} ports; --in-place takes over one: the activators speak HTTP only")
+    port = {key: ports[0][key] for key in ("name", "port", "targetPort", "protocol", "appProtocol") if key in ports[0]}
+    twin = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": _twin(name), "namespace": api.namespace},
+        "spec": {"clusterIP": "None", "selector": nested(service, "spec", "selector"), "ports": [port]},
+    }
+    status, response = api.call("POST", path_of(SERVICE, api.namespace), twin)
+    if status >= 400:
+        fail(message_of(response))
+    if _ready_count(api, name):
+        _until_led(api, _twin(name), "its pods", timeout_s=wait_s)
+
+
+def take_over(api: ApiClient, name: str, *, timeout_s: float) -> None:
+    """Remove the selector of a Service, once its slices of activators are there, and then the slices of its pods."""
+    _until_led(api, name, "the activators", timeout_s=timeout_s, is_ours=True)
+    path = path_of(SERVICE, api.namespace, name)
+    selector = nested(api.done("GET", path), "spec", "selector")
+    annotations = {SELECTOR_BEFORE_ANNOTATION: json.dumps(selector)}
+    api.done("PATCH", path, {"metadata": {"annotations": annotations}, "spec": {"selector": None}})
+    # Kubernetes leaves them behind, and mirrors the Endpoints.
+    _delete(api, _ENDPOINTS.format(namespace=api.namespace, name=name))
+    for listed in _slices(api, name):
+        if not _is_ours(listed):
+            _delete(api, path_of(ENDPOINT_SLICE, api.namespace, name_of(listed)))
+
+
+def _delete(api: ApiClient, path: str) -> None:
+    status, response = api.call("DELETE", path)
+    # One machine has no Endpoints.
+    if status >= 400 and status not in {_NOT_FOUND, _NOT_ALLOWED}:
+        print_aside(f"note: {path} still leads requests past the activators: {message_of(response)}; delete it")
+
+
+def give_back(api: ApiClient, name: str, *, has_pods: bool, timeout_s: float) -> None:
+    """Restore the selector of a Service, and wait until it leads to pods, if there are to be any."""
+    path = path_of(SERVICE, api.namespace, name)
+    status, service = api.call("GET", path)
+    before = annotations_of(service).get(SELECTOR_BEFORE_ANNOTATION) if status < 400 else None
+    if before is None:
+        print_aside(f"note: service {name} has no selector of before: it stays as it is")
+        return
+    api.done(
+        "PATCH",
+        path,
+        {"metadata": {"annotations": {SELECTOR_BEFORE_ANNOTATION: None}}, "spec": {"selector": json.loads(before)}},
+    )
+    if has_pods:
+        _until_led(api, name, "its pods", timeout_s=timeout_s)
+
+
+def delete_twin(api: ApiClient, name: str) -> None:
+    """Delete the twin of a Service, if it is there."""
+    status, response = api.call("DELETE", path_of(SERVICE, api.namespace, _twin(name)))
+    if status >= 400 and status != _NOT_FOUND:
+        fail(message_of(response))
+
+
+def _slices(api: ApiClient, service: str) -> list[Object]:
+    return items_of(api, ENDPOINT_SLICE, f"{SERVICE_NAME}={service}")
+
+
+def _is_ours(endpoint_slice: Object) -> bool:
+    return labels_of(endpoint_slice).get(MANAGED_BY) == MANAGER
+
+
+def _ready_count(api: ApiClient, service: str, *, is_ours: bool = False) -> int:
+    return sum(
+        nested(endpoint, "conditions", "ready") is not False
+        for listed in _slices(api, service)
+        if _is_ours(listed) is is_ours
+        for endpoint in listed.get("endpoints") or ()
+    )
+
+
+def _until_led(api: ApiClient, service: str, what: str, *, timeout_s: float, is_ours: bool = False) -> None:
+    def pending() -> str | None:
+        return None if _ready_count(api, service, is_ours=is_ours) else "not yet"
+
+    def late(_: str) -> str:
+        return (
+            f"service {service} does not lead to {what} after {timeout_s:g} s; `serving release` undoes what was done"
+        )
+
+    until(pending, f"waiting for service {service} to lead to {what}", late=late, timeout_s=timeout_s, poll_s=_POLL_S)

@@ -1,0 +1,153 @@
+"""Deployments of users on one machine: adopted, from zero, released; by an Ingress; by a route of KEDA."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from serving.home.state import StateFolder
+from tests.e2e.cli_stage import SAMPLE, Stage, staged
+
+pytestmark = pytest.mark.timeout(300)
+_PATIENCE_S = 90.0
+# A window of 6 s is the shortest: the first decision for zero comes soon.
+SOON = "{autoscaling.knative.dev/window: 6s}"
+APP = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: {name}, annotations: {soon}}}
+spec:
+  replicas: 2
+  selector: {{matchLabels: {{app: {name}}}}}
+  template:
+    metadata: {{labels: {{app: {name}}}, annotations: {{serving.dev/command: "{command}"}}}}
+    spec: {{containers: [{{name: app, image: none}}]}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}}}
+spec: {{selector: {{app: {name}}}, ports: [{{port: 80, targetPort: 8080}}]}}
+---
+"""
+INGRESS = """
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: front}
+spec:
+  tls: [{hosts: [front.example.com]}]
+  rules:
+  - host: front.example.com
+    http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: front, port: {number: 80}}}}]}
+"""
+KEDA = """
+apiVersion: http.keda.sh/v1alpha1
+kind: HTTPScaledObject
+metadata: {name: old}
+spec:
+  hosts: [old.example.com]
+  scaleTargetRef: {name: old, service: old, port: 80}
+  scaledownPeriod: 60
+  initialCooldownPeriod: 5
+"""
+
+
+def app(name: str) -> str:
+    return APP.format(name=name, soon=SOON, command=SAMPLE)
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(tmp_path_factory.mktemp("adopt") / "state") as one:
+        yield one
+
+
+def applied(stage: Stage, folder: Path, text: str) -> Any:  # noqa: ANN401 - click's
+    (folder / "file.yaml").write_text(text)
+    return stage("apply", "-f", str(folder / "file.yaml"))
+
+
+def ask(stage: Stage, host: str, *, listener: str = "public") -> httpx.Response:
+    port = StateFolder(stage.state).read_ports()[listener]
+    return httpx.get(f"http://127.0.0.1:{port}/", headers={"Host": host}, timeout=_PATIENCE_S)
+
+
+def present(stage: Stage, kind: str, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(stage("get", kind, name, "-o", "json").stdout)
+    return found
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + _PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < until_s
+        time.sleep(0.1)
+
+
+def replicas(stage: Stage, name: str) -> int:
+    count: int = present(stage, "deploy", name)["spec"]["replicas"]
+    return count
+
+
+def test_a_deployment_is_adopted_goes_to_zero_and_back_and_is_released(stage: Stage, tmp_path: Path) -> None:
+    applied(stage, tmp_path, app("shop"))
+    said = stage("adopt", "deploy/shop", "--host", "shop.example.com", "--window", "6s").stdout
+    assert "deployment/shop is scaled by its requests as scaledworkload/shop" in said
+    assert "curl -H 'Host: shop.example.com'" in said
+    assert ask(stage, "shop.example.com").status_code == 200
+    until(lambda: replicas(stage, "shop") == 0)
+    assert ask(stage, "shop.example.com").status_code == 200
+    assert "deployment/shop" in stage("get").stdout
+    assert "scaledworkload shop" in stage("describe", "shop").stdout
+    assert "0 → 1" in stage("why", "shop").stdout
+    said = stage("release", "deploy/shop").stdout
+    assert "deployment/shop has 2 replicas again" in said
+    assert replicas(stage, "shop") == 2
+    until(lambda: ask(stage, "shop.example.com").status_code == 404)
+
+
+def test_a_service_is_taken_over_in_place_and_given_back(stage: Stage, tmp_path: Path) -> None:
+    applied(stage, tmp_path, app("inner"))
+    until(lambda: "2/2" in stage("get", "deploy", "inner").stdout)
+    stage("adopt", "deploy/inner", "--in-place", "--window", "6s")
+    assert "selector" not in present(stage, "svc", "inner")["spec"]
+    listed = json.loads(stage("get", "endpointslices", "-l", "kubernetes.io/service-name=inner", "-o", "json").stdout)
+    assert [one["metadata"]["name"] for one in listed["items"]] == ["inner-activators-ipv4"]
+    for host in ("inner", "inner.default", "inner.default.svc.cluster.local"):
+        assert ask(stage, host, listener="inner").status_code == 200
+    assert ask(stage, "inner").status_code == 404
+    until(lambda: replicas(stage, "inner") == 0)
+    assert ask(stage, "inner.default", listener="inner").status_code == 200
+    stage("release", "inner")
+    assert present(stage, "svc", "inner")["spec"]["selector"] == {"app": "inner"}
+    assert "inner-pods" not in stage("get", "svc").stdout
+    assert replicas(stage, "inner") == 2
+
+
+def test_an_ingress_serves_a_deployment_from_zero(stage: Stage, tmp_path: Path) -> None:
+    said = applied(stage, tmp_path, app("front") + INGRESS).output
+    assert "note: ingress/front: requests for front.example.com go to deployment/front" in said
+    assert "note: ingress/front: spec.tls has no effect" in said
+    until(lambda: ask(stage, "front.example.com").status_code == 200)
+    until(lambda: replicas(stage, "front") == 0)
+    assert ask(stage, "front.example.com").status_code == 200
+    stage("delete", "ingress/front")
+    until(lambda: ask(stage, "front.example.com").status_code == 404)
+
+
+def test_a_route_of_keda_is_served_as_it_is(stage: Stage, tmp_path: Path) -> None:
+    applied(stage, tmp_path, app("old") + KEDA)
+    until(lambda: ask(stage, "old.example.com").status_code == 200)
+    until(lambda: bool(present(stage, "httpso", "old").get("status")))
+    conditions = {one["type"]: one for one in present(stage, "httpso", "old")["status"]["conditions"]}
+    assert conditions["Converted"]["message"] == "spec.initialCooldownPeriod has no effect"
+    until(lambda: ready_of(present(stage, "httpso", "old")) == "True")
+    stage("delete", "httpso/old")
+    until(lambda: ask(stage, "old.example.com").status_code == 404)
+
+
+def ready_of(route: dict[str, Any]) -> str:
+    return next(str(one["status"]) for one in route["status"]["conditions"] if one["type"] == "Ready")

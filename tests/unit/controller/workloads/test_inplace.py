@@ -1,0 +1,42 @@
+from serving.controller.revisions.public import EndpointGroup
+from serving.controller.workloads.inplace import in_place_writes
+from serving.core.model.objects import Object
+from serving.net.cluster.port import Create, Patch
+
+ACTIVATORS = {"IPv4": EndpointGroup(port=8081, endpoints=({"addresses": ["10.0.0.1"]},))}
+
+
+def workload(service: str = "shop", port_name: str | None = "http") -> Object:
+    metadata = {"name": "shop", "namespace": "team", "uid": "1", "annotations": {"serving.dev/in-place": service}}
+    status = {} if port_name is None else {"portName": port_name}
+    return {"apiVersion": "serving.dev/v1alpha1", "kind": "ScaledWorkload", "metadata": metadata, "status": status}
+
+
+def created() -> Object:
+    (create,) = in_place_writes(workload(), ACTIVATORS, [])
+    assert isinstance(create, Create)
+    return {**create.body, "metadata": {**create.body["metadata"], "resourceVersion": "1"}}
+
+
+def test_a_service_in_place_leads_to_the_activators() -> None:
+    found = created()
+    assert found["metadata"]["labels"]["kubernetes.io/service-name"] == "shop"
+    assert found["metadata"]["ownerReferences"][0]["uid"] == "1"
+    assert found["ports"] == [{"name": "http", "port": 8081, "protocol": "TCP"}]
+    assert found["endpoints"] == [{"addresses": ["10.0.0.1"]}]
+
+
+def test_the_slices_follow_the_activators() -> None:
+    assert in_place_writes(workload(), ACTIVATORS, [created()]) == ()
+    others = {"IPv4": EndpointGroup(port=8081, endpoints=({"addresses": ["10.0.0.2"]},))}
+    (patch,) = in_place_writes(workload(), others, [created()])
+    assert isinstance(patch, Patch)
+    assert patch.patch["endpoints"] == [{"addresses": ["10.0.0.2"]}]
+
+
+def test_nothing_is_written_without_a_service_a_port_or_activators() -> None:
+    gone = workload()
+    gone["metadata"]["deletionTimestamp"] = "now"
+    for one in (workload(service=""), workload(port_name=None), gone):
+        assert in_place_writes(one, ACTIVATORS, []) == ()
+    assert in_place_writes(workload(), {}, [created()]) == ()

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.io.workload_watch import WorkloadWatch
-from serving.core.model.errors import SettingsError
 from serving.core.model.knative import REVISION_LABEL, RevisionKey, ServingState
 from serving.core.model.objects import Object, is_older_version
 from serving.core.model.quantity import Resources
@@ -123,11 +122,10 @@ class RevisionWatch:
         """Store the Revision returned by a write; one of another uid is ignored."""
         entry = self.entries.get(key)
         is_workload = entry is not None and entry.revision is not None and entry.revision.is_workload
-        try:
-            revision = (workload_of if is_workload else revision_of)(resource, self._settings)
-        except SettingsError:
-            # Its user has written a spec that cannot be read: the last one counts.
-            return
+        if is_workload:
+            revision = workload_of(self._workloads.readable(key, resource), self._settings)
+        else:
+            revision = revision_of(resource, self._settings)
         if entry is None or revision is None or entry.revision is None or entry.revision.uid != revision.uid:
             return
         self._apply(key, entry, revision)

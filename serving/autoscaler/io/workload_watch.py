@@ -55,9 +55,10 @@ class RevisionSink(Protocol):
 class _Workload:
     """A workload, and the selector of its target's pods; None before the target is known."""
 
-    __slots__ = ("pods", "selector", "target", "uid")
+    __slots__ = ("pods", "selector", "spec", "target", "uid")
 
-    def __init__(self, target: WorkloadTarget, uid: str) -> None:
+    def __init__(self, spec: Object, target: WorkloadTarget, uid: str) -> None:
+        self.spec = spec
         self.target = target
         self.uid = uid
         self.selector: LabelSelector | None = None
@@ -101,6 +102,15 @@ class WorkloadWatch:
         """The last observed state of a pod in a namespace with workloads."""
         return self._pods.cache(namespace).get((namespace, name))
 
+    def readable(self, key: RevisionKey, resource: Object) -> Object:
+        """A ScaledWorkload, with its last spec that could be read if its present one cannot."""
+        try:
+            ScaledWorkloadSpec.from_object(resource)
+        except SettingsError:
+            known = self._known.get(key)
+            return resource if known is None else {**resource, "spec": known.spec}
+        return resource
+
     def ready_pods(self, key: RevisionKey, names: Collection[str]) -> Iterator[ScaledPod]:
         """The pods of a workload with these names, by name."""
         namespace, workload = key
@@ -113,17 +123,20 @@ class WorkloadWatch:
         key = change.key
         revision, workload = None, None
         if change.type is not EventType.DELETED and not self._sink.is_taken(key):
+            resource = self.readable(key, change.new)
             try:
-                revision = workload_of(change.new, self._settings)
-                target = ScaledWorkloadSpec.from_object(change.new).target
+                revision = workload_of(resource, self._settings)
+                target = ScaledWorkloadSpec.from_object(resource).target
             except SettingsError as error:
                 _log.error("workload.unreadable", extra={"namespace": key[0], "workload": key[1], "error": str(error)})
                 return
-            workload = _Workload(target, uid_of(change.new))
+            workload = _Workload(resource["spec"], target, uid_of(resource))
         before = self._known.get(key)
         has_moved = before is None or workload is None or (before.target, before.uid) != (workload.target, workload.uid)
         if before is not None and has_moved:
             self._drop(key, before)
+        if workload is not None and before is not None and not has_moved:
+            before.spec = workload.spec
         if workload is not None and revision is not None and has_moved:
             self._known[key] = workload
             self._names[key[0]].add(key[1])

@@ -137,7 +137,7 @@ def read_manifest(file: Path) -> BackupManifest:
             manifest = msgspec.json.decode(content.read(_MANIFEST_BYTES_MAX), type=BackupManifest)
             _check_manifest(manifest)
     except FileNotFoundError as error:
-        raise BadBackup(f"{file}: there is no such file") from error
+        raise BadBackup(f"{file}: there is no such file; expected one of `serving backup`") from error
     except (*_BROKEN, *UNREADABLE) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise BadBackup(f"{file} is no backup of serving: {reason}") from error

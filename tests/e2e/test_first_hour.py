@@ -17,6 +17,7 @@ import pytest
 
 from serving.core.model.objects import Object
 from serving.home.apiserver.reviews import TOKEN_REVIEW_PATH
+from serving.home.processes.mounts import can_mount
 from serving.home.supervisor.binding import PORTS
 from tests.e2e.cli_stage import ROOT, SAMPLE, Stage, staged
 from tests.eventually import until
@@ -157,15 +158,65 @@ def test_edited_code_is_a_new_revision_and_the_old_one_keeps_its_own(serving: St
     serving.until_status("one", "edit")
 
 
-def test_watching_deploys_again_when_a_file_changes(serving: Stage, tmp_path: Path) -> None:
+def test_dev_deploys_again_when_a_file_changes_and_deletes_at_the_end(serving: Stage, tmp_path: Path) -> None:
     folder = written(tmp_path / "watched", "before")
-    with serving.process("deploy", "watched", str(folder), "--command", APP, "--watch") as process:
+    with serving.process("dev", str(folder), "--command", APP) as process:
         assert process.stderr is not None
+        assert process.stdout is not None
         until_printed(process.stderr, "watching ")
         assert serving("invoke", "watched").stdout == "before "
         written(folder, "after")
         until_printed(process.stderr, "watching ")
         serving.until_status("after", "watched")
+        until_printed(process.stdout, '"GET / HTTP/1.1" 200')
+        process.send_signal(signal.SIGTERM)
+        until_printed(process.stderr, "deleting the service watched")
+        assert process.wait(60) == 0
+    assert "no service watched" in serving("describe", "watched", code=1).stderr
+
+
+def test_dev_leaves_a_service_alone_that_exists(serving: Stage, tmp_path: Path) -> None:
+    serving("deploy", "stays", str(tmp_path), "--command", SAMPLE)
+    assert "`serving dev stays-dev .`" in serving("dev", "stays", str(tmp_path), "--command", SAMPLE, code=2).stderr
+    assert serving("describe", "stays").exit_code == 0
+
+
+def test_deploy_finds_what_to_run_and_says_so(serving: Stage, tmp_path: Path) -> None:
+    folder = written(tmp_path / "Found_It", "found")
+    done = serving("deploy", str(folder))
+    assert "app.py: running `python3 app.py`; --command runs another" in done.stderr
+    assert re.search(r"^ready after \d+\.\d s", done.stderr, re.MULTILINE)
+    assert serving("invoke", "found-it").stdout == "found "
+    # A command that was given stays.
+    serving("deploy", "found-it", str(folder), "--command", f"{APP} --mine")
+    assert "running" not in serving("deploy", str(folder)).stderr
+    assert "--mine" in serving("get", "ksvc", "found-it", "-o", "yaml").stdout
+
+
+def test_several_things_to_run_are_an_error_with_the_choices(serving: Stage, tmp_path: Path) -> None:
+    for name in ("app.py", "main.py"):
+        (tmp_path / name).write_text("print(1)")
+    done = serving("deploy", "several", str(tmp_path), code=2)
+    assert "choose one by --command '...'\n  main.py: python3 main.py\n  app.py: python3 app.py" in done.stderr
+
+
+def test_packages_that_are_not_installed_are_installed_with_build(serving: Stage, tmp_path: Path) -> None:
+    folder = written(tmp_path / "listed", "built")
+    (folder / "requirements.txt").write_text("")
+    make = f"python3 -m venv {folder}/.venv && {folder}/.venv/bin/python -m pip install -r {folder}/requirements.txt"
+    done = serving("deploy", str(folder), code=2)
+    assert f"to install them: {make}" in done.stderr
+    assert "--build runs it" in done.stderr
+    serving("deploy", str(folder), "--build")
+    assert serving("invoke", "listed").stdout == "built "
+
+
+@pytest.mark.skipif(not can_mount(), reason="no network of a pod's own here")
+def test_a_found_app_that_ignores_the_port_gets_its_own(serving: Stage, tmp_path: Path) -> None:
+    folder = written(tmp_path / "stubborn", "heard")
+    (folder / "app.py").write_text((folder / "app.py").read_text().replace("int(os.environ['PORT'])", "8123"))
+    assert "deploying it with --fixed-port 8123" in serving("deploy", str(folder)).stderr
+    assert serving("invoke", "stubborn").stdout == "heard "
 
 
 def until_printed(lines: Iterable[str], said: str) -> None:

@@ -124,7 +124,9 @@ def chosen_container(pod: Object, wanted: str, *, with_proxy: bool = True) -> st
     if not chosen:
         raise Fault(400, f"a container name must be specified for pod {name}, choose one of: [{' '.join(names)}]")
     if chosen not in (*names, *first) and not (with_proxy and chosen == QUEUE_PROXY):
-        raise Fault(400, f"container {chosen} is not valid for pod {name}")
+        raise Fault(
+            400, f"container {chosen} is not valid for pod {name}, choose one of: [{' '.join((*names, *first))}]"
+        )
     return str(chosen)
 
 

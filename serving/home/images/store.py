@@ -29,6 +29,8 @@ _ID_DIGITS_MIN = 6
 
 _FILES = ("Containerfile", "Dockerfile")
 _BUILDERS = ("buildah", "podman", "docker")
+# Build packs, for folders without a Containerfile.
+_PACKERS = ("railpack", "pack")
 _ID_DIGITS = 12
 _ERROR_LINES = 5
 # Of a builder that is asked whether it works.
@@ -238,13 +240,17 @@ def containerfile_in(folder: Path) -> Path | None:
 
 
 class ImageBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """A build of the image ``name``. ``file`` is that of ``folder`` if it is None; ``target`` is a stage, or "" for the last."""
+    """A build of the image ``name``.
+
+    ``file`` is that of ``folder`` if it is None; ``target`` is a stage, or "" for the last. Without a file, ``packer`` builds it.
+    """
 
     name: str
     folder: Path
     file: Path | None = None
     arguments: dict[str, str] = {}
     target: str = ""
+    packer: str = ""
 
 
 def build_image(build: ImageBuild, store: ImageStore, *, is_kept: bool = False) -> str:
@@ -259,28 +265,42 @@ def build_image(build: ImageBuild, store: ImageStore, *, is_kept: bool = False) 
     parse_reference(f"dev.local/{name}")
     if not build.folder.is_dir():
         raise InvalidValue(text=str(build.folder), expected="a folder to build an image from")
-    if file is None or not file.is_file():
+    is_packed = bool(file is None and build.packer)
+    if not is_packed and (file is None or not file.is_file()):
         raise InvalidValue(text=str(file or build.folder), expected=" or ".join(_FILES) if file is None else "a file")
-    builder = _find_builder(name)
+    builder = build.packer if is_packed else find_builder(name)
     local = f"localhost/serving-build/{name}:latest"
     store.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=store.folder, prefix=".build-") as scratch:
         path = str(Path(scratch) / "image.tar")
-        verb = "bud" if builder == "buildah" else "build"
-        options = [f"--build-arg={key}={value}" for key, value in build.arguments.items()]
-        options += [f"--target={build.target}"] if build.target else []
-        _run(name, [builder, verb, "-q", "-t", local, "-f", str(file), *options, str(build.folder)])
+        if is_packed:
+            named = (
+                ["--name", local, str(build.folder)] if builder == "railpack" else [local, "--path", str(build.folder)]
+            )
+            _run(name, [builder, "build", *named])
+            # Both leave their images in docker.
+            builder = "docker"
+        else:
+            verb = "bud" if builder == "buildah" else "build"
+            options = [f"--build-arg={key}={value}" for key, value in build.arguments.items()]
+            options += [f"--target={build.target}"] if build.target else []
+            _run(name, [builder, verb, "-q", "-t", local, "-f", str(file), *options, str(build.folder)])
         if builder == "buildah":
             _run(name, [builder, "push", "-q", local, f"oci-archive:{path}"])
         else:
             _run(name, [builder, "image", "save", "-o", path, local])
         image = store.add(Path(path), names=[local], is_kept=is_kept)[0]
-        named = f"dev.local/{name}:{image.id[:_ID_DIGITS]}"
-        store.name(named, image)
-    return named
+        unique = f"dev.local/{name}:{image.id[:_ID_DIGITS]}"
+        store.name(unique, image)
+    return unique
 
 
-def _find_builder(name: str) -> str:
+def find_packer() -> str:
+    """The program of build packs on this machine; "" for none."""
+    return next(filter(shutil.which, _PACKERS), "")
+
+
+def find_builder(name: str) -> str:
     """The first builder that works here: docker is often a client without its daemon. Raises ``ImageUnavailable``."""
     failures = []
     for builder in filter(shutil.which, _BUILDERS):

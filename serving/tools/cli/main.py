@@ -4,6 +4,7 @@ import difflib
 import importlib
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -11,6 +12,7 @@ import click
 
 from serving import __version__
 from serving.core.model.launch import USAGE_EXIT
+from serving.tools.cli.words import OPTIONS, answer_of, command_of
 
 Section = Mapping[str, tuple[str, str]]
 """Commands by name: "module:attribute", and the line that the help of the group shows."""
@@ -18,72 +20,9 @@ Section = Mapping[str, tuple[str, str]]
 _EXIT_FAILED = 1
 _EXIT_INTERRUPTED = 130
 _TRACEBACK = "SERVING_TRACEBACK"
-
-# What other tools call these commands.
-_SYNONYMS = {
-    **dict.fromkeys(("list", "ls", "ps", "service", "services", "pods"), "get"),
-    **dict.fromkeys(("run", "create", "new", "start"), "deploy"),
-    **dict.fromkeys(("rm", "remove", "destroy"), "delete"),
-    **dict.fromkeys(("stop", "shutdown"), "down"),
-    **dict.fromkeys(("curl", "call"), "invoke"),
-    **dict.fromkeys(("rollback", "route"), "traffic"),
-    **dict.fromkeys(("explain", "history"), "why"),
-    "edit": "update",
-}
-# What does the work of other tools' commands where no command has its name: words after `serving`.
-_HINTS = {
-    "annotate": "update NAME --annotate KEY=VALUE",
-    "api-resources": "get --help, which lists the kinds",
-    "api-versions": "get --help, which lists the kinds",
-    "attach": "logs NAME -f",
-    "auth": "token",
-    "autoscale": "scale NAME --min 1 --max 5",
-    "build": "deploy NAME FOLDER, which builds the folder's Containerfile",
-    "cluster-info": "status",
-    "cordon": "nodegroups",
-    "cp": "exec NAME -- cat FILE, or volume",
-    "debug": "exec NAME -- sh",
-    "diff": "apply -f FILE --dry-run",
-    "domain": "get domainmappings",
-    "drain": "nodegroups",
-    "env": "update NAME -e KEY=VALUE",
-    "expose": "url NAME",
-    "images": "image list",
-    "init": "deploy NAME FOLDER --command '...'",
-    "label": "apply -f FILE with the label",
-    "open": "url NAME, or dashboard",
-    "patch": "update NAME",
-    "port-forward": "url NAME, or invoke NAME",
-    "proxy": "url NAME",
-    "pull": "image pull",
-    "replace": "apply -f FILE",
-    "restart": "update NAME --annotate restarted=1, a new revision",
-    "rollout": "wait NAME, traffic NAME --rollback, or why NAME",
-    "secret": "get secrets, or apply -f FILE",
-    "set": "update NAME",
-    "undeploy": "delete NAME",
-    "volumes": "volume list",
-}
-# Commands of kn and gcloud after the word "service" or "services".
-_SERVICE_WORDS = {
-    **dict.fromkeys(("create", "deploy", "replace"), "deploy NAME"),
-    **dict.fromkeys(("apply", "import"), "apply -f FILE"),
-    **dict.fromkeys(("list", "export"), "get services"),
-    "delete": "delete NAME",
-    "describe": "describe NAME",
-    "update": "update NAME",
-}
-# Options of other tools' commands, and what does their work.
-_OPTION_HINTS = {
-    ("deploy", "--source"): "name the folder: serving deploy NAME FOLDER",
-    ("deploy", "--tag"): "serving traffic NAME --tag @latest=TAG",
-    ("deploy", "--no-traffic"): "serving traffic NAME REVISION=100 keeps the traffic on a revision",
-    ("deploy", "--allow-unauthenticated"): "a service is public unless --access private",
-    ("deploy", "--region"): "leave it out: there is one machine or cluster",
-    ("deploy", "--platform"): "leave it out: there is one machine or cluster",
-    ("deploy", "--filename"): "serving apply -f FILE",
-    ("deploy", "-f"): "serving apply -f FILE",
-}
+_CLICK_INTEGER = "is not a valid integer range"
+# Commands whose unknown options may be those of other tools.
+_WITH_OPTIONS = frozenset({"deploy", "dev", "update"})
 
 # A new command is one line: its name, its module and its line of help.
 SECTIONS: dict[str, Section] = {
@@ -121,7 +60,8 @@ SECTIONS: dict[str, Section] = {
     },
     "Services": {
         "apply": ("serving.tools.cli.services.apply:apply", "Create or update resources from a file."),
-        "deploy": ("serving.tools.cli.services.deploy:deploy", "Run a command as a service."),
+        "deploy": ("serving.tools.cli.services.deploy:deploy", "Run a folder or an image as a service."),
+        "dev": ("serving.tools.cli.services.dev:dev", "Run a folder while you change it, with its log and requests."),
         "image": (
             "serving.tools.cli.services.image:image",
             "Import, pull, list and remove the images of this machine.",
@@ -220,22 +160,25 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The named command; the error for an unknown name suggests similar ones."""
+        """The named command, also in words of other tools; the error for an unknown name suggests what does its work."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            named = args[0] if args else ""
             commands = self.list_commands(ctx)
-            synonym = _SYNONYMS.get(named)
-            hint = _hint(args) if commands == sorted(self._places) else ""
-            if hint:
-                raise click.UsageError(
-                    f"{error.message.partition(' Did you mean')[0]} Did you mean serving {hint}?", ctx
-                ) from None
-            near = [synonym] if synonym in commands else difflib.get_close_matches(named, commands)
-            if not near or "Did you mean" in error.message:
+            message, answer = error.message, ""
+            if commands == sorted(self._places):
+                command = command_of(args, now_s=time.time())
+                if command is not None:
+                    click.echo(f"running serving {' '.join(command)}", err=True)
+                    return self.resolve_command(ctx, command)
+                answer = answer_of(args) or _kind_answer(args)
+            near = [f"serving {answer}"] if answer else difflib.get_close_matches(args[0] if args else "", commands)
+            message = message.partition(" Did you mean")[0] if answer else message
+            if "Did you mean" in message:
                 raise
-            raise click.UsageError(f"{error.message} Did you mean {' or '.join(near)}?", ctx) from None
+            if not near:
+                raise click.UsageError(f"{message} `{ctx.command_path} --help` lists the commands.", ctx) from None
+            raise click.UsageError(f"{message} Did you mean {' or '.join(near)}?", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The help's sections, from the tables alone."""
@@ -249,11 +192,19 @@ class LazyGroup(click.Group):
         """Run the command; an unexpected error becomes one line."""
         try:
             return super().invoke(ctx)
-        except click.NoSuchOption as error:
-            hint = _OPTION_HINTS.get((error.ctx.info_name or "" if error.ctx else "", error.option_name))
-            if hint is None:
+        except click.BadParameter as error:
+            if _CLICK_INTEGER not in error.message:
                 raise
-            raise click.UsageError(f"No such option: {error.option_name}; {hint}", error.ctx) from None
+            message = error.message.replace(_CLICK_INTEGER, "is not a whole number")
+            raise click.BadParameter(message, error.ctx, error.param, error.param_hint) from None
+        except click.NoSuchOption as error:
+            command = error.ctx.info_name if error.ctx else ""
+            answer = OPTIONS.get(error.option_name, "") if command in _WITH_OPTIONS else ""
+            if error.possibilities and not answer:
+                raise
+            use = "use " if answer.startswith(("-", "serving ")) else ""
+            answer = answer or f"`{error.ctx.command_path if error.ctx else 'serving'} --help` lists the options"
+            raise click.UsageError(f"No such option: {error.option_name}; {use}{answer}", error.ctx) from None
         except KeyboardInterrupt:
             sys.exit(_EXIT_INTERRUPTED)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
@@ -264,17 +215,13 @@ class LazyGroup(click.Group):
             _end_with(error)
 
 
-def _hint(args: list[str]) -> str:
-    """The command that replaces another tool's, without "serving"; "" for none."""
-    word, *rest = args or [""]
-    if word in {"service", "services", "ksvc", "revision", "revisions"} and rest and rest[0] in _SERVICE_WORDS:
-        return _SERVICE_WORDS[rest[0]].replace("services", "revisions" if word.startswith("revision") else "services")
-    if word in _HINTS or word in _SYNONYMS:
-        return _HINTS.get(word, "")
+def _kind_answer(args: list[str]) -> str:
+    """The command that lists a kind, such as ConfigMaps, as words after "serving"; "" for no kind."""
     # Only here, so that the help does not wait for the import.
     from serving.core.model.errors import InvalidValue  # noqa: PLC0415 - as above
     from serving.tools.cli.client.resources import kind_named  # noqa: PLC0415 - as said
 
+    word = args[0] if args else ""
     try:
         kind = kind_named(word)
     except InvalidValue:

@@ -248,7 +248,7 @@ def _with_place(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--kubeconfig",
             type=click.Path(dir_okay=False, path_type=Path),
-            help="Another API's kubeconfig; $KUBECONFIG if neither this nor --state is given.",
+            help="Path to a kubeconfig; $KUBECONFIG if neither this nor --state is given.",
         ),
         state_option,
     ):

@@ -17,6 +17,7 @@ from serving.tools.cli.client.resources import path_of
 
 # The first line of a traceback is often far above its end.
 _SOUGHT_LINES = 200
+_NAMES_SHOWN_MAX = 20
 _OF_REVISION = REVISION_LABEL + "={}"
 
 
@@ -53,13 +54,19 @@ def object_of(api: ApiClient, kind: Kind, name: str) -> Object:
     """One object. If it is missing, the command ends with the names of existing ones."""
     status, response = api.call("GET", path_of(kind, api.namespace, name))
     if status == 404:
-        others = [name_of(other) for other in items_of(api, kind)]
-        known = f"there are {', '.join(sorted(others))}" if others else "there is none"
-        fail(f"no {kind.name.lower()} {name} in namespace {api.namespace}; {known}")
+        fail(absence_of(api, kind, name))
     if status >= 400:
         fail(str(response.get("message", response)))
     assert isinstance(response, dict)
     return response
+
+
+def absence_of(api: ApiClient, kind: Kind, name: str) -> str:
+    """The message for a missing object, with the names of existing ones."""
+    others = sorted(name_of(other) for other in items_of(api, kind))
+    shown = [*others[:_NAMES_SHOWN_MAX], *(["..."] if len(others) > _NAMES_SHOWN_MAX else [])]
+    known = f"there are {', '.join(shown)}" if others else "there is none"
+    return f"no {kind.name.lower()} {name} in namespace {api.namespace}; {known}"
 
 
 def service_of(api: ApiClient, name: str) -> Object:

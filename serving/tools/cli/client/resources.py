@@ -95,7 +95,7 @@ class SecondsParam(TimeParam):
 def json_output_options(command: Callable[..., None]) -> Callable[..., None]:
     """``-o`` of text or JSON, and ``--json`` for the latter; ``is_json`` reads both."""
     shown = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-    return shown(click.option("--json", "as_json", is_flag=True, help="As -o json.")(command))
+    return shown(click.option("--json", "as_json", is_flag=True, help="Same as -o json.")(command))
 
 
 def is_json(options: Mapping[str, Any]) -> bool:

@@ -131,7 +131,7 @@ _OPTIONS = (
         type=click.IntRange(0),
         default=10,
         show_default=True,
-        help="Requests at once per pod; 0 is no limit.",
+        help="Maximum number of concurrent requests per pod; 0 is no limit.",
     ),
     click.option(
         "--scaling-policy",

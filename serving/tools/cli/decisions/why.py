@@ -103,7 +103,9 @@ def _change_of(event: Object) -> ScaleEvent | None:
 
 @click.command()
 @click.argument("name")
-@click.option("--since", default="1h", show_default=True, metavar="TIME", help="How far back, as 90s, 10m, 2h.")
+@click.option(
+    "--since", default="1h", show_default=True, metavar="TIME", help="Show decisions newer than this, as 90s, 10m, 2h."
+)
 @click.option("-f", "--follow", is_flag=True, help="Follow new decisions.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--cold", is_flag=True, help="Show the last cold starts by their steps instead.")
@@ -294,7 +296,7 @@ class _Ours:
 
     def nothing(self) -> str:
         """The sentence for revisions without decisions."""
-        return f"nothing was decided about {self.name} in {self._api.namespace}; is there such a service, workload or revision?"
+        return f"nothing was decided about {self.name} in {self._api.namespace}; is there such a service, workload or revision? `serving get` lists them"
 
     def has(self, decision: LoggedDecision) -> bool:
         """Whether a logged decision is about one of the revisions."""

@@ -45,16 +45,16 @@ class _LifeParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer
 
 @click.command()
 @click.argument("name")
-@click.option("--role", type=click.Choice(_ROLES), required=True, help="What its bearer may do.")
+@click.option("--role", type=click.Choice(_ROLES), required=True, help="Role of the token's bearer.")
 @click.option(
     "--in",
     "namespaces",
     multiple=True,
     metavar="NAMESPACE",
-    help="Namespace in which it holds, as --namespace; may be repeated.",
+    help="Namespace in which to grant the role, as --namespace; may be repeated.",
 )
-@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="It holds in all namespaces.")
-@click.option("--for", "life_s", type=_LifeParam(), default="30d", show_default=True, help="How long it is valid.")
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Grant the role in all namespaces.")
+@click.option("--for", "life_s", type=_LifeParam(), default="30d", show_default=True, help="Lifetime of the token.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def create(  # noqa: PLR0913 - the options of the command

@@ -128,16 +128,24 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@click.option("-f", "--filename", "paths", multiple=True, required=True, metavar="FILE|DIR|-", help="What to apply.")
-@click.option("--dry-run", is_flag=True, help="Validate, and show the changes without making them.")
+@click.option(
+    "-f",
+    "--filename",
+    "paths",
+    multiple=True,
+    required=True,
+    metavar="FILE|DIR|-",
+    help="File or folder with the resources to apply.",
+)
+@click.option("--dry-run", is_flag=True, help="Validate and print the changes without applying them.")
 @click.option(
     "--validate",
     type=click.Choice(["strict", "warn", "ignore"]),
     default="strict",
     show_default=True,
-    help="Unknown fields: refuse the manifest, warn, or ignore them.",
+    help="Validation of unknown fields: strict rejects the manifest, warn, or ignore.",
 )
-@click.option("--wait/--no-wait", default=False, show_default=True, help="Until the services are ready.")
+@click.option("--wait/--no-wait", default=False, show_default=True, help="Wait until the services are ready.")
 @wait_timeout_option(_TIMEOUT_S, "--timeout")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
@@ -178,7 +186,7 @@ def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **options: Any
 def _wait(api: ApiClient, manifests: Iterable[Manifest], *, timeout_s: float, is_text: bool) -> None:
     for manifest in manifests:
         if manifest.kind == SERVING_SERVICE:
-            service = until_ready(_beside(api, manifest), manifest.name, timeout_s=timeout_s)
+            service = until_ready(_beside(api, manifest), manifest.name, timeout_s=timeout_s).service
             if is_text:
                 click.echo(f"service/{manifest.name} is ready at {nested(service, 'status', 'url')}")
 

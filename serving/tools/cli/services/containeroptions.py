@@ -39,9 +39,7 @@ _MOUNT_PATH = re.compile(r"/[^:]+")
 _NOT_FOUND = 404
 
 _OPTIONS = (
-    click.option(
-        "-e", "--env", "--update-env-vars", "pairs", multiple=True, metavar="NAME=VALUE", help="Set a variable."
-    ),
+    click.option("-e", "--env", "pairs", multiple=True, metavar="NAME=VALUE", help="Set a variable."),
     click.option(
         "--env-file",
         "env_files",
@@ -53,47 +51,65 @@ _OPTIONS = (
         "--secret", "secrets", multiple=True, metavar="NAME=SECRET:KEY", help="Set a variable from a key of a Secret."
     ),
     click.option(
-        "--volume", "volumes", multiple=True, metavar="NAME:/PATH", help="Mount a volume of `serving volume` there."
+        "--volume", "volumes", multiple=True, metavar="NAME:/PATH", help="Mount a volume of `serving volume` at a path."
     ),
-    click.option("--cpu", metavar="CPU", help="Limit of cpu, as 500m or 2."),
-    click.option("--memory", metavar="MEMORY", help="Limit of memory, as 256Mi."),
-    click.option("--port", type=click.IntRange(1, 65535), help="The port that the manifest says; the app gets $PORT."),
-    click.option("--h2c/--no-h2c", default=None, help="The app speaks HTTP/2 with prior knowledge, as gRPC does."),
-    click.option("--concurrency", type=click.IntRange(0), help="Requests at once per pod; 0 is no limit."),
+    click.option("--cpu", metavar="CPU", help="CPU limit, as 500m or 2."),
+    click.option("--memory", metavar="MEMORY", help="Memory limit, as 256Mi."),
     click.option(
-        "--timeout", type=SecondsParam(), metavar="TIME", help="Longest time of a request, as 90 (seconds) or 5m."
+        "--port", type=click.IntRange(1, 65535), help="Container port in the manifest; the app still gets $PORT."
     ),
+    click.option("--h2c/--no-h2c", default=None, help="Send HTTP/2 with prior knowledge to the app, as gRPC needs."),
+    click.option(
+        "--concurrency", type=click.IntRange(0), help="Maximum number of concurrent requests per pod; 0 is no limit."
+    ),
+    click.option("--timeout", type=SecondsParam(), metavar="TIME", help="Request timeout, as 90 (seconds) or 5m."),
     click.option(
         "--policy",
         "scaling_policy",
         metavar="POLICY",
-        help="How it scales: knative, adaptive, the name of an installed policy, or FILE.py:Class on this machine.",
+        help="Scaling policy: knative, adaptive, the name of an installed policy, or FILE.py:Class on this machine.",
     ),
 )
 _SCALING_OPTIONS = (
     click.option(
-        "--min", "--min-scale", "min_scale", type=click.IntRange(0), help="Fewest pods; 0 lets it go to zero."
+        "--min",
+        "--min-scale",
+        "min_scale",
+        type=click.IntRange(0),
+        help="Minimum number of pods; 0 allows scale to zero.",
     ),
-    click.option("--max", "--max-scale", "max_scale", type=click.IntRange(0), help="Most pods; 0 is no limit."),
-    click.option("--initial-scale", type=click.IntRange(0), help="Pods that must be ready once; 0 starts none."),
+    click.option(
+        "--max", "--max-scale", "max_scale", type=click.IntRange(0), help="Maximum number of pods; 0 is no limit."
+    ),
+    click.option(
+        "--initial-scale", type=click.IntRange(0), help="Number of pods that must be ready at first; 0 starts none."
+    ),
     click.option("--window", metavar="TIME", help="Time over which load is averaged, as 60s."),
-    click.option("--target", type=click.FloatRange(0, min_open=True), help="Requests at once to aim at per pod."),
+    click.option(
+        "--target", type=click.FloatRange(0, min_open=True), help="Target number of concurrent requests per pod."
+    ),
 )
 _ROUTE_OPTIONS = (
     click.option(
-        "--access", type=click.Choice(["public", "private"]), help="Allowed callers: all, or holders of its token."
+        "--access",
+        type=click.Choice(["public", "private"]),
+        help="Allow all callers, or only those with the service's token.",
     ),
     click.option("--session-affinity", metavar="HOW", help="Keep a session on one pod: cookie, header:NAME or none."),
-    click.option("--route-by-header", metavar="RULES", help="Tags by header, as in 'X-Beta=yes:candidate'."),
     click.option(
-        "--placeholder-page", type=click.Choice(["true", "false"]), help="A page for browsers while a pod starts."
+        "--route-by-header",
+        metavar="RULES",
+        help="Route requests with a header to a tag, as in 'X-Beta=yes:candidate'.",
     ),
     click.option(
-        "--start-events", type=click.Choice(["true", "false"]), help="Comments for streams while a pod starts."
+        "--placeholder-page", type=click.Choice(["true", "false"]), help="Show browsers a page while a pod starts."
     ),
     click.option(
-        "--tcp", metavar="PORTS", help="Take TCP connections at these ports, whatever they speak, as in 5432."
+        "--start-events",
+        type=click.Choice(["true", "false"]),
+        help="Send comments to event streams while a pod starts.",
     ),
+    click.option("--tcp", metavar="PORTS", help="Accept TCP connections of any protocol at these ports, as in 5432."),
 )
 SCALING = ("min_scale", "max_scale", "initial_scale", "window", "target")
 """The options of scaling, each of an annotation of the template."""
@@ -287,13 +303,15 @@ def _text_of(path: Path) -> str:
 
 def secrets_of(texts: Iterable[str]) -> dict[str, Object]:
     """References to keys of Secrets by variable. Raises ``InvalidValue``."""
-    pairs_of(texts := list(texts), "--secret", "NAME")
+    texts = list(texts)
     references: dict[str, Object] = {}
     for text in texts:
         match = _SECRET.fullmatch(text)
         if match is None:
             raise InvalidValue(text=text, expected="NAME=SECRET:KEY after --secret, as in DB_PASSWORD=db:password")
         references[match["name"]] = {"name": match["secret"], "key": match["key"]}
+    # A name that is given twice is wrong too.
+    pairs_of(texts, "--secret", "NAME")
     return references
 
 
@@ -361,8 +379,12 @@ def limits_of(cpu: str | None, memory: str | None) -> dict[str, str]:
     for resource, text, read in (("cpu", cpu, parse_millicores), ("memory", memory, parse_bytes)):
         if text is None:
             continue
-        if read(text) <= 0:
-            raise InvalidValue(text=text, expected=f"a limit for --{resource}: it is more than 0")
+        try:
+            number = read(text)
+        except InvalidValue as error:
+            raise InvalidValue(text=f"--{resource} {text}", expected=error.expected) from None
+        if number <= 0:
+            raise InvalidValue(text=f"--{resource} {text}", expected="a limit: it is more than 0")
         limits[resource] = text
     return limits
 

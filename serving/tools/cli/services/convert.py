@@ -104,7 +104,7 @@ def convert(*, files: tuple[str, ...], is_building: bool, profiles: tuple[str, .
         fail_usage(str(error))
     if not converted.manifests:
         fail_usage(
-            "nothing to convert: expected a compose file with services, an HTTPScaledObject or an InterceptorRoute"
+            f"{', '.join(files)}: nothing to convert; expected a compose file with services, an HTTPScaledObject or an InterceptorRoute"
         )
     for note in (*converted.notes, *_name_notes(converted.manifests)):
         print_aside(f"note: {note}")

@@ -9,6 +9,7 @@ from serving.core.model.errors import InvalidValue, SettingsError
 from serving.net.cluster.kinds import SERVING_SERVICE, Kind
 from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail_usage, message_of
 from serving.tools.cli.client.completion import complete_service
+from serving.tools.cli.client.objects import absence_of
 from serving.tools.cli.client.output import print_aside
 from serving.tools.cli.client.resources import kind_named, path_of, wait_timeout_option
 from serving.tools.cli.services.manifests import read_manifests
@@ -19,8 +20,17 @@ _TIMEOUT_S = 60.0
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME|KIND/NAME]...", shell_complete=complete_service)
-@click.option("-f", "--filename", "paths", multiple=True, metavar="FILE|DIR|-", help="What manifests name.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Until services are gone with their pods.")
+@click.option(
+    "-f",
+    "--filename",
+    "paths",
+    multiple=True,
+    metavar="FILE|DIR|-",
+    help="File or folder with the resources to delete.",
+)
+@click.option(
+    "--wait/--no-wait", default=True, show_default=True, help="Wait until services and their pods are deleted."
+)
 @wait_timeout_option(_TIMEOUT_S, "--timeout")
 @click.option("--ignore-not-found", is_flag=True, help="Ignore objects that do not exist.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -48,7 +58,7 @@ def delete(
         if status == 404 and options["ignore_not_found"]:
             continue
         if status >= 400:
-            print_aside(f"{word}: {message_of(response)}")
+            print_aside(absence_of(here, kind, name) if status == 404 else f"{word}: {message_of(response)}")
         else:
             going.append((here, kind, name))
         results.append({"kind": kind.name, "name": name, "result": "deleted" if status < 400 else "failed"})

@@ -1,14 +1,12 @@
-"""``serving deploy``: creates a service from a command in a folder or an image, or a new revision of it.
+"""``serving deploy``: creates a service from a folder or an image, or a new revision of it.
 
-With ``--watch`` it deploys again after each change of the folder.
+Without ``--command``, ``--asgi`` and ``--image`` it runs what ``detect`` finds in the folder.
 """
 
 import contextlib
 import json
 import os
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,11 @@ import msgspec
 
 from serving.core.model.errors import InvalidValue, SettingsError
 from serving.core.model.imagereference import parse_reference
-from serving.core.model.knative import UPDATE_TIMESTAMP_ANNOTATION
+from serving.core.model.knative import DORMANT_ANNOTATION, UPDATE_TIMESTAMP_ANNOTATION
 from serving.core.model.objects import Object, nested
-from serving.home.images.store import ImageBuild, ImageStore, ImageUnavailable, build_image, containerfile_in
+from serving.home.images.store import ImageBuild, ImageStore, ImageUnavailable, build_image, find_packer
 from serving.home.pods.podplan import command_words
-from serving.home.pods.snapshot import fingerprint, is_application, take_snapshot
+from serving.home.pods.snapshot import is_application, take_snapshot
 from serving.home.state import StateFolder
 from serving.net.cluster.kinds import SERVING_SERVICE
 from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage, until_written
@@ -52,115 +50,144 @@ from serving.tools.cli.services.deployment import (
     manifest_of,
     merged,
     policy_annotation,
-    virtualenv_advice,
 )
+from serving.tools.cli.services.detect import build_commands, named_port
+from serving.tools.cli.services.prepare import command_for, install_packages, placed
 from serving.tools.cli.services.url import print_unrouted, print_url
-from serving.tools.cli.services.waiting import until_ready
-
-_POLL_S = 0.3
+from serving.tools.cli.services.waiting import NotReady, Readiness, until_ready
 
 _TIMEOUT_S = 300.0
+# A start of which a caller notices nothing needs no advice.
+_SLOW_START_S = 0.5
+# Of an app whose own port is unknown; the pod that does not get ready tells the real one.
+_USUAL_PORT = 8080
 _CREATED, _NOT_FOUND = 201, 404
 _NOT_WITH_ASGI = ("command", "image", "preload", "fixed_port", "h2c")
 
 
-def watch_folder(folder: Path, deploy: Callable[[], None]) -> None:
-    """Deploy, and again after each change. A failed deploy has reported its error; the next change retries."""
-    while True:
-        seen = fingerprint(folder)
-        try:
-            deploy()
-        except SystemExit as error:
-            print_aside(f"deploy failed (exit code {error.code}); waiting for a change")
-        else:
-            print_aside(f"watching {folder}; Ctrl-C ends it")
-        sys.stdout.flush()
-        while (now := fingerprint(folder)) == seen:
-            time.sleep(_POLL_S)
-        # An editor or a checkout writes many files: they are one change.
-        while (later := fingerprint(folder)) != now:
-            now = later
-            time.sleep(_POLL_S)
+class How(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the deployment itself, not of the service.
 
-
-class _How(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the deployment itself, not of the service."""
+    ``is_found``: the command was found in the folder, so that the app's port may be found too. ``is_kept``: it outlives the command.
+    """
 
     wait: bool
     wait_s: float
     output: str
     replace: bool
     snapshot: bool
+    is_found: bool
+    is_kept: bool = True
+
+
+_OPTIONS: Sequence[Callable[[Callable[..., None]], Callable[..., None]]] = (
+    click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_service),
+    click.argument("folder", required=False, type=click.Path(path_type=Path)),
+    click.option(
+        "--command",
+        default="",
+        help="What to run in FOLDER, as in 'python app.py' or 'uvicorn app:app --port $PORT'. The app must listen on $PORT. "
+        "A command with shell syntax ($, |, &&, ;, >, NAME=VALUE) runs by sh -c. Use single quotes, or your shell expands $PORT.",
+    ),
+    click.option(
+        "--asgi",
+        metavar="MODULE:APP",
+        help="Run this ASGI app of FOLDER with uvicorn, and its queue-proxy in the same process. Instead of --command.",
+    ),
+    service_options,
+    click.option(
+        "--fixed-port",
+        type=click.IntRange(1, 65535),
+        help="The port on which the app listens, whatever $PORT says. Each pod gets a network of its own, in which 127.0.0.1 is the pod.",
+    ),
+    click.option(
+        "--image",
+        help="The image to run; with --command, the name that the manifest has for a cluster. Without both, FOLDER's Containerfile is built.",
+    ),
+    click.option("--annotate", multiple=True, metavar="KEY=VALUE", help="Set an annotation of the template."),
+    click.option(
+        "--preload", is_flag=True, help="Fork pods from a process that has imported the app, which must be Python."
+    ),
+    click.option(
+        "--tcp-port",
+        "tcp_ports",
+        type=click.IntRange(1, 65535),
+        multiple=True,
+        help="Accept TCP connections at this port too: for 5432 the app listens on $PORT_5432.",
+    ),
+    click.option(
+        "--build",
+        is_flag=True,
+        help="First install what FOLDER lists: requirements.txt or pyproject.toml in .venv, package.json.",
+    ),
+    click.option(
+        "--replace", is_flag=True, help="Replace the revision's variables and scaling instead of merging them."
+    ),
+    click.option(
+        "--snapshot/--no-snapshot",
+        default=True,
+        show_default=True,
+        help="Run a copy of FOLDER without what .gitignore and .servingignore name, or FOLDER itself.",
+    ),
+)
+
+
+def deploy_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add NAME, FOLDER and the options of ``serving deploy``; the command receives the API as ``api``."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.command()
-@click.argument("name", shell_complete=complete_service)
-@click.argument("folder", default=".", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option(
-    "--command",
-    default="",
-    help="What to run in FOLDER, as in 'python app.py' or 'uvicorn app:app --port $PORT'. The app must listen on $PORT. "
-    "A command with shell syntax ($, |, &&, ;, >, NAME=VALUE) runs by sh -c. Use single quotes, or your shell expands $PORT.",
-)
-@click.option(
-    "--asgi",
-    metavar="MODULE:APP",
-    help="Run this ASGI app of FOLDER with uvicorn, and its queue-proxy in the same process. Instead of --command.",
-)
-@service_options
-@click.option(
-    "--fixed-port",
-    type=click.IntRange(1, 65535),
-    help="The port on which the app listens, whatever $PORT says. Each pod gets a network of its own, in which 127.0.0.1 is the pod.",
-)
-@click.option(
-    "--image",
-    help="The image to run; with --command, the name that the manifest has for a cluster. Without both, FOLDER's Containerfile is built.",
-)
-@click.option("--annotate", multiple=True, metavar="KEY=VALUE", help="An annotation of the template.")
-@click.option(
-    "--preload", is_flag=True, help="Fork pods from a process that has imported the app, which must be Python."
-)
-@click.option(
-    "--tcp-port",
-    "tcp_ports",
-    type=click.IntRange(1, 65535),
-    multiple=True,
-    help="Take TCP connections at this port too, for a port of its own: the app listens on $PORT_5432 for 5432.",
-)
-@click.option(
-    "--replace", is_flag=True, help="Drop variables and scaling of the revision before that are not given again."
-)
-@click.option(
-    "--snapshot/--no-snapshot",
-    default=True,
-    show_default=True,
-    help="Run a copy of FOLDER without what .gitignore and .servingignore name, or FOLDER itself.",
-)
-@click.option("--watch", is_flag=True, help="Deploy again whenever a file of FOLDER changes, until Ctrl-C.")
+@deploy_options
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is ready.")
 @wait_timeout_option(_TIMEOUT_S)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
-def deploy(*, api: ApiClient, watch: bool, **options: Any) -> None:  # noqa: ANN401 - the options of the command
-    """Run a command or an image as a service NAME: create it, or make a new revision of it.
+def deploy(*, api: ApiClient, wait: bool, wait_s: float, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
+    """Run a folder or an image as a service NAME: create it, or make a new revision of it.
+
+    Without --command, --asgi and --image it finds what to run: a Containerfile, a Procfile, a Python or Node app, or pages.
+    NAME is that of the folder if it is left out, as in `serving deploy .`.
 
     The revision runs a copy of FOLDER, so that changed files are a new revision and an old one keeps its own. A virtual
     environment in FOLDER, or the active one, is used. Options that are not given keep the value of the previous revision.
     """
-    how = _How(**{field: options.pop(field) for field in _How.__struct_fields__})
+    how = how_of(options, wait=wait, wait_s=wait_s, output=output)
+    deploy_once(api, deployment_of(api, options, replace=how.replace), how)
+
+
+def how_of(options: dict[str, Any], **others: Any) -> How:  # noqa: ANN401 - fields of the record
+    """Take the options of the deployment itself out of those of the command."""
+    is_found = not any(options[name] for name in ("command", "image", "asgi"))
+    return How(replace=options.pop("replace"), snapshot=options.pop("snapshot"), is_found=is_found, **others)
+
+
+def deployment_of(api: ApiClient, options: dict[str, Any], *, replace: bool) -> Deployment:
+    """The deployment of the command's options. Exits if they are wrong, before anything is written."""
+    options["name"], options["folder"] = placed(
+        options["name"], options["folder"], is_image=options["image"] is not None
+    )
     options["scaling_policy"] = policy_name(api, options["scaling_policy"])
+    asgi, build = options.pop("asgi"), options.pop("build")
     try:
-        asgi = options.pop("asgi")
-        deployment = _deployment(options if asgi is None else _asgi_options(api, asgi, options))
+        check_name(options["name"])
+        if asgi is not None:
+            options = _asgi_options(api, asgi, options)
+        elif not options["command"] and not options["image"]:
+            options["command"] = command_for(api, options["name"], options["folder"], build=build, again=replace)
+        elif build and options["command"]:
+            install_packages(options["folder"])
+        deployment = _deployment(options)
     except (InvalidValue, SettingsError) as error:
         fail_usage(str(error))
     check_secrets(api, deployment.secrets)
     check_volumes(api, deployment.volumes)
-    deployment = _with_virtualenv(api, deployment)
-    if watch:
-        watch_folder(deployment.folder, lambda: _deploy(api, deployment, how))
-    _deploy(api, deployment, how)
+    port = None if deployment.fixed_port else named_port(deployment.command)
+    if port is not None:
+        print_aside(f"hint: the command names port {port}; write $PORT in its place, or add --fixed-port {port}")
+    return _with_virtualenv(api, deployment)
 
 
 def _asgi_options(api: ApiClient, app: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -177,16 +204,8 @@ def _asgi_options(api: ApiClient, app: str, options: dict[str, Any]) -> dict[str
 
 def _deployment(options: dict[str, Any]) -> Deployment:
     """The options as a record. Raises ``InvalidValue`` before anything is written."""
-    check_name(options["name"])
-    is_image = options["image"] or containerfile_in(options["folder"])
-    if not (command_words(options["command"]) or (is_image and not options["command"])):
-        where = options["folder"].absolute()
-        given_command = (
-            "--command is empty" if options["command"] else f"{where} has no Containerfile, and there is no --command"
-        )
-        fail_usage(
-            f"{given_command}: name a command after --command, as 'python app.py', an --image, or a folder with a Containerfile"
-        )
+    if options["command"] and not command_words(options["command"]):
+        fail_usage("--command is empty: name a command after --command, as 'python app.py'")
     if options["image"] and not options["command"]:
         parse_reference(options["image"])
     environment, secrets = taken_variables(options)
@@ -211,9 +230,11 @@ def _with_virtualenv(api: ApiClient, deployment: Deployment) -> Deployment:
     if not deployment.command or api.state_path is None or deployment.image or "PATH" in deployment.environment:
         return deployment
     if virtualenv is None:
-        advice = virtualenv_advice(deployment.folder)
-        if advice:
-            print_aside(advice)
+        commands = build_commands(deployment.folder, None)
+        if commands:
+            print_aside(
+                f"{deployment.folder.absolute()} lists packages that are not installed; --build runs: {' && '.join(commands)}"
+            )
         return deployment
     print_aside(f"using the virtual environment {virtualenv}")
     return msgspec.structs.replace(deployment, environment={**environment_of(virtualenv), **deployment.environment})
@@ -222,20 +243,18 @@ def _with_virtualenv(api: ApiClient, deployment: Deployment) -> Deployment:
 def _built(api: ApiClient, deployment: Deployment) -> Deployment:
     if deployment.image:
         return deployment
-    if api.state_path is None:
-        fail_usage(
-            "a Containerfile is built for this machine only; push the image to a registry and name it by --image"
-        )
+    assert api.state_path is not None
     store = ImageStore(StateFolder(api.state_path).images)
     try:
         with Progress(f"building {deployment.folder}"):
-            image = build_image(ImageBuild(name=deployment.name, folder=deployment.folder), store)
+            image = build_image(ImageBuild(name=deployment.name, folder=deployment.folder, packer=find_packer()), store)
     except (ImageUnavailable, InvalidValue, OSError) as error:
         fail(str(error))
     return msgspec.structs.replace(deployment, image=image)
 
 
-def _deploy(api: ApiClient, deployment: Deployment, how: _How) -> None:
+def deploy_once(api: ApiClient, deployment: Deployment, how: How) -> None:
+    """Write the service, wait for it and print its URL. Exits if it does not become ready."""
     if not deployment.command:
         deployment = _built(api, deployment)
     elif how.snapshot and api.state_path is not None and is_application(deployment.folder, api.state_path):
@@ -246,20 +265,56 @@ def _deploy(api: ApiClient, deployment: Deployment, how: _How) -> None:
                 )
             except InvalidValue as error:
                 fail_usage(f"{deployment.folder}: {error}")
-    with Progress(f"deploying {deployment.name}"):
-        is_new, service = _write(api, deployment, how)
-        if how.wait:
-            with _explained_interrupt(deployment.name):
-                service = until_ready(api, deployment.name, timeout_s=how.wait_s)
+    is_new, readiness = _written_at_its_port(api, deployment, how)
+    service = readiness.service
     if how.output == "json":
         click.echo(json.dumps(service, indent=2))
         return
     if how.wait:
         print_url(api, service)
+        print_aside(start_text(deployment, readiness.after_s))
     else:
         what = "created" if is_new else "changed"
         click.echo(f"service/{deployment.name} {what}; `serving wait {deployment.name}` waits until it is ready")
     print_unrouted(service)
+
+
+def start_text(deployment: Deployment, after_s: float) -> str:
+    """The duration of a start, with ways to shorten a slow one."""
+    ways = []
+    if deployment.command and not deployment.preload and not deployment.is_own_proxy:
+        ways.append("--preload (Python) forks pods from a process that has imported the app")
+    if DORMANT_ANNOTATION not in deployment.annotations:
+        ways.append(f"--annotate {DORMANT_ANNOTATION}=only keeps a sleeping pod")
+    is_slow = after_s >= _SLOW_START_S
+    return f"ready after {after_s:.1f} s" + (f"; to start sooner: {', or '.join(ways)}" if is_slow and ways else "")
+
+
+def _written_at_its_port(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Readiness]:
+    """Write the service and wait, again with ``--fixed-port`` for an app that ignores $PORT."""
+    while True:
+        try:
+            return _written(api, deployment, how)
+        except NotReady as error:
+            if error.port is None or not deployment.command or api.state_path is None:
+                fail(str(error))
+            port = error.port or _USUAL_PORT
+            if not how.is_found or port == deployment.fixed_port:
+                fail(
+                    f"{error}\nan app may listen on $PORT only; --fixed-port {error.port or 'PORT'} gives it its own port"
+                )
+            print_aside(f"the app listens on a port of its own: deploying it with --fixed-port {port}")
+            deployment = msgspec.structs.replace(deployment, fixed_port=port)
+
+
+def _written(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Readiness]:
+    """Write the service and wait as requested; return whether it is new, and the object. Raises ``NotReady``."""
+    with Progress(f"deploying {deployment.name}"):
+        is_new, service = _write(api, deployment, how)
+        if not how.wait:
+            return is_new, Readiness(service, 0.0)
+        with _explained_interrupt(deployment.name) if how.is_kept else contextlib.nullcontext():
+            return is_new, until_ready(api, deployment.name, timeout_s=how.wait_s)
 
 
 @contextlib.contextmanager
@@ -274,7 +329,7 @@ def _explained_interrupt(name: str) -> Iterator[None]:
         raise
 
 
-def _write(api: ApiClient, deployment: Deployment, how: _How) -> tuple[bool, Object]:
+def _write(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Object]:
     """Create or change the service, retrying after concurrent writes; return whether it is new, and the object."""
     path = path_of(SERVING_SERVICE, api.namespace)
     retained: list[str] = []

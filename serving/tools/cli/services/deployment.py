@@ -250,17 +250,6 @@ def find_virtualenv(folder: Path, environment: Mapping[str, str]) -> Path | None
     return next((candidate for candidate in candidates if (candidate / _MARK).is_file()), None)
 
 
-def virtualenv_advice(folder: Path) -> str:
-    """How to make the virtual environment of a folder with a list of packages; "" without one."""
-    packages = folder.absolute() / "requirements.txt"
-    if not packages.is_file():
-        return ""
-    virtualenv = folder.absolute() / _FOLDERS[0]
-    make = f"python3 -m venv {shlex.quote(str(virtualenv))}"
-    install = f"{shlex.quote(str(virtualenv / 'bin' / 'pip'))} install -r {shlex.quote(str(packages))}"
-    return f"{packages} is not installed, as there is no virtual environment; make one: {make} && {install}"
-
-
 def environment_of(virtualenv: Path) -> dict[str, str]:
     """The variables by which a command uses a virtual environment."""
     return {VIRTUAL_ENV: str(virtualenv), "PATH": f"{virtualenv / 'bin'}:{DEFAULT_PATH}"}

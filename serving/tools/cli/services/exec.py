@@ -104,12 +104,12 @@ def open_channels(url: str, headers: Mapping[str, str], tls: ssl.SSLContext | No
 @click.command("exec")
 @click.argument("name", shell_complete=complete_service)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
-@click.option("-i", "--stdin", "has_stdin", is_flag=True, help="Pass standard input on.")
-@click.option("-t", "--tty", "has_terminal", is_flag=True, help="Give the command a terminal.")
+@click.option("-i", "--stdin", "has_stdin", is_flag=True, help="Pass standard input to the command.")
+@click.option("-t", "--tty", "has_terminal", is_flag=True, help="Allocate a terminal for the command.")
 @click.option(
-    "--pod", "wanted", default="", help="This pod; the end of its name will do. Else the first that is ready."
+    "--pod", "wanted", default="", help="Pod in which to run, or the end of its name; the first ready one by default."
 )
-@click.option("-c", "--container", default="", help="A container's name; the app's if nothing is said.")
+@click.option("-c", "--container", default="", help="Container in which to run; the app's by default.")
 @api_options
 def execute(
     *,

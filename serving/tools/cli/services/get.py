@@ -41,11 +41,11 @@ _ESCAPES = {r"\n": "\n", r"\t": "\t"}
     type=OutputParam(["table", "wide", "json", "yaml", "name"]),
     default="table",
     metavar="FORMAT",
-    help="table, wide, json, yaml, name, or jsonpath=TEMPLATE.",
+    help="Output format: table, wide, json, yaml, name, or jsonpath=TEMPLATE.",
 )
-@click.option("-l", "--selector", default="", metavar="LABELS", help="Only those with these labels: app=web,tier!=db.")
-@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Of all namespaces.")
-@click.option("-w", "--watch", is_flag=True, help="Then each change as it comes, until interrupted.")
+@click.option("-l", "--selector", default="", metavar="LABELS", help="Label selector to filter on: app=web,tier!=db.")
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="List resources of all namespaces.")
+@click.option("-w", "--watch", is_flag=True, help="After listing, watch for changes until interrupted.")
 @api_options
 def get(*, api: ApiClient, kind: str, names: tuple[str, ...], output: str, watch: bool, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Show objects: services if no KIND is given; revisions, routes, pods, events, ...

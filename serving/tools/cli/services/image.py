@@ -29,7 +29,7 @@ def image() -> None:
 
 @image.command("import")
 @click.argument("path", metavar="FILE", type=click.Path(exists=True, path_type=Path))
-@click.option("--name", "names", multiple=True, help="The image's name, instead of the one in FILE.")
+@click.option("--name", "names", multiple=True, help="Name of the image, instead of the one in FILE.")
 @state_option
 def _import(*, path: Path, names: tuple[str, ...], state_path: Path | None) -> None:
     """Unpack an image from FILE: a tar file of `docker save` or `podman save`, or an OCI layout (a folder or tar file)."""
@@ -85,7 +85,7 @@ def _list(*, output: str, state_path: Path | None) -> None:
 
 @image.command("rm")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("--force", is_flag=True, help="Remove images in use too; pods that run them lose their files.")
+@click.option("--force", is_flag=True, help="Remove images that are in use too; their pods lose their files.")
 @state_option
 def _remove(*, names: tuple[str, ...], force: bool, state_path: Path | None) -> None:
     """Remove images that nothing uses, by name or by the beginning of their id."""

@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import re
 import sys
 import time
 import urllib.parse
@@ -27,6 +28,7 @@ from serving.tools.cli.services.url import ServiceAddress, address_of
 _REVISION = "X-Serving-Revision"
 _COLD_START = "X-Serving-Cold-Start"
 _TIMEOUT_S = 300.0
+_METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PIECE_BYTES = 65536
 _CLUSTER_LOCAL = (".svc.cluster.local", ".svc")
 
@@ -45,11 +47,11 @@ class ResponseStart(msgspec.Struct, frozen=True, kw_only=True):
 @click.command()
 @click.argument("name", shell_complete=complete_service)
 @click.argument("path", default="/")
-@click.option("-d", "--data", help="A body; @FILE reads it from a file, @- from standard input. Makes it a POST.")
-@click.option("-H", "--header", "headers", multiple=True, metavar="NAME:VALUE", help="A header of the request.")
-@click.option("-X", "--request", "method", metavar="METHOD", help="GET, POST, ...")
-@click.option("--tag", default="", help="Ask one tag of the traffic.")
-@click.option("-i", "--include", is_flag=True, help="The answer's headers too.")
+@click.option("-d", "--data", help="Send a body by POST; @FILE reads it from a file, @- from standard input.")
+@click.option("-H", "--header", "headers", multiple=True, metavar="NAME:VALUE", help="Add a header to the request.")
+@click.option("-X", "--request", "method", metavar="METHOD", help="Request method: GET, POST, ...")
+@click.option("--tag", default="", help="Send the request to this traffic tag.")
+@click.option("-i", "--include", is_flag=True, help="Print the response headers too.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -69,6 +71,8 @@ def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, 
     service = service_of(api, name)
     address = _reached(api, address_of(api, service, tag=options["tag"]))
     method = options["method"] or ("GET" if body is None else "POST")
+    if not _METHOD.fullmatch(method):
+        fail_usage(f"--request: {method!r} is not a method such as GET or POST")
     headers = {"Host": address.url.partition("//")[2], **_access(api, service), **_headers(options["headers"])}
     if body is not None and not any(key.lower() == "content-type" for key in headers):
         headers["Content-Type"] = "application/json" if _is_json(body) else "application/x-www-form-urlencoded"

@@ -42,23 +42,23 @@ _Lines = queue.SimpleQueue[tuple[str, str]]
 
 @click.command()
 @click.argument("name", shell_complete=complete_service)
-@click.option("-f", "--follow", is_flag=True, help="Go on, with pods that come too, until interrupted.")
-@click.option("--tail", type=click.IntRange(0), metavar="LINES", help="So many of the last lines of each pod.")
-@click.option("--pod", "wanted", default="", help="Only this pod; the end of its name will do.")
-@click.option("-c", "--container", default="app", show_default=True, help="app, queue-proxy, or a container's name.")
+@click.option("-f", "--follow", is_flag=True, help="Stream the logs, also of new pods, until interrupted.")
+@click.option("--tail", type=click.IntRange(0), metavar="LINES", help="Number of recent lines to print of each pod.")
+@click.option("--pod", "wanted", default="", help="Read only this pod; the end of its name is enough.")
+@click.option(
+    "-c", "--container", default="app", show_default=True, help="Container to read: app, queue-proxy, or a name."
+)
 @click.option(
     "--previous", is_flag=True, help=f"Of runs before the last restart, and of the last {_GONE_MAX} pods that are gone."
 )
 @click.option(
-    "--since", metavar="TIME", help="Lines since then, also of pods that are gone: 10m, 13:05, 2026-11-24T13:05."
+    "--since", metavar="TIME", help="Print lines since this time, also of deleted pods: 10m, 13:05, 2026-11-24T13:05."
 )
-@click.option("--until", metavar="TIME", help="Lines until then.")
-@click.option(
-    "--grep", metavar="REGEX", help="Lines in which this regular expression occurs, also of pods that are gone."
-)
-@click.option("--timestamps", is_flag=True, help="The time before each line, to about a second.")
+@click.option("--until", metavar="TIME", help="Print lines until this time.")
+@click.option("--grep", metavar="REGEX", help="Print lines that match this regular expression, also of deleted pods.")
+@click.option("--timestamps", is_flag=True, help="Print the time before each line, to about a second.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--prefix/--no-prefix", default=True, show_default=True, help="The pod before each line.")
+@click.option("--prefix/--no-prefix", default=True, show_default=True, help="Prefix each line with its pod.")
 @api_options
 def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Print the logs of a service's pods."""

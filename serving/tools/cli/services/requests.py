@@ -28,11 +28,14 @@ _MS = 1000
 
 @click.command()
 @click.argument("name", shell_complete=complete_service)
-@click.option("--failed", "list_name", flag_value="failed", help="Only failed requests, the last at the end.")
+@click.option("--failed", "list_name", flag_value="failed", help="Show failed requests only, the latest last.")
 @click.option(
-    "--slow", "list_name", flag_value="slow", help="Only the slowest of the last 15 minutes, the slowest first."
+    "--slow",
+    "list_name",
+    flag_value="slow",
+    help="Show the slowest requests of the last 15 minutes, the slowest first.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Print further ones as they end, until interrupted.")
+@click.option("-f", "--follow", is_flag=True, help="Stream further requests as they end, until interrupted.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--activator",

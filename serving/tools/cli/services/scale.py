@@ -26,7 +26,7 @@ _TIMEOUT_S = 300.0
 @click.argument("name", shell_complete=complete_service)
 @click.argument("count", type=click.IntRange(0), required=False)
 @scaling_options
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Until the new revision is ready.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the new revision is ready.")
 @wait_timeout_option(_TIMEOUT_S)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
@@ -58,7 +58,7 @@ def scale(
     with Progress(f"scaling {name}"):
         service = api.done("PATCH", path_of(SERVING_SERVICE, api.namespace, name), patch)
         if wait:
-            service = until_ready(api, name, timeout_s=wait_s)
+            service = until_ready(api, name, timeout_s=wait_s).service
     if output == "json":
         click.echo(json.dumps(service, indent=2))
         return

@@ -64,7 +64,7 @@ for _command in (create, list_tokens, revoke):
 
 @token.command()
 @click.argument("name", shell_complete=complete_service)
-@click.option("--rotate", is_flag=True, help="Make a new token; the one before is refused from then on.")
+@click.option("--rotate", is_flag=True, help="Create a new token and reject the previous one.")
 @click.option(
     "--system-namespace",
     "key_namespace",

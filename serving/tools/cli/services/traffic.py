@@ -26,11 +26,13 @@ _ALL_PERCENT = 100
 @click.command()
 @click.argument("name", shell_complete=complete_service)
 @click.argument("shares", nargs=-1, metavar="[REVISION=PERCENT]...", shell_complete=complete_revision)
-@click.option("--tag", "tags", multiple=True, metavar="REVISION=TAG", help="Give a revision a host of its own.")
-@click.option("--untag", "untagged", multiple=True, metavar="TAG", help="Take a tag away.")
-@click.option("--to-latest", is_flag=True, help="All traffic to the newest revision that is ready, now and later.")
-@click.option("--rollback", is_flag=True, help="All traffic to the revision before the newest one that has some.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Until it is so.")
+@click.option(
+    "--tag", "tags", multiple=True, metavar="REVISION=TAG", help="Tag a revision, which gives it a host of its own."
+)
+@click.option("--untag", "untagged", multiple=True, metavar="TAG", help="Remove a traffic tag.")
+@click.option("--to-latest", is_flag=True, help="Send all traffic to the latest ready revision, now and later.")
+@click.option("--rollback", is_flag=True, help="Send all traffic to the revision before the newest one that has some.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the traffic is split so.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, wait: bool, **options: Any) -> None:  # noqa: ANN401 - the options of the command
@@ -54,7 +56,7 @@ def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, 
             if wanted.shares:
                 _record(api, service, wanted.shares, is_rollback=options["rollback"])
             if wait:
-                service = until_ready(api, name, timeout_s=_TIMEOUT_S)
+                service = until_ready(api, name, timeout_s=_TIMEOUT_S).service
     _print(service, output)
 
 

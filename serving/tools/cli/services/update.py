@@ -124,9 +124,11 @@ def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
 @service_options
 @click.option("--remove-env", "removed", multiple=True, metavar="NAME", help="Remove a variable.")
 @click.option("--clear-env", is_flag=True, help="Remove all variables first.")
-@click.option("--command", help="Another command, as in `serving deploy`; '' runs the image.")
-@click.option("--image", help="Another image.")
-@click.option("--annotate", multiple=True, metavar="KEY=VALUE", help="An annotation of the template; KEY= removes it.")
+@click.option("--command", help="New command, as in `serving deploy`; '' runs the image.")
+@click.option("--image", help="New image.")
+@click.option(
+    "--annotate", multiple=True, metavar="KEY=VALUE", help="Set an annotation of the template; KEY= removes it."
+)
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is ready.")
 @wait_timeout_option(_TIMEOUT_S)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -158,7 +160,7 @@ def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str,
     with Progress(f"updating {name}"):
         service = _written(api, name, wanted)
         if wait:
-            service = until_ready(api, name, timeout_s=wait_s)
+            service = until_ready(api, name, timeout_s=wait_s).service
     if output == "json":
         click.echo(json.dumps(service, indent=2))
     elif wait:

@@ -68,8 +68,8 @@ def print_url(api: ApiClient, service: Object) -> None:
 
 @click.command()
 @click.argument("name", shell_complete=complete_service)
-@click.option("--tag", default="", help="Of one tag of the traffic.")
-@click.option("--cluster-local", is_flag=True, help="The address at which other services call it.")
+@click.option("--tag", default="", help="Print the URL of this traffic tag.")
+@click.option("--cluster-local", is_flag=True, help="Print the cluster-local URL, at which other services call it.")
 @click.option("-o", "--output", type=click.Choice(["text", "json", "url"]), default="text", show_default=True)
 @api_options
 def url(*, api: ApiClient, name: str, tag: str, cluster_local: bool, output: str) -> None:

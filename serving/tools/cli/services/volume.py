@@ -13,7 +13,7 @@ from serving.home.pods.volumequota import tree_bytes
 from serving.home.state import StateFolder
 from serving.net.cluster.kinds import PERSISTENT_VOLUME_CLAIM, POD, REVISION
 from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
-from serving.tools.cli.client.objects import items_of
+from serving.tools.cli.client.objects import items_of, object_of
 from serving.tools.cli.client.output import aligned
 from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.services.deployment import check_name
@@ -29,7 +29,7 @@ def volume() -> None:
 @volume.command()
 @click.argument("name")
 @click.option(
-    "--size", default="1Gi", show_default=True, help="The most it may hold, where the file system has project quotas."
+    "--size", default="1Gi", show_default=True, help="Maximum size, enforced where the file system has project quotas."
 )
 @_output_option
 @api_options
@@ -39,7 +39,7 @@ def create(*, api: ApiClient, name: str, size: str, output: str) -> None:
         check_name(name, of="volume")
         byte_count = parse_bytes(size)
     except InvalidValue as error:
-        fail_usage(str(error))
+        fail_usage(f"volume {name}, --size {size}: {error}")
     if byte_count <= 0:
         fail_usage(f"--size {size}: a volume has more than 0 bytes")
     claim = {
@@ -88,7 +88,7 @@ def _list(*, api: ApiClient, output: str) -> None:
 def delete(*, api: ApiClient, name: str) -> None:
     """Delete a volume with its data. One that a pod or a revision uses, also at zero, is not deleted."""
     path = f"{path_of(PERSISTENT_VOLUME_CLAIM, api.namespace)}/{name}"
-    used_by = _described(api, api.done("GET", path))["used_by"]
+    used_by = _described(api, object_of(api, PERSISTENT_VOLUME_CLAIM, name))["used_by"]
     if used_by:
         fail(f"volume {name} is used by {', '.join(used_by)}: delete these first, with `serving delete SERVICE`")
     api.done("DELETE", path)

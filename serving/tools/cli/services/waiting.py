@@ -6,12 +6,15 @@ A failure ends the command and prints its reason.
 import contextlib
 import http.client
 import json
+import re
 import time
 from collections.abc import Callable, Collection
 from http import HTTPStatus
+from typing import NamedTuple
 
 import click
 
+from serving.core.model.errors import ServingError
 from serving.core.model.knative import OTHER_PORT, REVISION_LABEL
 from serving.core.model.objects import Object, labels_of, name_of, nested
 from serving.core.model.rollout import split_digest
@@ -43,9 +46,28 @@ _IN_FORCE_WITHIN_S = 2.0
 _ROUTE_FAILS_S = 3.0
 # An app may open a port for administration a moment before the one for requests.
 _WRONG_PORT_S = 8.0
+_ITS_PORT = re.compile(rf"listens on port (\d+){re.escape(OTHER_PORT)}")
+_LISTENING = re.compile(r"\b(?:bind|listen)")
+_REFUSED_PORT = re.compile(
+    r"(?:permission denied|EACCES|errno: -13|address already in use|EADDRINUSE)(?:.*?(?:port: |:)(\d{4,5})\b)?",
+    re.IGNORECASE | re.DOTALL,
+)
 _TIMEOUT_S = 60.0
 # A revision that took 3 s to be ready must stay so for 3 s.
 _SETTLE_MIN_S, _SETTLE_MAX_S = 1.0, 5.0
+
+
+class NotReady(ServingError):
+    """A service that is not ready, with its reason and the end of its log.
+
+    ``port`` is that on which the app listens, or tried to, in place of $PORT; 0 where that is unknown, None where its port is right.
+    """
+
+    def __init__(self, message: str) -> None:
+        # Landlock lets a process of this machine listen on its own port only.
+        match = _ITS_PORT.search(message) or (_REFUSED_PORT.search(message) if _LISTENING.search(message) else None)
+        self.port = int(match[1] or 0) if match else None
+        super().__init__(message)
 
 
 def until_in_force(address: ServiceAddress, service: Object, *, within_s: float) -> bool:
@@ -75,8 +97,18 @@ def _split_at(address: ServiceAddress, timeout_s: float) -> str:
     return ""
 
 
-def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = False) -> Object:
-    """Wait until the service is ready. ``patient`` allows recovery from a failure until the timeout."""
+class Readiness(NamedTuple):
+    """A ready service, and for how long it was waited."""
+
+    service: Object
+    after_s: float
+
+
+def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = False) -> Readiness:
+    """Wait until the service is ready, and stays so for about as long. ``patient`` allows recovery from a failure until the timeout.
+
+    Raises ``NotReady`` if it fails, and exits at the timeout.
+    """
     service: Object = {}
     # When the route began to fail while the configuration was ready.
     route_failed_s: list[float] = []
@@ -88,14 +120,14 @@ def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = 
         if is_settled(service) and condition(service).get("status") == "True":
             return None
         if not patient and _has_failed(service, route_failed_s, now_s=time.monotonic()):
-            fail(failure_text(api, service))
+            raise NotReady(failure_text(api, service))
         reason = " ".join(_reason(api, service).split())
         if OTHER_PORT not in reason:
             wrong_port_s.clear()
         elif not patient:
             wrong_port_s.append(time.monotonic())
             if wrong_port_s[-1] - wrong_port_s[0] >= _WRONG_PORT_S:
-                fail(
+                raise NotReady(
                     f"{failure_text(api, service)}\n{name} goes on trying; deploy it again with the port that it is given"
                 )
         return reason
@@ -105,12 +137,13 @@ def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = 
 
     begun_s = time.monotonic()
     until(pending, f"waiting for {name} to be ready", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
+    after_s = time.monotonic() - begun_s
     if not patient:
-        _until_settled(api, service, settle_s=min(max(time.monotonic() - begun_s, _SETTLE_MIN_S), _SETTLE_MAX_S))
+        _until_settled(api, service, settle_s=min(max(after_s, _SETTLE_MIN_S), _SETTLE_MAX_S))
     if api.state_path is not None:
         # Otherwise the service is still ready.
         until_in_force(address_of(api, service), service, within_s=_IN_FORCE_WITHIN_S)
-    return service
+    return Readiness(service, after_s)
 
 
 def _until_settled(api: ApiClient, service: Object, *, settle_s: float) -> None:
@@ -276,6 +309,6 @@ def wait(*, api: ApiClient, name: str, wanted: str, wait_s: float, output: str) 
         until_zero(api, name, timeout_s=wait_s)
         done = f"{name} is at zero"
     else:
-        service = until_ready(api, name, timeout_s=wait_s, patient=True)
+        service = until_ready(api, name, timeout_s=wait_s, patient=True).service
         done = f"{name} is ready at {nested(service, 'status', 'url')}"
     click.echo(done if output == "text" else json.dumps({"name": name, "state": wanted}))

@@ -18,8 +18,8 @@ _MIB = 2**20
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--images", is_flag=True, help="With the images of this machine; they can be imported again otherwise.")
-@click.option("--volumes", is_flag=True, help="With the files of volumes, as they are at this moment.")
+@click.option("--images", is_flag=True, help="Include the images of this machine.")
+@click.option("--volumes", is_flag=True, help="Include the files of volumes, as they are now.")
 @place_options
 def backup(*, place: Place, file: Path, images: bool, volumes: bool) -> None:
     """Save services, settings, secrets, app snapshots and decisions to FILE.

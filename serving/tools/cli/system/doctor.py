@@ -186,9 +186,11 @@ def _last_error(log: Path) -> str:
 @click.command()
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
-    "--repair", is_flag=True, help="Say what is left of a damaged journal; once confirmed, make a new one of it."
+    "--repair",
+    is_flag=True,
+    help="Show what is readable of a damaged journal; once confirmed, write a new one from it.",
 )
-@click.option("--yes", is_flag=True, help="With --repair: do not ask.")
+@click.option("--yes", is_flag=True, help="With --repair: skip the confirmation.")
 @place_options
 def doctor(*, place: Place, output: str, repair: bool, yes: bool) -> None:
     """Check this machine and the system on it, or a cluster and the system there; exit with 1 on any failed check."""

@@ -291,11 +291,13 @@ def _print_result(resource: Object, result: str) -> None:
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Print the YAML and ask no cluster.")
+@click.option("--dry-run", is_flag=True, help="Print the YAML without contacting a cluster.")
 @click.option(
-    "--wait", is_flag=True, help="Return when every daemon is available; with --uninstall, when everything is removed."
+    "--wait", is_flag=True, help="Wait until every daemon is available; with --uninstall, until everything is removed."
 )
-@click.option("--timeout", default="5m", show_default=True, metavar="TIME", help="With --wait: how long at most.")
+@click.option(
+    "--timeout", default="5m", show_default=True, metavar="TIME", help="With --wait: how long to wait at most."
+)
 @click.option(
     "--component",
     "components",
@@ -304,10 +306,8 @@ def _print_result(resource: Object, result: str) -> None:
     help="A component of config/components beside the base, repeatable; those installed before unless one is named,"
     f" `{_NO_COMPONENT}` removes them.",
 )
-@click.option(
-    "--uninstall", is_flag=True, help="Take everything off again, components too; refused while there are services."
-)
-@click.option("--with-services", is_flag=True, help="With --uninstall: all services of all namespaces too.")
+@click.option("--uninstall", is_flag=True, help="Uninstall everything, components too; rejected while services exist.")
+@click.option("--with-services", is_flag=True, help="With --uninstall: delete all services of all namespaces too.")
 @click.option(
     "--registry",
     default="",

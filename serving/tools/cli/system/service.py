@@ -46,7 +46,7 @@ WantedBy={target}
 
 
 @click.command("install-service", context_settings={"ignore_unknown_options": True})
-@click.option("--print", "prints", is_flag=True, help="Print the unit, and write nothing.")
+@click.option("--print", "prints", is_flag=True, help="Print the unit without writing it.")
 @click.option("--replace", is_flag=True, help="Replace a unit that differs.")
 @click.argument("up_options", nargs=-1, type=click.UNPROCESSED)
 @state_option

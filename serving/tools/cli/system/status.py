@@ -99,7 +99,7 @@ def _status(state: StateFolder, pid: int) -> _SystemStatus:
 
 
 @click.command()
-@click.option("--client", is_flag=True, help="Only this program, without asking a server.")
+@click.option("--client", is_flag=True, help="Print the client version only, without contacting a server.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @late_api_options
 def version(*, api: Callable[[], ApiClient], client: bool, output: str) -> None:

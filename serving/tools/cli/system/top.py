@@ -141,7 +141,7 @@ def _amount(part: int | None, whole: int, unit: int) -> Text:
     help="Print it once, as one JSON object.",
 )
 @click.option("--dashboard", "url", metavar="URL", help="The link of a dashboard; found by itself otherwise.")
-@click.option("-n", "--namespace", default="", help="Only this namespace.")
+@click.option("-n", "--namespace", default="", help="Show this namespace only.")
 @place_options
 def top(*, place: Place, once: bool, output: str, url: str | None, namespace: str) -> None:
     """Display the load of revisions, with pods and last decisions, and the usage of nodes. Ctrl-C stops it."""

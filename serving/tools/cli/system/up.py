@@ -183,12 +183,12 @@ def _port_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Activator processes, which take requests from the same ports; more than there are busy cores does not help.",
 )
 @with_node_flags
-@click.option("-d", "--detach", is_flag=True, help="Run in the background, and return once all daemons serve.")
+@click.option("-d", "--detach", is_flag=True, help="Run in the background, and return once all daemons are ready.")
 @click.option(
     "--reload",
     "reloads",
     is_flag=True,
-    help="Have the system that runs replace its processes without a failed request, as after an upgrade, and return. "
+    help="Replace the processes of the running system without a failed request, as after an upgrade, and return. "
     "Takes --state only. SIGHUP does the same.",
 )
 @click.option(

@@ -21,7 +21,6 @@ from serving.tools.cli.services.deployment import (
     manifest_of,
     merged,
     policy_annotation,
-    virtualenv_advice,
 )
 
 
@@ -269,16 +268,6 @@ def test_another_order_of_equal_variables_is_no_change(*, replace: bool) -> None
     before = {"VIRTUAL_ENV": "/venv", "PATH": "/venv/bin", "A": "1", "B": "2"}
     assert variables_after(before, dict(reversed(before.items())), replace=replace) == list(before)
     assert variables_after({"A": "1", "B": "$(A)"}, {"B": "$(A)", "A": "1"}, replace=True) == ["B", "A"]
-
-
-def test_a_folder_with_packages_and_no_environment_is_advised_to_make_one(tmp_path: Path) -> None:
-    folder = tmp_path / "my app"
-    folder.mkdir()
-    assert virtualenv_advice(folder) == ""
-    (folder / "requirements.txt").write_text("flask")
-    assert virtualenv_advice(folder).endswith(
-        f"python3 -m venv '{folder}/.venv' && '{folder}/.venv/bin/pip' install -r '{folder}/requirements.txt'"
-    )
 
 
 def test_a_deployed_image_names_no_command_of_this_machine() -> None:

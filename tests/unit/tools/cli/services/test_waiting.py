@@ -5,9 +5,11 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import pytest
+
 from serving.core.model.rollout import split_digest
 from serving.tools.cli.services.url import ServiceAddress
-from serving.tools.cli.services.waiting import until_in_force
+from serving.tools.cli.services.waiting import NotReady, until_in_force
 
 SERVICE = {"status": {"traffic": [{"revisionName": "a", "percent": 90}, {"revisionName": "b", "percent": 10}]}}
 OLD, NEW = split_digest([("a", 100)]), split_digest([("b", 10), ("a", 90)])
@@ -67,3 +69,19 @@ def test_it_is_not_waited_for_without_end() -> None:
 def test_a_missing_server_is_no_error() -> None:
     nowhere = ServiceAddress(url="http://h", host="h", connect_host="127.0.0.1", connect_port=1)
     assert not until_in_force(nowhere, SERVICE, within_s=0.02)
+
+
+@pytest.mark.parametrize(
+    ("message", "port"),
+    [
+        ("container app listens on port 5000 and was given PORT=20001; it must", 5000),
+        ("container app listens on ports 80, 81 and was given PORT=20001", None),
+        ("listen EACCES: permission denied 0.0.0.0:3000", 3000),
+        ("errno: -13,\n  syscall: 'listen',\n  address: '127.0.0.1',\n  port: 3000", 3000),
+        ("while attempting to bind on address ('0.0.0.0', 8080): address already in use", 0),
+        ("self.socket.bind(self.server_address)\nPermissionError: [Errno 13] Permission denied", 0),
+        ("PermissionError: [Errno 13] Permission denied: 'data.json'", None),
+    ],
+)
+def test_the_port_of_an_app_is_read_from_its_failure(message: str, port: int | None) -> None:
+    assert NotReady(message).port == port

@@ -1,0 +1,158 @@
+"""Finds the command for a folder, and the packages to install first.
+
+Input: a folder and the programs of its environment. Output: choices, each with its command and the file that it comes from. A
+Procfile decides alone; then come Python, Node and a folder of pages. Nothing of the folder is executed.
+"""
+
+import json
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from serving.core.model.errors import InvalidValue
+from serving.tools.cli.services.pythonapps import (
+    Choice,
+    PythonApp,
+    command_of_app,
+    django_command,
+    lone_programs,
+    python_apps,
+)
+
+_WEB = re.compile(r"web\s*:\s*(\S.*)")
+_URL = re.compile(r"\S+://\S+")
+_PORT_OPTION = re.compile(
+    r"(?:--?(?:server[.-])?(?:port|bind|listen|address|[pb])[= ]|:)(?:[\w.\[\]*-]*:)?(\d{2,5})(?![\w.])"
+)
+# What was built comes before its source.
+_PAGES = ("dist", "build", "out", "", "public", "_site", "site")
+_NODE_SERVERS = ("server.js", "index.js", "app.js", "server.mjs", "index.mjs")
+_VIRTUALENV = ".venv"
+_NAME_MAX = 63
+
+
+def choices(folder: Path, *, has: Callable[[str], bool], python: str) -> list[Choice]:
+    """All ways to run a folder; more than one where its files do not say which."""
+    web = _procfile(folder)
+    if web:
+        return [web]
+
+    def of_apps(apps: list[PythonApp]) -> list[Choice]:
+        return [command_of_app(folder, app, has=has, python=python) for app in apps]
+
+    if (folder / "manage.py").is_file():
+        of_python = [django_command(folder, has=has, python=python)]
+    else:
+        of_python = of_apps(python_apps(folder))
+    return [*of_python, *_node(folder)] or [*_pages(folder)][:1] or of_apps(lone_programs(folder))
+
+
+def _procfile(folder: Path) -> Choice | None:
+    path = folder / "Procfile"
+    if not path.is_file():
+        return None
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    command = next((match[1] for line in lines if (match := _WEB.match(line))), None)
+    if command is None:
+        raise InvalidValue(text=str(path), expected="a line `web: COMMAND` in it, or --command")
+    return Choice(source="web: of the Procfile", command=command.strip())
+
+
+def _node(folder: Path) -> Iterator[Choice]:
+    package = node_package(folder)
+    scripts = package.get("scripts", {})
+    start = str(scripts.get("start") or "")
+    if start:
+        # npm stays in memory beside the app, which a plain command spares.
+        is_plain = start.startswith("node ") and "prestart" not in scripts
+        yield Choice(source="scripts.start of package.json", command=start if is_plain else "npm start")
+    elif package:
+        names = [str(package.get("main") or ""), *_NODE_SERVERS]
+        main = next((name for name in names if name and (folder / name).is_file()), None)
+        if main:
+            yield Choice(source=f"{main} of package.json", command=f"node {shlex.quote(main)}")
+
+
+def node_package(folder: Path) -> dict[str, Any]:
+    """The package.json of a folder; empty without one. Raises ``InvalidValue`` for one that cannot be read."""
+    path = folder / "package.json"
+    if not path.is_file():
+        return {}
+    try:
+        package = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise InvalidValue(text=str(path), expected=f"JSON ({error})") from None
+    if not isinstance(package, dict) or not isinstance(package.get("scripts") or {}, dict):
+        raise InvalidValue(text=str(path), expected="an object, with an object of scripts")
+    return {**package, "scripts": package.get("scripts") or {}}
+
+
+def _pages(folder: Path) -> Iterator[Choice]:
+    for name in _PAGES:
+        if (folder / name / "index.html").is_file():
+            secrets = [path.name for path in (folder / name).glob(".env*")]
+            if secrets:
+                expected = f"a folder of pages without {secrets[0]}, which would be public: move the pages to {folder / 'public'}"
+                raise InvalidValue(text=str(folder / name), expected=expected)
+            server = f"{shlex.quote(sys.executable)} -m http.server $PORT --bind 127.0.0.1 --protocol HTTP/1.1"
+            directory = f" --directory {name}" if name else ""
+            yield Choice(source=f"pages ({name}{'/' * bool(name)}index.html)", command=server + directory)
+
+
+def build_commands(folder: Path, virtualenv: Path | None, *, missing: str = "", again: bool = False) -> list[str]:
+    """The commands to install a folder's packages and ``missing``. ``again`` repeats an earlier installation."""
+    commands = []
+    packages = _python_packages(folder)
+    if missing or (packages and (virtualenv is None or again)):
+        place = virtualenv or folder / _VIRTUALENV
+        if virtualenv is None:
+            commands.append(f"python3 -m venv {shlex.quote(str(place))}")
+        words = f"{packages} {missing}" if virtualenv is None or again else missing
+        commands.append(f"{shlex.quote(str(place / 'bin' / 'python'))} -m pip install {words.strip()}")
+    package = node_package(folder)
+    depends = package.get("dependencies") or (
+        package.get("devDependencies") if "build" in package.get("scripts", {}) else None
+    )
+    if depends and (again or not (folder / "node_modules").is_dir()):
+        commands.append(f"npm --prefix {shlex.quote(str(folder))} install")
+        if "build" in package.get("scripts", {}):
+            commands.append(f"npm --prefix {shlex.quote(str(folder))} run build")
+    return commands
+
+
+def _python_packages(folder: Path) -> str:
+    """What pip installs for a folder, as words of a shell; "" where no file lists packages."""
+    requirements, project = folder / "requirements.txt", folder / "pyproject.toml"
+    if requirements.is_file():
+        return f"-r {shlex.quote(str(requirements))}"
+    if not project.is_file():
+        return ""
+    try:
+        settings = tomllib.loads(project.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidValue(text=str(project), expected=f"TOML ({error})") from None
+    if "build-system" in settings:
+        return f"-e {shlex.quote(str(folder))}"
+    return shlex.join(map(str, (settings.get("project") or {}).get("dependencies") or ()))
+
+
+def named_port(command: str) -> int | None:
+    """The port that a command names in place of $PORT, as 8080 in ``--bind :8080``; None for none."""
+    if "PORT" in command:
+        return None
+    match = _PORT_OPTION.search(_URL.sub("", command))
+    return int(match[1]) if match else None
+
+
+def name_of_folder(folder: Path) -> str:
+    """The service's name for a folder: "My_Shop" is "my-shop". Raises ``InvalidValue`` where nothing of the name can be one."""
+    name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).lstrip("-0123456789")[:_NAME_MAX].rstrip("-")
+    if not name:
+        raise InvalidValue(
+            text=str(folder), expected="a service's name before the folder, as in `serving deploy shop .`"
+        )
+    return name

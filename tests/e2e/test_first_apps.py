@@ -1,0 +1,237 @@
+"""Apps of well-known frameworks, each deployed at the first try by `serving deploy FOLDER --build`. PyPI and npm provide them."""
+
+import json
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from serving.home.processes.mounts import can_mount
+from tests.e2e.cli_stage import Stage, staged
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not can_mount(), reason="an app that ignores $PORT needs a network of its own"),
+]
+
+_DJANGO_SETTINGS = """
+SECRET_KEY = "x"
+ALLOWED_HOSTS = ["*"]
+ROOT_URLCONF = "site1.urls"
+"""
+_DJANGO = {
+    "manage.py": "import os, sys\nos.environ.setdefault('DJANGO_SETTINGS_MODULE', 'site1.settings')\n"
+    "from django.core.management import execute_from_command_line\nexecute_from_command_line(sys.argv)\n",
+    "site1/__init__.py": "",
+    "site1/settings.py": _DJANGO_SETTINGS,
+    "site1/urls.py": "from django.http import HttpResponse\nfrom django.urls import path\n"
+    "urlpatterns = [path('', lambda request: HttpResponse('hello'))]\n",
+    "site1/wsgi.py": "import os\nos.environ.setdefault('DJANGO_SETTINGS_MODULE', 'site1.settings')\n"
+    "from django.core.wsgi import get_wsgi_application\napplication = get_wsgi_application()\n",
+    "site1/asgi.py": "import os\nos.environ.setdefault('DJANGO_SETTINGS_MODULE', 'site1.settings')\n"
+    "from django.core.asgi import get_asgi_application\napplication = get_asgi_application()\n",
+}
+_FLASK = "from flask import Flask\n{0} = Flask(__name__)\n{0}.route('/')(lambda: 'hello')\n"
+_FASTAPI = "from fastapi import FastAPI\napp = FastAPI()\napp.get('/')(lambda: 'hello')\n"
+
+
+def _package(dependencies: Mapping[str, str], **scripts: str) -> str:
+    return json.dumps({"private": True, "dependencies": dependencies, "scripts": scripts})
+
+
+class App(NamedTuple):
+    """The files of an app, where its page is and what the page has."""
+
+    files: Mapping[str, str]
+    path: str = "/"
+    text: str = "hello"
+
+
+APPS = {
+    "flask": App({"requirements.txt": "flask\ngunicorn\n", "app.py": _FLASK.format("app")}),
+    "flask-alone": App({"requirements.txt": "flask\n", "app.py": f"{_FLASK.format('app')}app.run(port=5000)\n"}),
+    "flask-factory": App(
+        {
+            "requirements.txt": "flask\nwaitress\n",
+            "shop/__init__.py": "from flask import Flask\ndef create_app():\n    app = Flask('x')\n"
+            "    app.route('/')(lambda: 'hello')\n    return app\n",
+            "wsgi.py": "from shop import create_app\napp = create_app()\n",
+        }
+    ),
+    "fastapi": App({"requirements.txt": "fastapi\nuvicorn\n", "main.py": _FASTAPI}),
+    "fastapi-package": App({"requirements.txt": "fastapi\nuvicorn\n", "app/main.py": _FASTAPI, "app/__init__.py": ""}),
+    "fastapi-alone": App({"requirements.txt": "fastapi\n", "main.py": _FASTAPI}),
+    "fastapi-pyproject": App(
+        {"pyproject.toml": '[project]\nname = "x"\ndependencies = ["fastapi", "uvicorn"]\n', "src/main.py": _FASTAPI}
+    ),
+    "starlette": App(
+        {
+            "requirements.txt": "starlette\nhypercorn\n",
+            "main.py": "from starlette.applications import Starlette\nfrom starlette.responses import PlainTextResponse\n"
+            "from starlette.routing import Route\napp = Starlette(routes=[Route('/', lambda r: PlainTextResponse('hello'))])\n",
+        }
+    ),
+    "quart": App(
+        {
+            "requirements.txt": "quart\nhypercorn\n",
+            "app.py": "from quart import Quart\napp = Quart(__name__)\n@app.get('/')\nasync def page():\n    return 'hello'\n",
+        }
+    ),
+    "litestar": App(
+        {
+            "requirements.txt": "litestar\nuvicorn\n",
+            "app.py": "from litestar import Litestar, get\n@get('/')\nasync def page() -> str:\n    return 'hello'\n"
+            "app = Litestar([page])\n",
+        }
+    ),
+    "django": App({"requirements.txt": "django\ngunicorn\n", **_DJANGO}),
+    "django-asgi": App({"requirements.txt": "django\nuvicorn\n", **_DJANGO}),
+    "django-alone": App({"requirements.txt": "django\n", **_DJANGO}),
+    "bottle": App(
+        {
+            "requirements.txt": "bottle\nwaitress\n",
+            "app.py": "import bottle\napp = bottle.Bottle()\napp.route('/')(lambda: 'hello')\n",
+        }
+    ),
+    "falcon": App(
+        {
+            "requirements.txt": "falcon\ngunicorn\n",
+            "app.py": "import falcon\nclass Page:\n    def on_get(self, request, response):\n        response.text = 'hello'\n"
+            "app = falcon.App()\napp.add_route('/', Page())\n",
+        }
+    ),
+    "sanic": App(
+        {
+            "requirements.txt": "sanic\n",
+            "server.py": "from sanic import Sanic, text\napp = Sanic('x')\n@app.get('/')\nasync def page(request):\n"
+            "    return text('hello')\n",
+        }
+    ),
+    "aiohttp": App(
+        {
+            "requirements.txt": "aiohttp\n",
+            "main.py": "from aiohttp import web\nasync def page(request):\n    return web.Response(text='hello')\n"
+            "app = web.Application()\napp.router.add_get('/', page)\nif __name__ == '__main__':\n    web.run_app(app)\n",
+        }
+    ),
+    "tornado": App(
+        {
+            "requirements.txt": "tornado\n",
+            "main.py": "import asyncio, tornado.web\nclass Page(tornado.web.RequestHandler):\n    def get(self):\n"
+            "        self.write('hello')\nasync def main():\n    tornado.web.Application([('/', Page)]).listen(8888)\n"
+            "    await asyncio.Event().wait()\nasyncio.run(main())\n",
+        }
+    ),
+    "cherrypy": App(
+        {
+            "requirements.txt": "cherrypy\n",
+            "run.py": "import cherrypy\nclass Page:\n    @cherrypy.expose\n    def index(self):\n        return 'hello'\n"
+            "cherrypy.quickstart(Page())\n",
+        }
+    ),
+    "streamlit": App({"requirements.txt": "streamlit\n", "app.py": "import streamlit as st\nst.write('x')\n"}, "/", "Streamlit"),
+    "gradio": App(
+        {"requirements.txt": "gradio\n", "app.py": "import gradio as gr\ngr.Interface(str, 'text', 'text').launch()\n"},
+        text="gradio",
+    ),
+    "dash": App(
+        {
+            "requirements.txt": "dash\n",
+            "app.py": "from dash import Dash, html\napp = Dash(title='hello')\napp.layout = html.Div('x')\n"
+            "if __name__ == '__main__':\n    app.run()\n",
+        }
+    ),
+    "nicegui": App({"requirements.txt": "nicegui\n", "main.py": "from nicegui import ui\nui.label('hello')\nui.run(show=False, reload=False)\n"}),
+    "panel": App({"requirements.txt": "panel\n", "app.py": "import panel as pn\npn.pane.Str('x').servable()\n"}, "/app", "Panel"),
+    "datasette": App({"requirements.txt": "datasette\n", "Procfile": "web: datasette serve --memory --port $PORT\n"}, text="Datasette"),
+    "mlflow": App({"requirements.txt": "mlflow\n", "Procfile": "web: mlflow server --port $PORT\n"}, text="MLflow"),
+    "socketio": App(
+        {
+            "requirements.txt": "python-socketio\nuvicorn\n",
+            "main.py": "import socketio\nsio = socketio.AsyncServer(async_mode='asgi')\napp = socketio.ASGIApp(sio)\n",
+        },
+        "/socket.io/?EIO=4&transport=polling",
+        '"sid"',
+    ),
+    "raw-asgi": App(
+        {
+            "requirements.txt": "uvicorn\n",
+            "app.py": "async def app(scope, receive, send):\n"
+            "    await send({'type': 'http.response.start', 'status': 200, 'headers': []})\n"
+            "    await send({'type': 'http.response.body', 'body': b'hello'})\n",
+        }
+    ),
+    "http-server": App(
+        {"server.py": "import http.server, os\nclass H(http.server.BaseHTTPRequestHandler):\n    def do_GET(self):\n"
+         "        self.send_response(200)\n        self.end_headers()\n        self.wfile.write(b'hello')\n"
+         "http.server.HTTPServer(('', int(os.environ.get('PORT', 8000))), H).serve_forever()\n"}
+    ),
+    "pages": App({"index.html": "<p>hello</p>"}),
+    "dist": App({"package.json": '{"scripts": {"dev": "vite"}}', "dist/index.html": "<p>hello</p>"}),
+    "express": App(
+        {
+            "package.json": _package({"express": "4"}, start="node server.js"),
+            "server.js": "require('express')().get('/', (q, r) => r.send('hello')).listen(process.env.PORT || 3000)\n",
+        }
+    ),
+    "express-fixed": App(
+        {
+            "package.json": _package({"express": "4"}),
+            "index.js": "require('express')().get('/', (q, r) => r.send('hello')).listen(3000)\n",
+        }
+    ),
+    "fastify": App(
+        {
+            "package.json": _package({"fastify": "4"}, start="node app.js"),
+            "app.js": "const f = require('fastify')()\nf.get('/', async () => 'hello')\nf.listen({port: process.env.PORT})\n",
+        }
+    ),
+    "json-server": App(
+        {"package.json": _package({"json-server": "0.17.4"}, start="json-server --port 3000 db.json"), "db.json": '{"posts": [{"id": "hello"}]}'},
+        "/posts",
+    ),
+    "socket.io": App(
+        {
+            "package.json": _package({"socket.io": "4"}, start="node index.js"),
+            "index.js": "new (require('socket.io').Server)(Number(process.env.PORT))\n",
+        },
+        "/socket.io/?EIO=4&transport=polling",
+        '"sid"',
+    ),
+    "vite": App(
+        {
+            "package.json": json.dumps({"private": True, "devDependencies": {"vite": "5"}, "scripts": {"build": "vite build"}}),
+            "index.html": "<script type=module src=/main.js></script>hello",
+            "main.js": "console.log(1)",
+        }
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("apps")
+    venv.create(folder / "venv", with_pip=True)
+    download = [f"{folder}/venv/bin/python", "-m", "pip", "download", "--no-deps", "-d", str(folder), "itsdangerous"]
+    if subprocess.run(download, capture_output=True, check=False).returncode:
+        pytest.skip("no package index here")
+    with staged(folder / "state") as stage:
+        yield stage
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_an_app_is_deployed_without_an_option(serving: Stage, name: str, tmp_path: Path) -> None:
+    app, folder = APPS[name], tmp_path / name
+    for path, text in app.files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    done = serving("deploy", str(folder), "--build")
+    sys.stderr.write(done.stderr)
+    service = name.replace(".", "-")
+    assert app.text in serving("invoke", service, app.path).stdout
+    serving("delete", service)

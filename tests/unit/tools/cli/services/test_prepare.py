@@ -1,0 +1,31 @@
+from pathlib import Path
+
+import pytest
+
+from serving.tools.cli.services.prepare import placed
+
+
+def test_a_name_and_a_folder_may_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "Shop").mkdir()
+    monkeypatch.chdir(tmp_path / "Shop")
+    assert placed(None, None, is_image=False) == ("shop", Path())
+    assert placed("../Shop/", None, is_image=False) == ("shop", Path("../Shop"))
+    assert placed("web", None, is_image=True) == ("web", Path())
+    assert placed("web", tmp_path, is_image=False) == ("web", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "is_image", "message"),
+    [
+        (".", Path("shop"), False, "the name comes before the folder"),
+        ("./missing", None, False, "missing is missing: expected a folder"),
+        (None, None, True, "--image needs a name"),
+        ("/", None, False, "a service's name before the folder"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    name: str | None, folder: Path | None, is_image: bool, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        placed(name, folder, is_image=is_image)
+    assert (ended.value.code, message in capsys.readouterr().err) == (2, True)

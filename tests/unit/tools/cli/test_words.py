@@ -1,0 +1,46 @@
+import re
+
+import click
+import pytest
+
+from serving.tools.cli.main import main
+from serving.tools.cli.words import ANSWERS, OPTIONS, RUNS, answer_of, command_of, page
+from tests.tidy.sources import ROOT
+
+COMMANDS = main.list_commands(click.Context(main))
+
+
+def test_the_page_is_that_of_the_tables() -> None:
+    expected = "\n".join(page()) + "\n"
+    assert (ROOT / "docs" / "words.md").read_text() == expected, "run python -m serving.tools.cli.words > docs/words.md"
+
+
+def test_each_word_leads_to_a_command_and_is_none() -> None:
+    assert {answer.split()[0].strip(",") for answer in (*RUNS.values(), *ANSWERS.values())} <= {*COMMANDS}
+    assert not {*RUNS, *ANSWERS} & {*COMMANDS}
+    assert not RUNS.keys() & ANSWERS.keys()
+
+
+def test_each_command_that_an_option_names_exists() -> None:
+    named = {word for answer in OPTIONS.values() for word in re.findall(r"serving (\w+)", answer)}
+    assert named <= {*COMMANDS}
+
+
+@pytest.mark.parametrize(
+    ("typed", "command"),
+    [
+        ("ps -A", "get -A"),
+        ("rollout restart deployment/shop", "update shop --annotate client.knative.dev/updateTimestamp=7"),
+        ("rollout status", "wait"),
+        ("create -f x", "apply -f x"),
+        ("services update-traffic shop --to-latest", "traffic shop --to-latest"),
+    ],
+)
+def test_words_run_a_command(typed: str, command: str) -> None:
+    assert command_of(typed.split(), now_s=7.5) == command.split()
+
+
+def test_words_that_run_nothing_have_an_answer_or_none() -> None:
+    assert command_of(["create"], now_s=0) is None
+    assert answer_of(["rollout", "frob"]) == ANSWERS["rollout"]
+    assert (answer_of([]), answer_of(["frob"])) == ("", "")

@@ -50,7 +50,7 @@ FORMS = {
         Form(arguments="--port memory --json", keys=("pods_per_second", "lag_p99_ms")),
         Form(arguments="--port http --json", keys=("pods_per_second", "server_lag_p99_ms")),
     ],
-    "dashboard.py": [Form(lines=(r"5 revisions, 10 pods: tick [\d.]+ ms",))],
+    "dashboard.py": [Form(lines=(r"^ +10 pages: [\d.]+ ms of CPU a tick", r"^5 revisions, 10 pods: rows \d+ bytes"))],
     "data_path.py": [
         Form(arguments="--json", keys=("throughput", "varied_heads", "one_core"), needs=(*WRK, "curl", INDEX))
     ],

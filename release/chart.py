@@ -145,7 +145,8 @@ def _template(key: _Key, plain: Object | None, variants: Sequence[Variant]) -> s
     if key[0] == "ConfigMap" and key[2] in config_map_names(DAEMONS):
         lines += [f'{{{{- with index .Values.config "{key[2]}" }}}}', "{{ toYaml . | indent 2 }}", "{{- end }}"]
     text = "".join(f"{line}\n" for line in lines)
-    condition = ".Values.definitions" if key[0] == _CRD else owner.condition if owner else ""
+    conditions = [*([".Values.definitions"] if key[0] == _CRD else []), *([owner.condition] if owner else [])]
+    condition = " ".join(["and", *conditions] if len(conditions) > 1 else conditions)
     return f"{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n" if condition else text
 
 

@@ -39,7 +39,7 @@ def evaluated(text: str, values: dict[str, Any]) -> str:
         action = re.fullmatch(r"\{\{-? (if|else if|else|end|with|fail)(?: (.*?))? \}\}", line.strip())
         word, condition = (action[1], action[2]) if action else ("", "")
         if word in {"if", "with"}:
-            holds = word == "if" and all(_held(name, values) for name in (condition or "").split())
+            holds = word == "if" and all(_held(name, values) for name in (condition or "").split() if name != "and")
             blocks.append((holds, holds))
         elif word in {"else", "else if"}:
             taken, _ = blocks.pop()

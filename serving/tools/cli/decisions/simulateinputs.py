@@ -238,7 +238,7 @@ def _known_policy(name: str) -> SimulatedPolicy:
         return policy_of_user(name.rpartition(":")[2], load_policy(name))
     policy_class = installed_policies().get(name)
     if policy_class is None:
-        raise _refused("--compare", f"{name!r} is not a policy", _policies_expected())
+        raise _refused("policy", f"{name!r} is not a policy", _policies_expected())
     return policy_of_user(name, policy_class)
 
 

@@ -128,7 +128,7 @@ class Ingress:
         exchange.response_headers = headers
         exchange.is_timed = self._settings.tell_timing
         exchange.timeouts = self._timeouts.of(key)
-        if exchange.request_complete:
+        if exchange.body.is_complete:
             self._arrive(exchange, visit)
             if known.site.policy is not OPEN_POLICY:
                 respond_early(exchange, visit)
@@ -169,7 +169,7 @@ class Ingress:
         """Find a pod for a request whose body has arrived as far as needed; the share of its client applies to the rest of it."""
         visit = exchange.context
         assert isinstance(visit, Visit)
-        self._arrive(exchange, visit, None if exchange.request_complete else visit.client)
+        self._arrive(exchange, visit, None if exchange.body.is_complete else visit.client)
         if visit.site.policy is not OPEN_POLICY:
             respond_early(exchange, visit)
 
@@ -186,7 +186,7 @@ class Ingress:
         """Start or stop the deadline of a client that does not read its response."""
         visit = exchange.context
         if isinstance(visit, Visit):
-            self.router.record_held(visit.key, exchange, self._clock(), is_held=exchange.is_held)
+            self.router.record_held(visit.key, exchange, self._clock(), is_held=exchange.response.is_held)
             self.ticker.schedule()
 
     def finish(self, exchange: Exchange) -> None:
@@ -199,11 +199,12 @@ class Ingress:
             visit.client.request_count -= 1
             at_s = self._clock()
             took_s = at_s - exchange.started_s
-            visit.rows.ended(exchange.status, took_s, at_s=at_s, traceparent=visit.traceparent)
+            status = exchange.response.status
+            visit.rows.ended(status, took_s, at_s=at_s, traceparent=visit.traceparent)
             self.recorder.end(exchange, visit, duration_s=took_s, at_s=at_s)
             if visit.trace is not None and self._tracer is not None:
-                self._tracer.end(visit.trace, exchange, key=visit.key, try_count=visit.tries, at_s=at_s)
-            if exchange.awaits_body:
+                self._tracer.end(visit.trace, exchange, key=visit.key, status=status, try_count=visit.tries, at_s=at_s)
+            if exchange.body.is_awaited:
                 return
             has_response = exchange.outcome is ExchangeOutcome.ANSWERED
             for dispatch in self.router.finish(visit.key, exchange, at_s, has_response=has_response):
@@ -228,7 +229,9 @@ class Ingress:
 
     def eject_silent(self) -> None:
         """Eject silent pods, and send their repeatable requests to others."""
-        for silent in self.router.eject_silent(self._clock(), has_begun=lambda exchange: bool(exchange.status)):
+        for silent in self.router.eject_silent(
+            self._clock(), has_begun=lambda exchange: bool(exchange.response.status)
+        ):
             moved_count = 0
             for exchange in silent.requests:
                 visit = exchange.context

@@ -65,7 +65,7 @@ def respond_early(exchange: Exchange, visit: Visit) -> None:
     if not (exchange.is_waiting and visit.is_cold):
         return
     site = visit.site
-    if site.policy.has_placeholder and exchange.request_complete:
+    if site.policy.has_placeholder and exchange.body.is_complete:
         _offer_placeholder(exchange, visit, service=site.route.partition("/")[2])
     if site.policy.has_start_events and not visit.is_grpc:
         _offer_events(exchange)

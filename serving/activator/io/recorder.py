@@ -42,7 +42,7 @@ class RequestRecorder:
 
     def end(self, exchange: Exchange, visit: Visit, *, duration_s: float, at_s: float) -> None:
         """Record a request that ended at ``at_s``, if it failed, is slow, or is due for the sample."""
-        is_failed = exchange.status >= _SERVER_ERROR or exchange.outcome is not _ANSWERED
+        is_failed = exchange.response.status >= _SERVER_ERROR or exchange.outcome is not _ANSWERED
         if (is_failed or self.history.is_due(visit.key, duration_s, at_s)) and self.history.records_max:
             self.history.record(visit.key[0], self._record(exchange, visit, duration_s=duration_s, at_s=at_s), at_s)
 
@@ -51,17 +51,18 @@ class RequestRecorder:
         return msgspec.json.encode(self.history.reports(parts["namespace"], parts["name"], self._clock())).decode()
 
     def _record(self, exchange: Exchange, visit: Visit, *, duration_s: float, at_s: float) -> RequestRecord:
-        facts, head, limits = visit.facts or RequestFacts(), exchange.head, exchange.timeouts
+        facts, head, response = visit.facts or RequestFacts(), exchange.head, exchange.response
+        limits = exchange.timeouts
         address, throttler = exchange.upstream_text, self._router.throttlers.get(visit.key)
         known = throttler and throttler.pods.get(address)
-        due_s = limits.due_s(exchange.started_s, written_s=exchange.written_s, has_begun=bool(exchange.status))
+        due_s = limits.due_s(exchange.started_s, written_s=response.written_s, has_begun=bool(response.status))
         assert exchange.outcome is not None
         end = RequestEnd(
             outcome=exchange.outcome,
-            status=exchange.status,
-            response_lines=exchange.response_marks,
+            status=response.status,
+            response_lines=response.marks,
             is_sent=bool(address),
-            is_unread=exchange.is_unread,
+            is_unread=response.is_unread,
             is_overdue=due_s <= at_s,
             timeout_text=limits.text.decode("utf-8", "replace").strip(),
         )
@@ -70,14 +71,14 @@ class RequestRecorder:
         # A request that no pod got has waited all the time.
         waited_s = min(facts.waited_s, duration_s) if address else duration_s
         start_s = min(waited_s, facts.start_s if address else duration_s * is_cold)
-        queued_s = min(pod_wait_s(exchange.response_marks), max(0.0, duration_s - waited_s))
+        queued_s = min(pod_wait_s(response.marks), max(0.0, duration_s - waited_s))
         return RequestRecord(
             service=self._router.directory.configuration_of(visit.key),
             revision=visit.key[1],
             at_wall_s=round(wall_s(), 3),
             method=printable(head.method, _METHOD_MAX),
             path=printable(head.target if self.has_queries else head.target.partition(b"?")[0]),
-            status=exchange.status,
+            status=response.status,
             failed_by=failed_by,
             why=printable(why.encode()),
             is_cold=is_cold,
@@ -88,5 +89,5 @@ class RequestRecorder:
             duration_s=duration_s,
             pod=known.name if known else address,
             trace_id=trace_id_of(visit.traceparent) or "",
-            request_id=exchange.error_id,
+            request_id=response.error_id,
         )

@@ -62,8 +62,10 @@ class EndedRequest(Protocol):
         """The last upstream, "" without one."""
         ...
 
-    status: int
-    started_s: float
+    @property
+    def started_s(self) -> float:
+        """When its head was complete."""
+        ...
 
 
 class Tracer:
@@ -95,9 +97,16 @@ class Tracer:
         )
 
     def end(
-        self, trace: RequestTrace, ended: EndedRequest, *, key: tuple[str, str], try_count: int, at_s: float
+        self,
+        trace: RequestTrace,
+        ended: EndedRequest,
+        *,
+        key: tuple[str, str],
+        status: int,
+        try_count: int,
+        at_s: float,
     ) -> None:
-        """Hand over a request of the revision ``key`` that ended at ``at_s``."""
+        """Hand over a request of the revision ``key`` that ended at ``at_s`` with ``status``."""
         head = ended.head
         self._send(
             Traced(
@@ -107,7 +116,7 @@ class Tracer:
                 method=head.method.decode("latin-1"),
                 host=head.host.decode("latin-1"),
                 path=head.target.partition(b"?")[0].decode("latin-1"),
-                status=ended.status,
+                status=status,
                 upstream=ended.upstream_text,
                 try_count=try_count,
                 started_s=ended.started_s,

@@ -79,7 +79,7 @@ class PodHandler(PodRequests[Exchange]):
             return
         exchange.context = origin
         exchange.timeouts = self._timeouts
-        if exchange.request_complete:
+        if exchange.body.is_complete:
             self._admit(exchange, exchange.started_s)
         elif exchange.await_body():
             self._admit(exchange, self._clock())
@@ -88,7 +88,7 @@ class PodHandler(PodRequests[Exchange]):
         if self.tokens is not None:
             self.tokens.arrive(exchange, _tokens_in(exchange), now_s)
         proxied, _, held_s = _origin(exchange)
-        client = None if exchange.request_complete or self._slots is None else self._client_of(exchange)
+        client = None if exchange.body.is_complete or self._slots is None else self._client_of(exchange)
         self._carry_out(exchange, self._arrive(exchange, now_s, proxied=proxied, held_s=held_s, client=client))
 
     def _carry_out(self, exchange: Exchange, decision: Admitted | Queued | Rejected) -> None:
@@ -113,7 +113,7 @@ class PodHandler(PodRequests[Exchange]):
     def held(self, exchange: Exchange) -> None:
         """Start or stop the deadline of a client that does not read its response."""
         if self._slots is not None and exchange.context is not None:
-            self._slots.record_reading(exchange, self._clock(), is_unread=exchange.is_held)
+            self._slots.record_reading(exchange, self._clock(), is_unread=exchange.response.is_held)
             self._check_readers_in(0.0)
 
     def _view(self) -> "RequestView[Exchange]":
@@ -185,9 +185,9 @@ class PodHandler(PodRequests[Exchange]):
             return
         assert isinstance(origin, tuple)
         now_s = self._clock()
-        self.gauges.record_headers(exchange.response_wire, now_s)
-        self._end(exchange.status, now_s - exchange.started_s, origin[2])
-        if exchange.awaits_body:
+        self.gauges.record_headers(exchange.response.wire, now_s)
+        self._end(exchange.response.status, now_s - exchange.started_s, origin[2])
+        if exchange.body.is_awaited:
             return
         if self.tokens is not None:
             self.tokens.exit(exchange, now_s)

@@ -255,7 +255,7 @@ async def test_it_ends_the_stream_and_no_other(case: str) -> None:
         assert proxy.server.refusals.counts[f"h2_{ErrorCode(found.code).name.lower()}"] == 1
         client.send(request(9))
         assert (await client.response(9))[0][":status"] == "200"
-        assert all(exchange.status in (0, 200) for exchange in proxy.handler.begun)
+        assert all(exchange.response.status in (0, 200) for exchange in proxy.handler.begun)
 
 
 REFUSED = {

@@ -38,7 +38,7 @@ async def test_after_a_101_bytes_pass_both_ways() -> None:
         assert await client.body(19) == b"GET / HTTP/1.1\r\n\r\n\x00"
         client.writer.write_eof()
         assert await client.rest() == b""
-        assert [(one.outcome, one.status) for one in proxy.handler.finished] == [("answered", 101)]
+        assert [(one.outcome, one.response.status) for one in proxy.handler.finished] == [("answered", 101)]
 
 
 async def test_a_refused_upgrade_makes_no_tunnel() -> None:
@@ -225,7 +225,7 @@ async def test_what_clients_do_not_read_is_bounded_for_all_of_them() -> None:
         for client in clients:
             client.pause()
             client.send(get())
-        await until(lambda: len(proxy.handler.begun) == 4 and all(one.is_held for one in proxy.handler.begun))
+        await until(lambda: len(proxy.handler.begun) == 4 and all(one.response.is_held for one in proxy.handler.begun))
         # Each may exceed a bound by one piece, as it is read from a socket.
         assert 2 << 20 <= proxy.server.buffers.byte_count <= 4 << 20
         for client in clients:

@@ -135,7 +135,7 @@ class AccessLog(ExchangeLog[AccessLogEntry]):
             method=head.method.decode("latin-1"),
             host=head.host.decode("latin-1"),
             target=head.target.decode("latin-1"),
-            status=exchange.status,
+            status=exchange.response.status,
             outcome=exchange.outcome.value if exchange.outcome is not None else "",
             duration_s=round(now_s - exchange.started_s, 6),
             upstream=exchange.upstream_text,

@@ -1,19 +1,20 @@
-"""One attempt to forward a request to an upstream, with the buffer of its body for a replay.
+"""One attempt to forward a request to an upstream.
 
 A request of which no byte reached the app, because its pooled connection was closed, is sent once more on a fresh one. Any other
 failure before the response is passed to the exchange, whose handler may forward the request elsewhere in a new attempt.
 """
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from serving.net.proxy.forwarding.client import Client, Pause, ResponseSink, Tunnel
+from serving.net.proxy.forwarding.exchangestate import NO_BODY, ExchangeParts
 from serving.net.proxy.forwarding.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
 from serving.net.proxy.http1.body import chunk, chunks
 from serving.net.proxy.http1.lines import marks_for_client
 from serving.net.proxy.http1.pool import Pool
 from serving.net.proxy.http1.rendering import render_date, render_forwarded_response, render_interim, render_timing
-from serving.net.proxy.http1.requesthead import RequestHead
 from serving.net.proxy.http1.responsehead import Framing, ResponseHead
 from serving.net.proxy.http1.upstream import Address, RequestCarrier
 
@@ -30,97 +31,21 @@ UNDELIVERED = b"K-Undelivered: true\r\n"
 """A header line of a 503: the app has not seen the request, so the caller may retry it whatever its method."""
 
 
-class RequestBuffer:
-    """Encoded pieces of one request's body."""
-
-    __slots__ = ("_held", "_sent", "can_replay", "held_bytes")
-
-    def __init__(self) -> None:
-        self._held: list[bytes] = []
-        self._sent = b""
-        self.held_bytes = 0
-        self.can_replay = True
-        """Whether all that was sent is still here."""
-
-    def hold(self, piece: bytes) -> None:
-        """Buffer a piece until an upstream is connected."""
-        self._held.append(piece)
-        self.held_bytes += len(piece)
-
-    def peek(self) -> bytes:
-        """Return all buffered pieces, and leave them."""
-        return b"".join(self._held)
-
-    def send(self) -> bytes:
-        """Return all buffered pieces for an upstream, and keep them for a replay."""
-        if not self._held:
-            return b""
-        self._sent = b"".join(self._held)
-        self.can_replay = True
-        self._held = []
-        self.held_bytes = 0
-        return self._sent
-
-    def rewind(self) -> None:
-        """Buffer the sent pieces again, for the next upstream."""
-        assert self.can_replay
-        if self._sent:
-            self._held = [self._sent]
-            self.held_bytes = len(self._sent)
-            self._sent = b""
-
-    def restore(self, body: bytes) -> None:
-        """Buffer an unprocessed body again, for the next upstream."""
-        self._held = [body]
-        self._sent = b""
-        self.can_replay = True
-        self.held_bytes = len(body)
-
-    def drop(self) -> None:
-        """Discard all pieces: the body is streamed from now on, or no longer needed."""
-        self._held = []
-        self._sent = b""
-        self.held_bytes = 0
-        self.can_replay = False
-
-
-class _NoBody(RequestBuffer):
-    """The buffer of all requests without a body, which can always be sent again."""
-
-    __slots__ = ()
-
-    def drop(self) -> None:
-        """Do nothing: all such requests share this empty buffer."""
-
-
-NO_BODY = _NoBody()
-
-
-class Attempted(Protocol):
+class Attempted(ExchangeParts, Protocol):
     """The exchange, as used by its attempt."""
 
-    head: RequestHead
-    is_cancelled: bool
     phase: ExchangePhase
-    body: RequestBuffer
-    status: int
-    started_s: float
-    sent_s: float
-    written_s: float
     closing: bool
-    request_complete: bool
-    request_trailers: bytes
     is_timed: bool
-    is_continued: bool
-    is_unread: bool
-    response_bytes: int
     response_headers: bytes
-    response_marks: bytes
-    response_wire: bytes
-    tunnel: Tunnel | None
 
-    def now_s(self) -> float:
-        """The time on the engine's clock."""
+    @property
+    def started_s(self) -> float:
+        """When the request's head was complete."""
+
+    @property
+    def now_s(self) -> Callable[[], float]:
+        """The engine's clock."""
 
     def respond(self, status: int, body: bytes = b"") -> None:
         """Send a response without an upstream."""
@@ -182,12 +107,12 @@ class Attempt:
     @property
     def request_complete(self) -> bool:
         """Whether the whole request has been read."""
-        return self._exchange.request_complete
+        return self._exchange.body.is_complete
 
     @property
     def request_trailers(self) -> bytes:
         """The trailers of the request."""
-        return self._exchange.request_trailers
+        return self._exchange.body.trailers
 
     # Called by the exchange.
 
@@ -236,7 +161,7 @@ class Attempt:
     def on_interim(self, head: ResponseHead) -> None:
         """Forward a 1xx response to clients that understand it."""
         if self.head.minor == 1 and (
-            head.status != 100 or (self.head.expects_continue and not self._exchange.is_continued)
+            head.status != 100 or (self.head.expects_continue and not self._exchange.body.is_continued)
         ):
             self._client.write(render_interim(head))
 
@@ -246,8 +171,8 @@ class Attempt:
         assert upstream is not None
         exchange.phase = _ON_SWITCH[exchange.phase]
         exchange.body.drop()
-        exchange.status = 101
-        exchange.tunnel = tunnel = Tunnel(
+        exchange.response.status = 101
+        exchange.response.tunnel = tunnel = Tunnel(
             self._client, upstream, clock=exchange.now_s, on_end=self._end_tunnel, has_upstream_spoken=bool(data)
         )
         self._client.write(render_interim(head) + data)
@@ -270,22 +195,24 @@ class Attempt:
         exchange.phase = _ON_RESPONSE[exchange.phase]
         if exchange.body is not NO_BODY:
             exchange.body.drop()
-        exchange.status = head.status
-        exchange.response_wire, exchange.response_marks = head.wire, marks
-        exchange.response_bytes = len(payload)
-        self._keep = self.head.keep_alive and exchange.request_complete and not exchange.closing
+        response = exchange.response
+        response.status = head.status
+        response.wire = head.wire
+        response.marks = marks
+        response.body_bytes = len(payload)
+        self._keep = self.head.keep_alive and exchange.body.is_complete and not exchange.closing
         extra = exchange.response_headers
         if marks:
             extra += marks_for_client(marks, is_timed=exchange.is_timed)
             if head.status >= _SERVER_ERROR and _PROXY_STATUS in marks.lower():
                 extra += exchange.identify()
         if exchange.is_timed:
-            sent_s = exchange.sent_s
+            sent_s = response.sent_s
             extra += render_timing(queue_s=sent_s - exchange.started_s, upstream_s=exchange.now_s() - sent_s)
         if not head.is_dated:
             extra += render_date(time.time())
         if not done:
-            exchange.written_s = exchange.now_s()
+            response.written_s = exchange.now_s()
         sink = self._sink = self._client.sink
         if sink is not None:
             sink.begin_response(head, extra, payload, done=done, trailers=trailers)
@@ -301,20 +228,21 @@ class Attempt:
     def on_piece(self, payload: bytes) -> None:
         """Forward a piece of the response's body that is not the last."""
         exchange, sink = self._exchange, self._sink
-        exchange.written_s = exchange.now_s()
-        exchange.response_bytes += len(payload)
+        response = exchange.response
+        response.written_s = exchange.now_s()
+        response.body_bytes += len(payload)
         if sink is not None:
             sink.send_piece(payload)
         elif payload:
             self._client.write(chunk(payload) if self._is_chunked else payload)
-        if exchange.is_unread:
+        if response.is_unread:
             exchange.client_full(full=True)
 
     def on_last(self, payload: bytes, trailers: bytes) -> None:
         """Forward the last piece of the response's body, which may be empty, and the trailers."""
-        exchange, sink = self._exchange, self._sink
-        exchange.written_s = exchange.now_s()
-        exchange.response_bytes += len(payload)
+        sink, response = self._sink, self._exchange.response
+        response.written_s = self._exchange.now_s()
+        response.body_bytes += len(payload)
         if sink is not None:
             sink.send_last(payload, trailers)
             return
@@ -346,7 +274,7 @@ class Attempt:
         if exchange.phase is _TUNNEL:
             exchange.end(ExchangeOutcome.ANSWERED, keep=False)
         elif exchange.phase is _RESPONDING:
-            exchange.is_cancelled = is_cancelled
+            exchange.response.is_cancelled = is_cancelled
             exchange.cut()
         elif heard or not exchange.body.can_replay:
             exchange.respond(502, reason.encode())
@@ -379,7 +307,7 @@ class Attempt:
         exchange.phase = _ON_SEND[exchange.phase]
         self.upstream = upstream
         if exchange.is_timed:
-            exchange.sent_s = exchange.now_s()
+            exchange.response.sent_s = exchange.now_s()
         if exchange.body is NO_BODY:
             upstream.carry(self, self._wire, b"")
             return

@@ -5,25 +5,13 @@ A client that sends a head and no body then holds a connection, and no slot. A b
 gRPC call is ready at once: its client may wait for the server.
 """
 
-from typing import Protocol
-
-from serving.net.proxy.forwarding.attempt import RequestBuffer
 from serving.net.proxy.forwarding.client import Client
-from serving.net.proxy.http1.requesthead import RequestHead, is_grpc_call
+from serving.net.proxy.forwarding.exchangestate import ExchangeParts
+from serving.net.proxy.http1.requesthead import is_grpc_call
 
 # A thousand bodies of 64 KiB. Beyond it all are ready, so that the bounds of the queue apply to them.
 _BYTES_MAX = 64 * 1024**2
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class Awaiting(Protocol):
-    """The exchange, as ``BodyWait`` uses it."""
-
-    head: RequestHead
-    body: RequestBuffer
-    request_complete: bool
-    awaits_body: bool
-    is_continued: bool
 
 
 class BodyWait:
@@ -36,33 +24,33 @@ class BodyWait:
         self._is_on = is_on
         self._byte_count = 0
 
-    def begin(self, exchange: Awaiting, client: Client) -> bool:
+    def begin(self, exchange: ExchangeParts, client: Client) -> bool:
         """Return whether enough of the body has arrived; if not, the exchange waits for ``received``, or for the end of the body."""
         if self._is_ready(exchange):
             return True
-        exchange.awaits_body = True
+        exchange.body.is_awaited = True
         self._byte_count += exchange.body.held_bytes
         if exchange.head.expects_continue and not exchange.body.held_bytes:
             # As nginx and Envoy do: the app could be asked only with a slot.
-            exchange.is_continued = True
+            exchange.body.is_continued = True
             client.write(_CONTINUE)
         return False
 
-    def received(self, exchange: Awaiting, byte_count: int) -> bool:
+    def received(self, exchange: ExchangeParts, byte_count: int) -> bool:
         """Count a piece that the exchange has buffered; return whether its wait ends with it."""
         self._byte_count += byte_count
         if not self._is_ready(exchange):
             return False
         self.end(exchange)
-        exchange.awaits_body = False
+        exchange.body.is_awaited = False
         return True
 
-    def end(self, exchange: Awaiting) -> None:
+    def end(self, exchange: ExchangeParts) -> None:
         """Stop counting a waiting request."""
         self._byte_count -= exchange.body.held_bytes
 
-    def _is_ready(self, exchange: Awaiting) -> bool:
-        if exchange.request_complete or not self._is_on or self._byte_count >= _BYTES_MAX:
+    def _is_ready(self, exchange: ExchangeParts) -> bool:
+        if exchange.body.is_complete or not self._is_on or self._byte_count >= _BYTES_MAX:
             return True
         held_bytes = exchange.body.held_bytes
         if exchange.head.content_length is None:

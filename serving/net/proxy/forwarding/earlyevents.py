@@ -184,7 +184,7 @@ def begin_events(exchange: Exchange, *, later: Callable[[float, Callable[[], Non
     exchange.client = events
 
     def beat() -> None:
-        if not exchange.status and exchange.outcome is None:
+        if not exchange.response.status and exchange.outcome is None:
             events.comment()
             later(EVENTS_PERIOD_S, beat)
 

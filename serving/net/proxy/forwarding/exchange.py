@@ -21,13 +21,14 @@ import os
 import re
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
-from serving.net.proxy.forwarding.attempt import NO_BODY, Attempt, RequestBuffer
+from serving.net.proxy.forwarding.attempt import Attempt
 from serving.net.proxy.forwarding.bodywait import BodyWait
-from serving.net.proxy.forwarding.client import Client, Pause, Tunnel
+from serving.net.proxy.forwarding.client import Client, Pause
+from serving.net.proxy.forwarding.exchangestate import NO_BODY, RequestBody, ResponseState
 from serving.net.proxy.forwarding.pace import MinimumRate, ResponseBuffers
 from serving.net.proxy.forwarding.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
 from serving.net.proxy.forwarding.policy import NO_TIMEOUTS, member_of
@@ -138,92 +139,63 @@ class Exchange:
     __slots__ = (
         "_attempt",
         "_wiring",
-        "awaits_body",
         "begun",
         "body",
         "client",
         "closing",
         "context",
-        "error_id",
         "head",
-        "is_cancelled",
-        "is_continued",
-        "is_held",
         "is_timed",
-        "is_unread",
         "now_s",
         "outcome",
         "peer",
         "phase",
-        "request_complete",
-        "request_trailers",
-        "response_bytes",
+        "response",
         "response_headers",
-        "response_marks",
-        "response_wire",
-        "sent_s",
         "started_s",
-        "status",
         "timeouts",
-        "tunnel",
         "wait_until_s",
-        "written_s",
     )
 
     def __init__(self, client: Client, head: RequestHead, wiring: Wiring, *, peer: ClientPeer, now_s: float) -> None:
+        # Facts of the request. A handler may replace the head by the one to forward.
         self.head = head
         """The request's head."""
-        self.peer = peer
+        self.peer: Final = peer
         """The client; ``peer.address`` is its address as bytes."""
+        self.started_s: Final = now_s
+        """When its head was complete, on the engine's clock."""
+        self.now_s: Final = wiring.clock
+        self._wiring: Final = wiring
+        # What the handler sets in ``begin``.
         self.context: object = None
         """The handler's own."""
-        self.started_s = now_s
-        """When its head was complete, on the engine's clock."""
         self.timeouts = NO_TIMEOUTS
-        """How long it may take; the handler sets it in ``begin``."""
+        """How long it may take."""
         self.wait_until_s = math.inf
-        """Until when it may wait to be forwarded; then ``overdue`` is called. The handler sets it."""
+        """Until when it may wait to be forwarded; then ``overdue`` is called."""
         self.response_headers = b""
-        """Header lines that are added to the upstream's answer, such as the revision's name. The handler sets them."""
-        # The id that a client got with an error of this proxy or of the queue-proxy behind it; "" without one.
-        self.error_id = ""
-        self.response_wire = self.response_marks = b""
-        """The header lines of the upstream's response, once it has begun, and what our own hop said of it (``lines.py``)."""
-        self.response_bytes = 0
-        """Bytes of the response's body so far; those of a tunnel do not count."""
+        """Header lines that are added to the upstream's answer, such as the revision's name."""
         self.is_timed = False
-        """Whether the response gets Server-Timing with the time in the queue and upstream. The handler sets it."""
-        self.sent_s = 0.0
-        """When it was last sent upstream, if it is timed; 0 before."""
-        self.status = 0
-        """The status of the response; 0 before."""
+        """Whether the response gets Server-Timing with the time in the queue and upstream."""
+        # State.
+        self.phase = _WAITING
+        self.begun = False
+        """Whether the handler has the request."""
+        self.body: Final = RequestBody() if head.has_body else NO_BODY
+        self.response: Final = ResponseState(now_s)
+        self.closing = False
+        """Whether the connection is to be closed after this answer."""
         self.outcome: ExchangeOutcome | None = None
         """How it ended; None before."""
-        self.request_complete = not head.has_body
-        """Whether the whole request has been read."""
-        self.request_trailers = b""
-        """The lines after the request's body."""
-        self.closing = self.is_cancelled = False
-        """Whether the connection is to be closed after this answer, and whether the app cancelled a response that had begun."""
-        self.awaits_body = False
-        """Whether it waits for its body before it takes a slot."""
-        self.is_continued = self.begun = False
-        """Whether the proxy itself has sent 100 Continue, and whether the handler has the request."""
-        self.is_unread = self.is_held = False
-        """Whether bytes of the response wait for the client to read, and whether the rest waits in the upstream for it."""
-        self.written_s = now_s
-        """When a piece of the response was written last; at first the time of its head."""
-        self.now_s = wiring.clock
-        self.phase = _WAITING
-        self.body = RequestBuffer() if head.has_body else NO_BODY
-        self.tunnel: Tunnel | None = None
         self.client = client
-        self._wiring = wiring
         self._attempt: Attempt | None = None
 
     def __repr__(self) -> str:
         target = self.head.target.decode("latin-1")
-        return f"Exchange({self.head.method.decode()} {target}, {self.phase.name.lower()}, status {self.status})"
+        return (
+            f"Exchange({self.head.method.decode()} {target}, {self.phase.name.lower()}, status {self.response.status})"
+        )
 
     @property
     def listener(self) -> str:
@@ -297,25 +269,25 @@ class Exchange:
         """Send a response without an upstream. A response that has begun is cut off instead."""
         if self.phase is _DONE:
             return
-        if self.status:
+        if self.response.status:
             self.cut()
             return
         _release(self._attempt)
-        keep = self.head.keep_alive and self.request_complete and not (close or self.closing)
-        self.status = status
+        keep = self.head.keep_alive and self.body.is_complete and not (close or self.closing)
+        self.response.status = status
         if status >= _SERVER_ERROR:
             headers += render_proxy_status(self._wiring.name, body) if self._wiring.name else self.identify()
         headers += render_date(time.time())
         bodiless = self.head.method == b"HEAD"
-        self.response_bytes = 0 if bodiless else len(body)
+        self.response.body_bytes = 0 if bodiless else len(body)
         self.client.write(render_response(status, body=body, headers=headers, close=not keep, bodiless=bodiless))
         self.end(ExchangeOutcome.REFUSED, keep=keep)
 
     def identify(self) -> bytes:
         """Give an error an id, and return the header line for the client: the reason is recorded, not sent."""
         proposed = self.head.get(_REQUEST_ID) or b""
-        self.error_id = proposed.decode() if _IDENTIFIER.fullmatch(proposed) else os.urandom(16).hex()
-        return b"X-Request-Id: %b\r\n" % self.error_id.encode()
+        self.response.error_id = proposed.decode() if _IDENTIFIER.fullmatch(proposed) else os.urandom(16).hex()
+        return b"X-Request-Id: %b\r\n" % self.response.error_id.encode()
 
     def withdraw(self) -> bool:
         """Withdraw the request from an upstream that has not begun to respond.
@@ -336,7 +308,7 @@ class Exchange:
         A body that ends with its connection would look complete, so that connection is reset.
         """
         _release(self._attempt)
-        if self.status and self._attempt is not None and self._attempt.is_end_visible:
+        if self.response.status and self._attempt is not None and self._attempt.is_end_visible:
             self.client.truncate()
         else:
             self.client.abort()
@@ -354,7 +326,7 @@ class Exchange:
                 body.drop()
         elif self.phase is not _DONE:
             body.hold(payload)
-            if self.awaits_body and self._wiring.body_wait.received(self, len(payload)):
+            if self.body.is_awaited and self._wiring.body_wait.received(self, len(payload)):
                 self._wiring.handler.body_ready(self)
             # Bytes that came with the head wait for the handler first: most requests are forwarded at once.
             if body.held_bytes >= self._wiring.held_bytes_max and self.begun:
@@ -362,12 +334,12 @@ class Exchange:
 
     def take_body_end(self, payload: bytes, trailers: bytes) -> None:
         """Handle the last piece of the request's body, which may be empty, and the trailers."""
-        self.request_complete = True
-        self.request_trailers = trailers
+        self.body.is_complete = True
+        self.body.trailers = trailers
         attempt = self._attempt
         if attempt is None or attempt.upstream is None:
             self.take_body(payload)
-            if self.begun and self.phase is _WAITING and not self.awaits_body:
+            if self.begun and self.phase is _WAITING and not self.body.is_awaited:
                 self._wiring.handler.body_complete(self)
             return
         attempt.upstream.finish(payload, trailers)
@@ -375,7 +347,7 @@ class Exchange:
 
     def client_gone(self) -> None:
         """Handle the loss of the client's connection."""
-        if self.tunnel is not None and self._attempt is not None:
+        if self.response.tunnel is not None and self._attempt is not None:
             self._attempt.release(flush=True)
             self.end(ExchangeOutcome.ANSWERED, keep=False)
             return
@@ -384,10 +356,10 @@ class Exchange:
 
     def client_full(self, *, full: bool) -> None:
         """Buffer, pause or resume the response: the transport is full, maybe with more than before, or no longer."""
-        self.is_unread = full
-        is_held = full and (self.tunnel is not None or is_grpc_call(self.head) or not self.client.has_room())
-        if is_held is not self.is_held:
-            self.is_held = is_held
+        self.response.is_unread = full
+        is_held = full and (self.response.tunnel is not None or is_grpc_call(self.head) or not self.client.has_room())
+        if is_held is not self.response.is_held:
+            self.response.is_held = is_held
             if self._attempt is not None:
                 self._attempt.hold(full=is_held)
             if self.begun:
@@ -395,7 +367,7 @@ class Exchange:
 
     def check(self, now_s: float) -> float:
         """Enforce expired time limits; return when the next one expires."""
-        limits, tunnel = self.timeouts, self.tunnel
+        limits, tunnel = self.timeouts, self.response.tunnel
         if tunnel is not None:
             used_s = max(tunnel.sent_s, tunnel.received_s)
             due_s = min(
@@ -405,7 +377,7 @@ class Exchange:
             if due_s <= now_s:
                 self.cut()
             return due_s
-        due_s = limits.due_s(self.started_s, written_s=self.written_s, has_begun=bool(self.status))
+        due_s = limits.due_s(self.started_s, written_s=self.response.written_s, has_begun=bool(self.response.status))
         if due_s <= now_s:
             self.respond(504, limits.text, close=True)
         elif self.phase is _WAITING and self.wait_until_s < due_s:
@@ -431,7 +403,7 @@ class Exchange:
             return
         self.phase = _ON_END[self.phase]
         if self.body is not NO_BODY:
-            if self.awaits_body:
+            if self.body.is_awaited:
                 self._wiring.body_wait.end(self)
             self.body.drop()
         self.outcome = outcome

@@ -18,20 +18,12 @@ import fcntl
 import math
 import sys
 import termios
-from typing import Protocol
 
 import msgspec
 
 from serving.core.settings.http import HttpSettings
-from serving.net.proxy.http1.requesthead import RequestHead, is_grpc_call
-
-
-class PacedExchange(Protocol):
-    """The exchange, as far as its body is judged."""
-
-    head: RequestHead
-    is_continued: bool
-    status: int
+from serving.net.proxy.forwarding.exchangestate import ExchangeParts
+from serving.net.proxy.http1.requesthead import is_grpc_call
 
 
 class MinimumRate(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,15 +88,15 @@ class BodyPace:
         self._last_s = now_s
         self._due_s = max(self._due_s, self._pace.begin(now_s))
 
-    def due_s(self, exchange: PacedExchange) -> float:
+    def due_s(self, exchange: ExchangeParts) -> float:
         """Return the deadline; infinite while the client waits for 100 Continue.
 
         A gRPC call, and a response that has begun, may depend on a request that goes on piece by piece: only its silence is bounded.
         """
         head = exchange.head
-        if head.expects_continue and not (self._has_begun or exchange.is_continued):
+        if head.expects_continue and not (self._has_begun or exchange.body.is_continued):
             return math.inf
-        if exchange.status or is_grpc_call(head):
+        if exchange.response.status or is_grpc_call(head):
             return self._last_s + self._pace.silence_max_s
         return self._due_s
 

@@ -18,7 +18,7 @@ _CLIENT_LINE = b"K-Client-Address: %b\r\n"
 def view_of(client_of: Callable[[Exchange], Hashable]) -> RequestView[Exchange]:
     """Requests as shared slots see them. ``client_of`` is the client of a request, None for one without a bound."""
     return RequestView[Exchange](
-        is_open=lambda exchange: not exchange.request_complete or exchange.is_held,
+        is_open=lambda exchange: not exchange.body.is_complete or exchange.response.is_held,
         client_of=client_of,
         read_bytes_of=_read_bytes_of,
     )
@@ -43,6 +43,6 @@ def client_behind(exchange: Exchange, *, is_of_activator: bool, trusts: Callable
 
 def _read_bytes_of(exchange: Exchange) -> int | None:
     """The bytes of a response that the client has read, less a constant; None if it need not read."""
-    if exchange.tunnel is not None or is_grpc_call(exchange.head):
+    if exchange.response.tunnel is not None or is_grpc_call(exchange.head):
         return None
-    return exchange.response_bytes - exchange.client.unread_bytes()
+    return exchange.response.body_bytes - exchange.client.unread_bytes()

@@ -89,7 +89,7 @@ class Stream(RespondingStream):
             if due_s <= now_s:
                 exchange.cut()
                 return due_s
-        if self._body_pace is not None and not (exchange.request_complete or self._paused or self._has_begun):
+        if self._body_pace is not None and not (exchange.body.is_complete or self._paused or self._has_begun):
             due_s = min(due_s, self._body_pace.due_s(exchange))
             if due_s <= now_s:
                 self._note_refusal(RefusalCode.SLOW_BODY, BODY_TOO_SLOW)
@@ -184,7 +184,7 @@ class Stream(RespondingStream):
             return
         if not (self.has_ended or self.ending):
             self._reset(ErrorCode.INTERNAL_ERROR)
-        elif self.has_ended and not (exchange is not None and exchange.request_complete):
+        elif self.has_ended and not (exchange is not None and exchange.body.is_complete):
             if exchange is not None and is_grpc_call(exchange.head):
                 # As servers of gRPC do: a stream of messages may have no end.
                 self._reset(ErrorCode.NO_ERROR)
@@ -208,7 +208,7 @@ class Stream(RespondingStream):
 
         A client of gRPC takes CANCEL after its deadline as DEADLINE_EXCEEDED, and INTERNAL_ERROR as INTERNAL.
         """
-        is_cancelled = self._exchange is not None and self._exchange.is_cancelled
+        is_cancelled = self._exchange is not None and self._exchange.response.is_cancelled
         self._reset(ErrorCode.CANCEL if is_cancelled else ErrorCode.INTERNAL_ERROR)
 
     truncate = abort
@@ -229,7 +229,7 @@ class Stream(RespondingStream):
             self._refuse_excess()
         elif self._length is not None and self._body_left:
             self._break("a body shorter than its content-length")
-        elif self._exchange is not None and not self._exchange.request_complete:
+        elif self._exchange is not None and not self._exchange.body.is_complete:
             self._exchange.take_body_end(payload, trailers)
 
     def _break(self, reason: str) -> None:

@@ -111,8 +111,8 @@ class Connection(ResponseProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse received bytes."""
         exchange = self._exchange
-        if exchange is not None and exchange.tunnel is not None:
-            exchange.tunnel.send(data)
+        if exchange is not None and exchange.response.tunnel is not None:
+            exchange.response.tunnel.send(data)
         elif not self._lingering:
             self._consume(self._buffer + data if self._buffer else data)
         else:
@@ -124,8 +124,8 @@ class Connection(ResponseProtocol):
     def eof_received(self) -> bool:
         """Close one direction of a tunnel. A client with a complete request may wait for the response; others have left."""
         exchange = self._exchange
-        if exchange is not None and exchange.tunnel is not None:
-            exchange.tunnel.send_eof()
+        if exchange is not None and exchange.response.tunnel is not None:
+            exchange.response.tunnel.send_eof()
             return True
         if exchange is not None and self._reader is None:
             self._eof_due_s = self._clock() + _HALF_CLOSED_S
@@ -187,7 +187,7 @@ class Connection(ResponseProtocol):
 
     def exchange_done(self, *, keep: bool) -> None:
         """Wait for the next request, or close."""
-        if not keep and self._exchange is not None and self._exchange.tunnel is not None:
+        if not keep and self._exchange is not None and self._exchange.response.tunnel is not None:
             self._registry.count_tunnel(-1)
         self._exchange = self._reader = self._body_pace = None
         if not self._full:
@@ -234,7 +234,7 @@ class Connection(ResponseProtocol):
         exchange, slow_reader, due_s = self._exchange, self._slow_reader, self._due_s
         if exchange is not None:
             due_s = min(exchange.check(now_s), self._check_half_closed(exchange, now_s))
-            if due_s <= now_s or exchange.tunnel is not None:
+            if due_s <= now_s or exchange.response.tunnel is not None:
                 return due_s
         if slow_reader is not None and self._full:
             read_due_s = slow_reader.check(now_s)
@@ -261,8 +261,8 @@ class Connection(ResponseProtocol):
         if not self._has_eof or self._full or exchange is not self._exchange:
             return math.inf
         due_s = self._eof_due_s
-        if exchange.status:
-            due_s = max(due_s, exchange.written_s + _HALF_CLOSED_S)
+        if exchange.response.status:
+            due_s = max(due_s, exchange.response.written_s + _HALF_CLOSED_S)
         if due_s <= now_s:
             self._close()
             exchange.client_gone()

@@ -32,11 +32,11 @@ class SlowReader:
         """Start when the transport is full, stop when it accepts data again; return the deadline."""
         if not full:
             self.end()
-        return self._pace.change(now_s, written_bytes=self._exchange.response_bytes, full=full)
+        return self._pace.change(now_s, written_bytes=self._exchange.response.body_bytes, full=full)
 
     def check(self, now_s: float) -> float:
         """Return the deadline; it has passed if the client is too slow."""
-        return self._pace.check(now_s, written_bytes=self._exchange.response_bytes)
+        return self._pace.check(now_s, written_bytes=self._exchange.response.body_bytes)
 
     def has_room(self) -> bool:
         """Count what waits for the client; return whether there is room for more."""

@@ -62,8 +62,8 @@ def test_a_request_that_has_ended_is_reported_without_its_query() -> None:
     trace = traces.begin(b"")
     assert trace is not None
     head = SimpleNamespace(method=b"GET", host=b"h.example", target=b"/a?password=1")
-    ended = SimpleNamespace(head=head, upstream_text="127.0.0.1:1", status=200, started_s=1.0)
-    traces.end(trace, ended, key=("default", "hello-00001"), try_count=2, at_s=3.0)
+    ended = SimpleNamespace(head=head, upstream_text="127.0.0.1:1", started_s=1.0)
+    traces.end(trace, ended, key=("default", "hello-00001"), status=200, try_count=2, at_s=3.0)
     [one] = sent
     assert (one.path, one.host, one.method, one.try_count, one.ended_s - one.started_s) == (
         "/a",

@@ -154,7 +154,7 @@ class Bench:
             self.respond_to_all()
 
     def respond_to_all(self) -> None:
-        while self.exchanges and self.exchanges[-1].outcome is None and self.exchanges[-1].request_complete:
+        while self.exchanges and self.exchanges[-1].outcome is None and self.exchanges[-1].body.is_complete:
             self.upstreams[-1].data_received(OK)
 
     def seen(self) -> list[tuple[bytes, bytes]]:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.core.settings.http import HttpSettings
+from serving.net.proxy.forwarding.exchangestate import RequestBody, ResponseState
 from serving.net.proxy.forwarding.pace import (
     BodyPace,
     MinimumRate,
@@ -28,8 +29,10 @@ class Paced:
 
     def __init__(self, more: bytes = b"", *, is_continued: bool = False, status: int = 0) -> None:
         self.head = HeadMemory().read(CHUNKED + more, header_count_max=10)
-        self.is_continued = is_continued
-        self.status = status
+        self.body = RequestBody()
+        self.body.is_continued = is_continued
+        self.response = ResponseState(0.0)
+        self.response.status = status
 
 
 def test_a_deadline_begins_with_the_grace() -> None:

@@ -37,14 +37,14 @@ async def test_a_response_of_tiny_chunks_is_read_piece_by_piece_and_its_connecti
     pieces = [after - before for before, after in itertools.pairwise([before, *seen])]
     assert (seen[-1] - before, max(pieces)) == (COUNT, CHUNKS_AT_ONCE)
     bench.upstreams[0].data_received(LAST_CHUNK)
-    assert ([exchange.status for exchange in bench.finished], bench.apps[0].is_closed) == ([200], False)
+    assert ([exchange.response.status for exchange in bench.finished], bench.apps[0].is_closed) == ([200], False)
 
 
 async def test_a_response_of_tiny_chunks_that_ends_in_the_same_read_is_complete() -> None:
     bench = begun()
     bench.upstreams[0].data_received(HEAD + chunk(b"x") * COUNT + LAST_CHUNK)
     await read_all(bench, bench.apps[0])
-    assert ([exchange.status for exchange in bench.finished], bench.apps[0].is_closed) == ([200], False)
+    assert ([exchange.response.status for exchange in bench.finished], bench.apps[0].is_closed) == ([200], False)
     assert bench.client.written.endswith(LAST_CHUNK)
 
 
@@ -62,5 +62,5 @@ async def test_a_full_client_pauses_a_response_of_tiny_chunks_also_after_its_tur
 def test_an_app_that_sends_interim_responses_without_end_is_ended() -> None:
     bench = begun()
     bench.upstreams[0].data_received(INTERIM * 2_000)
-    assert ([exchange.status for exchange in bench.finished], bench.apps[0].is_closed) == ([502], True)
+    assert ([exchange.response.status for exchange in bench.finished], bench.apps[0].is_closed) == ([502], True)
     assert bench.client.written.count(b" 103 ") < 1_000

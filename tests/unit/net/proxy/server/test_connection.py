@@ -32,7 +32,7 @@ async def test_a_body_of_tiny_chunks_is_read_piece_by_piece_and_its_connection_p
     assert (payload_bytes(bench), turns >= COUNT // CHUNKS_AT_ONCE - 1) == (COUNT, True)
     bench.connection.data_received(LAST_CHUNK)
     bench.respond_to_all()
-    assert [exchange.status for exchange in bench.finished] == [200]
+    assert [exchange.response.status for exchange in bench.finished] == [200]
 
 
 async def test_all_connections_that_send_tiny_chunks_have_one_piece_in_each_turn_of_the_loop() -> None:

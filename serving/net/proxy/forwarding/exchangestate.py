@@ -1,0 +1,127 @@
+"""The mutable state of an exchange: how far its request has been read, and how far its response has come."""
+
+from typing import Protocol
+
+import msgspec
+
+from serving.net.proxy.forwarding.client import Tunnel
+from serving.net.proxy.http1.requesthead import RequestHead
+
+
+class RequestBody:
+    """One request's body: its encoded pieces until they are sent, and how far it has been read."""
+
+    __slots__ = ("_held", "_sent", "can_replay", "held_bytes", "is_awaited", "is_complete", "is_continued", "trailers")
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []
+        self._sent = b""
+        self.held_bytes = 0
+        self.can_replay = True
+        """Whether all that was sent is still here."""
+        self.is_complete = False
+        """Whether the whole request has been read."""
+        self.is_awaited = False
+        """Whether the request waits for its body before it takes a slot."""
+        self.is_continued = False
+        """Whether the proxy itself has sent 100 Continue."""
+        self.trailers = b""
+        """The lines after the body."""
+
+    def hold(self, piece: bytes) -> None:
+        """Buffer a piece until an upstream is connected."""
+        self._held.append(piece)
+        self.held_bytes += len(piece)
+
+    def peek(self) -> bytes:
+        """Return all buffered pieces, and leave them."""
+        return b"".join(self._held)
+
+    def send(self) -> bytes:
+        """Return all buffered pieces for an upstream, and keep them for a replay."""
+        if not self._held:
+            return b""
+        self._sent = b"".join(self._held)
+        self.can_replay = True
+        self._held = []
+        self.held_bytes = 0
+        return self._sent
+
+    def rewind(self) -> None:
+        """Buffer the sent pieces again, for the next upstream."""
+        assert self.can_replay
+        if self._sent:
+            self._held = [self._sent]
+            self.held_bytes = len(self._sent)
+            self._sent = b""
+
+    def restore(self, body: bytes) -> None:
+        """Buffer an unprocessed body again, for the next upstream."""
+        self._held = [body]
+        self._sent = b""
+        self.can_replay = True
+        self.held_bytes = len(body)
+
+    def drop(self) -> None:
+        """Discard all pieces: the body is streamed from now on, or no longer needed."""
+        self._held = []
+        self._sent = b""
+        self.held_bytes = 0
+        self.can_replay = False
+
+
+class _NoBody(RequestBody):
+    """The body of all requests without one: they are complete, and can always be sent again."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_complete = True
+
+    def drop(self) -> None:
+        """Do nothing: all such requests share this empty buffer."""
+
+
+NO_BODY = _NoBody()
+
+
+class ResponseState(msgspec.Struct, eq=False):
+    """How far the response of one exchange has come. A struct: its defaults cost a fourth of an ``__init__`` that sets them."""
+
+    written_s: float
+    """When a piece was written last; at first the time of the request's head."""
+    status: int = 0
+    """0 before the response begins."""
+    wire: bytes = b""
+    """The header lines of the upstream's response."""
+    marks: bytes = b""
+    """What our own hop said of the response (``lines.py``)."""
+    body_bytes: int = 0
+    """Bytes of the body so far; those of a tunnel do not count."""
+    sent_s: float = 0.0
+    """When the request was last sent upstream, if it is timed; 0 before."""
+    is_unread: bool = False
+    """Whether bytes wait for the client to read."""
+    is_held: bool = False
+    """Whether the rest waits in the upstream for the client."""
+    is_cancelled: bool = False
+    """Whether the app cancelled a response that had begun."""
+    error_id: str = ""
+    """The id that a client got with an error of this proxy or of the queue-proxy behind it; "" without one."""
+    tunnel: Tunnel | None = None
+    """The tunnel after a 101 response."""
+
+
+class ExchangeParts(Protocol):
+    """An exchange, as those that forward, pace or wait for its body use it."""
+
+    head: RequestHead
+
+    @property
+    def body(self) -> RequestBody:
+        """The body of the request."""
+
+    @property
+    def response(self) -> ResponseState:
+        """How far the response has come."""

@@ -35,9 +35,9 @@ MODULES_MAX = {
     # With apps that are their own queue-proxy, which any revision may have, and ScaledWorkloads with the routes that make them.
     "serving.controller.main": 528,
     "serving.nodes.nodegroup.main": 470,
-    "serving.nodes.extender.main": 485,
+    "serving.nodes.extender.main": 490,
     # With comparisons of revisions and costs, which any page may ask for.
-    "serving.tools.dashboard.main": 525,
+    "serving.tools.dashboard.main": 532,
     # With the times of logs and the claims of pods, which are kept from the first second on, the text of budgets among the settings, and
     # the order of starts, the Pod Security Standards, the bound of variables, and ScaledWorkloads with the routes that make them.
     "serving.home.main": 836,

@@ -4,7 +4,6 @@ import functools
 from typing import Any
 
 import msgspec
-import yaml
 
 from serving.core.model.errors import InvalidValue
 from serving.core.model.objects import is_dns_subdomain
@@ -17,6 +16,8 @@ _EXPECTED = "a mapping of names, each with nothing or with `selector:` and label
 @functools.lru_cache(maxsize=64)
 def selected_names(text: str) -> tuple[SelectedName, ...]:
     """The names in a YAML text. Raises ``InvalidValue``."""
+    import yaml  # noqa: PLC0415 - daemons without such a setting need not load it
+
     try:
         data = {
             # As in the ConfigMap config-domain, where each value is a text.

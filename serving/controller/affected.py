@@ -66,6 +66,7 @@ class Relations:
         self._pods: _Index = defaultdict(set)
         self._httproutes: _Index = defaultdict(set)
         self._services: _Index = defaultdict(set)
+        self._certificates: _Index = defaultdict(set)
         # Routes by what they reference: a configuration, a revision.
         self._routes_to_configuration: _Index = defaultdict(set)
         self._routes_to_revision: _Index = defaultdict(set)
@@ -87,6 +88,9 @@ class Relations:
                 _move(self._httproutes, key, before=owner if before else set(), after=owner if after else set())
             case kinds.SERVICE:
                 _move(self._services, key, before=owners_of(before, ROUTE_LABEL), after=owners_of(after, ROUTE_LABEL))
+            case kinds.CERTIFICATE:
+                owners_before, owners_after = owners_of(before, ROUTE_LABEL), owners_of(after, ROUTE_LABEL)
+                _move(self._certificates, key, before=owners_before, after=owners_after)
             case kinds.ROUTE:
                 before_names, after_names = configurations_named(before), configurations_named(after)
                 _move(self._routes_to_configuration, key, before=before_names, after=after_names)
@@ -109,6 +113,10 @@ class Relations:
     def services_of(self, route: Key) -> Collection[str]:
         """Core Services by the label that names their route, whichever their owner."""
         return self._services.get(route, ())
+
+    def certificates_of(self, route: Key) -> Collection[str]:
+        """Certificates by the label that names their route, whichever their owner."""
+        return self._certificates.get(route, ())
 
     def routes_to_configuration(self, configuration: Key) -> Collection[str]:
         """Routes whose traffic references the configuration."""
@@ -172,6 +180,9 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
         yield from _owners_by_name(change, indexes)
         # The Service of a tag has a name of its own.
         yield from ((kinds.ROUTE, namespace, owner) for owner in _owners(change, ROUTE_LABEL))
+    if kind is kinds.CERTIFICATE:
+        yield from ((kinds.ROUTE, namespace, owner) for owner in _owners(change, ROUTE_LABEL))
+        return
     if kind in _INDIRECT:
         return
     if kind is kinds.HORIZONTAL_POD_AUTOSCALER:

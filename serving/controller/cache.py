@@ -49,8 +49,8 @@ class ControllerCache:
             claims=Claims(),
             domains=Domains(),
         )
-        self.httproutes_missing = ""
-        """Why the server has no HTTPRoutes; "" if it has."""
+        self.missing: dict[Kind, str] = {}
+        """Why the server has no objects of a kind; "" if it has."""
 
         self._objects = self.indexes.objects
         # Uids of the objects deleted last: the answer to a write may arrive after the watch event of the deletion.
@@ -204,11 +204,11 @@ class ControllerCache:
         """The digest last confirmed by all activators, "" before the first; None without activators."""
         return self._confirmed.get(route, "") if self.activator_addresses() else None
 
-    def set_httproutes_missing(self, why: str) -> set[WorkKey]:
-        """Store why the server has no HTTPRoutes, "" if it has them; return the affected keys."""
-        if why == self.httproutes_missing:
+    def set_missing(self, kind: Kind, why: str) -> set[WorkKey]:
+        """Store why the server has no objects of a kind of routes, "" if it has; return the affected keys."""
+        if why == self.missing.get(kind, ""):
             return set()
-        self.httproutes_missing = why
+        self.missing[kind] = why
         return set(self.keys(kinds.ROUTE))
 
     def refuse(self, key: WorkKey, message: str) -> set[WorkKey]:

@@ -12,6 +12,7 @@ from serving.controller.revisions.digests import unresolved_images
 from serving.controller.revisions.public import PublicService, pod_backends, slice_names, traffic_path_of
 from serving.controller.revisions.revision import RevisionContext, reconcile_revision
 from serving.controller.revisions.revision_status import RevisionChildren, ready_count_of
+from serving.controller.routes.certificates import Certificates
 from serving.controller.routes.domain_mapping import (
     MappingContext,
     reconcile_claim,
@@ -132,6 +133,7 @@ def _decide_route(cache: ControllerCache, where: Key, route: Object, *, now: str
         confirmed=cache.confirmed_digest(where),
         judged=cache.judged.get(where, {}),
         tag_services=_tag_services(cache, where, route),
+        certificates=_certificates(cache, where),
     )
     return reconcile_route(route, targets, context, settings=cache.settings, now=now, now_s=now_s)
 
@@ -240,8 +242,18 @@ def _tag_services(cache: ControllerCache, where: Key, route: Object) -> TagServi
     )
 
 
+def _certificates(cache: ControllerCache, where: Key) -> Certificates | None:
+    if not cache.settings.host_rules.has_certificates:
+        return None
+    existing = cache.named(kinds.CERTIFICATE, where[0], names=cache.indexes.relations.certificates_of(where))
+    missing = cache.missing.get(kinds.CERTIFICATE, "")
+    return Certificates(existing=[existing[name] for name in sorted(existing)], missing=missing)
+
+
 def _httproutes(cache: ControllerCache, where: Key) -> HttpRoutes | None:
     if not cache.settings.gateway:
         return None
     existing = cache.named(kinds.HTTP_ROUTE, where[0], names=cache.indexes.relations.httproutes_of(where))
-    return HttpRoutes(existing=[existing[name] for name in sorted(existing)], missing=cache.httproutes_missing)
+    return HttpRoutes(
+        existing=[existing[name] for name in sorted(existing)], missing=cache.missing.get(kinds.HTTP_ROUTE, "")
+    )

@@ -41,7 +41,7 @@ class CertificateWatch:
         """Number of reloads so far."""
 
     def set_mapped(self, secrets: Mapping[str, tuple[str, str]]) -> None:
-        """Serve the certificates of DomainMappings: namespace and name of a Secret by host. They are read at once."""
+        """Serve the certificates of mapped hosts and of routes: namespace and name of a Secret by host. They are read at once."""
         if secrets != self._mapped:
             self._mapped = secrets
             self._changed.set()
@@ -77,7 +77,7 @@ class CertificateWatch:
             pair = await self._secret(namespace, name)
             # It serves its own host only: other names in the certificate must not claim hosts of other namespaces.
             mapped = pair if isinstance(pair, InvalidCertificate) else msgspec.structs.replace(pair, hosts=(host,))
-            secrets[f"DomainMapping {namespace}/{host}"] = mapped
+            secrets[f"host {host} of namespace {namespace}"] = mapped
         # A certificate is checked by a handshake of some milliseconds, which would delay requests.
         await asyncio.to_thread(lambda: self.certificates.update(self._files.read() | secrets))
         self.turn += 1

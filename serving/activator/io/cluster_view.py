@@ -13,7 +13,14 @@ from serving.activator.queueing.outcome import RevisionWake
 from serving.activator.queueing.revisions import ServedRevision, revision_of, workload_of
 from serving.activator.queueing.slices import ServedSlice, slice_of
 from serving.activator.queueing.workloads import SERVICE_NAME_LABEL, WorkloadBackends, backend_of
-from serving.activator.routing.hostclaims import DomainTargets, ServedRoute, owner_of_rules, route_of, rules_of
+from serving.activator.routing.hostclaims import (
+    DomainTargets,
+    ServedRoute,
+    certificates_of,
+    owner_of_rules,
+    route_of,
+    rules_of,
+)
 from serving.activator.routing.workloads import host_rules_of
 from serving.core.model.errors import ClusterError, Conflict, NotFound
 from serving.core.model.knative import REVISION_LABEL, RevisionKey, ServingState
@@ -43,7 +50,7 @@ class ClusterView:
     """Feeds an ingress from the cluster. ``flip`` and ``synced`` work while ``run`` runs.
 
     ``on_route`` is called with each route that changes, and with None when it goes, ``on_secrets`` with the Secret of each mapped host
-    whenever mappings change.
+    and of each host with a certificate of its own, whenever they change.
     """
 
     def __init__(  # noqa: PLR0913 - what it is wired with
@@ -79,6 +86,7 @@ class ClusterView:
         self._backends = WorkloadBackends()
         self._reflectors = (revisions, slices, routes, mappings, claims, self._workloads)
         self._domains = DomainTargets()
+        self._certificates: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
         self._on_secrets = on_secrets
         self._on_route = on_route
 
@@ -219,6 +227,7 @@ class ClusterView:
             _log_unreadable("EndpointSlice", change.new, served)
 
     def _route_changed(self, change: CacheChange) -> None:
+        self._certificates.pop(change.key, None)
         if change.type is EventType.DELETED:
             self._ingress.routes.remove("/".join(change.key))
             self._ingress.routes.set_rules(owner_of_rules("/".join(change.key)), ())
@@ -227,6 +236,7 @@ class ClusterView:
             route = route_of(change.new, self._rules)
             if isinstance(route, ServedRoute):
                 self._ingress.routes.set(route)
+                self._certificates[change.key] = certificates_of(route, self._rules)
                 self._ingress.routes.set_rules(owner_of_rules(route.key), rules_of(route))
                 self._on_route(route.key, route)
             else:
@@ -246,7 +256,14 @@ class ClusterView:
         self._secrets_changed()
 
     def _secrets_changed(self) -> None:
-        self._on_secrets(self._domains.secrets(self._ingress.routes.holds))
+        own = {
+            host: secret
+            for key, secrets in self._certificates.items()
+            for host, secret in secrets.items()
+            # A status gives no host: that is the oldest claim's.
+            if self._ingress.routes.holder_of(host) == "/".join(key)
+        }
+        self._on_secrets({**self._domains.secrets(self._ingress.routes.holds), **own})
 
 
 def _log_unreadable(kind: str, resource: Object, why: NoData) -> None:

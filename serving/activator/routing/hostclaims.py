@@ -17,7 +17,7 @@ from serving.core.model.knative import CLUSTER_LOCAL, VISIBILITY_LABEL
 from serving.core.model.nodata import NoData
 from serving.core.model.objects import Object, generation_of, is_true, name_of, namespace_of, nested
 from serving.core.model.rollout import tag_splits
-from serving.core.model.routehosts import ClaimedHost, HostRules, claimed_hosts, inner_host
+from serving.core.model.routehosts import ClaimedHost, HostRules, certificate_name, claimed_hosts, inner_host
 from serving.core.model.routepolicy import RoutePolicy, route_digest, route_policy
 
 _OF_ROUTE = ":route"
@@ -67,6 +67,7 @@ class _RouteSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _RouteStatus(msgspec.Struct, frozen=True, kw_only=True):
+    url: str = ""
     traffic: list[_TrafficTarget] | None = None
 
 
@@ -101,6 +102,18 @@ def route_of(route: Object, rules: HostRules) -> ServedRoute | NoData:
     served_tags = [target.tag for target in facts.status.traffic or ()]
     hosts = tuple(claimed_hosts(route, rules, served_tags=served_tags))
     return msgspec.structs.replace(facts, hosts=hosts, digest=route_digest(route, rules))
+
+
+def certificates_of(facts: ServedRoute, rules: HostRules) -> dict[str, tuple[str, str]]:
+    """Namespace and name of the Secret with the certificate of each public host, once its URL is https."""
+    if not rules.has_certificates:
+        return {}
+    urls = {"": facts.status.url, **{entry.tag: entry.url for entry in facts.status.traffic or () if entry.tag}}
+    return {
+        host.host: (facts.metadata.namespace, certificate_name(facts.metadata.uid, host.tag))
+        for host in facts.hosts
+        if host.is_public and urls.get(host.tag, "").startswith("https://")
+    }
 
 
 def claims_of(facts: ServedRoute) -> Iterator[HostClaim]:

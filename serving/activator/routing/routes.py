@@ -65,6 +65,11 @@ class Routes:
         """Whether a route has a public host; a mapping of that host is then ignored."""
         return host in self._sites[Listener.PUBLIC]
 
+    def holder_of(self, host: str) -> str:
+        """The route that has a public host, by namespace and name with a slash; "" if none has."""
+        site = self._sites[Listener.PUBLIC].get(host)
+        return site.route if site else ""
+
     def remove_revision(self, key: RevisionKey) -> None:
         """Remove a revision."""
         self.remove(_of_revision(key))

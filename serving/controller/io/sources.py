@@ -1,6 +1,6 @@
-"""The reflectors that fill the controller's cache, and the notes about ConfigMaps and HTTPRoutes.
+"""The reflectors that fill the controller's cache, and the notes about ConfigMaps and optional kinds.
 
-HTTPRoutes are optional: a server without the Gateway API is asked again until it has them.
+HTTPRoutes and Certificates are optional: a server without their definitions is asked again until it has them.
 """
 
 import asyncio
@@ -21,12 +21,13 @@ from serving.net.cluster.kinds import Kind
 from serving.net.cluster.port import Cluster, EventType
 from serving.net.cluster.reflector import CacheChange, Reflector
 
+_OPTIONAL = (kinds.HTTP_ROUTE, kinds.CERTIFICATE)
 _CONTROLLER_MAP = "config-controller"
 
 _log = logging.getLogger(__name__)
 
-# Between two checks whether the server has HTTPRoutes.
-_HTTPROUTES_RETRY_S = 2.0
+# Between two checks whether the server has an optional kind.
+_OPTIONAL_RETRY_S = 2.0
 
 Wake = Callable[[set[WorkKey], Kind | None], None]
 
@@ -49,6 +50,19 @@ def settings_notes(taken: Taken, config_map: Object) -> Iterator[Note]:
     if taken.waiting:
         message = f"The {taken.daemon} takes over when it is started again: {', '.join(taken.waiting)}"
         yield Note(about=about, reason="SettingsWaitForRestart", message=message, warning=True)
+
+
+def certificates_missing(error: ClusterError) -> str:
+    """The reason for missing Certificates, from the error of listing them."""
+    what = "does not know Certificates" if isinstance(error, NotFound) else "does not let us list Certificates"
+    return f"external-domain-tls is enabled, and the server {what}; expected cert-manager, and the component cert-manager of config/: {error}"
+
+
+def certificates_note(namespace: str, why: str) -> Note:
+    """The note that cert-manager is needed but missing; ``namespace`` is the system's."""
+    metadata = {"name": "config-network", "namespace": namespace}
+    about: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+    return Note(about=about, reason="CertManagerMissing", message=why, warning=True)
 
 
 def httproutes_missing(gateway: str, error: ClusterError) -> str:
@@ -91,20 +105,20 @@ class CacheSources:
 
     async def run(self) -> None:
         """Follow all kinds until cancelled."""
-        optional = self._reflectors.get(kinds.HTTP_ROUTE)
+        optional = {kind: self._reflectors[kind] for kind in _OPTIONAL if kind in self._reflectors}
         required = [
             reflector
             for reflector in (*self._reflectors.values(), self._activators)
-            if reflector and reflector is not optional
+            if reflector and reflector not in optional.values()
         ]
         known = [reflector.synced for reflector in required]
         async with supervise() as group:
             for reflector in required:
                 group.start(reflector.run(), name=f"controller-{reflector}")
-            if optional is not None:
+            for kind, reflector in optional.items():
                 known.append(asyncio.Event())
-                following = self._follow_httproutes(optional, known[-1])
-                group.start(following, name=f"controller-{optional}")
+                following = self._follow_optional(kind, reflector, known[-1])
+                group.start(following, name=f"controller-{reflector}")
             # A decision on half of the objects would create a child twice.
             for event in known:
                 await event.wait()
@@ -142,26 +156,28 @@ class CacheSources:
             on_change=changed,
         )
 
-    async def _follow_httproutes(self, reflector: Reflector, known: asyncio.Event) -> None:
-        """Watch HTTPRoutes if the server has the kind; then set ``known``."""
+    async def _follow_optional(self, kind: Kind, reflector: Reflector, known: asyncio.Event) -> None:
+        """Watch an optional kind if the server has it; then set ``known``."""
+        is_certificate = kind is kinds.CERTIFICATE
         while True:
             try:
-                await self._cluster.list(kinds.HTTP_ROUTE, page_size=1)
+                await self._cluster.list(kind, page_size=1)
                 break
             except (NotFound, Forbidden) as error:
-                why = httproutes_missing(self._gateway, error)
+                why = certificates_missing(error) if is_certificate else httproutes_missing(self._gateway, error)
                 if not known.is_set():
-                    _log.error("controller.no_httproutes", extra={"error": why})
-                    self._note(httproutes_note(system_namespace(), why))
-                self._wake(self._cache.set_httproutes_missing(why), None)
+                    _log.error("controller.kind_missing", extra={"kind": kind.resource, "error": why})
+                    note = certificates_note if is_certificate else httproutes_note
+                    self._note(note(system_namespace(), why))
+                self._wake(self._cache.set_missing(kind, why), None)
                 known.set()
             except ClusterError as error:
-                _log.warning("controller.httproutes_unknown", extra={"error": str(error)})
-            await asyncio.sleep(_HTTPROUTES_RETRY_S)
+                _log.warning("controller.kind_unknown", extra={"kind": kind.resource, "error": str(error)})
+            await asyncio.sleep(_OPTIONAL_RETRY_S)
         async with supervise() as group:
-            group.start(reflector.run(), name="controller-httproutes")
+            group.start(reflector.run(), name=f"controller-{kind.plural}")
             await reflector.synced.wait()
-            self._wake(self._cache.set_httproutes_missing(""), None)
+            self._wake(self._cache.set_missing(kind, ""), None)
             known.set()
 
 
@@ -171,5 +187,7 @@ def _wants(kind: Kind, settings: ControllerSettings) -> bool:
             return settings.public_services
         case kinds.HTTP_ROUTE:
             return bool(settings.gateway)
+        case kinds.CERTIFICATE:
+            return settings.host_rules.has_certificates
         case _:
             return True

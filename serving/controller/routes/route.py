@@ -14,6 +14,7 @@ import msgspec
 
 from serving.controller.revisions.public import PublicService, is_foreign, public_writes
 from serving.controller.revisions.settling import is_ready
+from serving.controller.routes.certificates import Certificates, reconcile_certificates
 from serving.controller.routes.hosts import public_url, tag_claims, url_of
 from serving.controller.routes.httproutes import HttpRoutes, reconcile_httproutes
 from serving.controller.routes.rollout import (
@@ -119,7 +120,7 @@ class RouteContext(msgspec.Struct, frozen=True, kw_only=True):
     ``lost`` are hosts that it claims, with the route that holds each; ``public`` is its public Service, None where the
     settings have none, and ``refusal`` why the server refuses that, "" if it does not; ``tag_services`` are
     those of its tags; ``httproutes`` are those of a Gateway, None without one; ``confirmed`` is the digest that all activators served last, None if none can be asked;
-    ``judged`` are the last judgements about revisions that it rolls out under a check.
+    ``certificates`` are those of its hosts, None where cert-manager issues none; ``judged`` are the last judgements about revisions that it rolls out under a check.
     """
 
     lost: Mapping[str, Key]
@@ -129,6 +130,7 @@ class RouteContext(msgspec.Struct, frozen=True, kw_only=True):
     confirmed: str | None = None
     judged: Mapping[str, RolloutJudgement] = {}
     tag_services: TagServices = TagServices()
+    certificates: Certificates | None = None
 
 
 def reconcile_route(
@@ -145,7 +147,8 @@ def reconcile_route(
     if assignment.targets is not None:
         targets = split_targets(traffic, assignment.targets, rollout)
     writes, ingress = _by_gateway(route, targets, context, rollout=rollout, settings=settings)
-    changing = _routing_status(route, targets, context=context, settings=settings)
+    certified, secured, certificate = _certificates(route, context, settings)
+    changing = _routing_status(route, targets, context=context, settings=settings, secured=secured)
     annotations = _annotations(route, rollout, settings=settings, now=now, broken=checked.broken)
     after = {**route, "metadata": {**route["metadata"], "annotations": annotations}, "status": changing}
     digest = route_digest(after, settings.host_rules)
@@ -164,12 +167,13 @@ def reconcile_route(
         is_held = checked.paused.intersection(newest_of(rollout)) or _unready(rollout, known)
         due_s = None if is_held else next_step_s(rollout)
     assigned = checked.condition() or assignment.condition
-    status = _status(route, [assigned, ingress], changing, now=now)
+    status = _status(route, [assigned, ingress, certificate], changing, now=now)
     before_status = (
         *(() if context.public is None or context.refusal else public_writes(route, context.public)),
         *tag_service_writes(route, context.tag_services, settings),
         *patch_of(kinds.ROUTE, route, _annotation_changes(route, annotations)),
         *(() if context.refusal else writes),
+        *(() if context.refusal else certified),
     )
     # Without targets there is nothing that an activator could serve.
     can_wait = not targets and is_unsettled(route, status)
@@ -322,21 +326,29 @@ def _annotation_changes(route: Object, annotations: Mapping[str, str]) -> Object
 
 
 def _routing_status(
-    route: Object, targets: Sequence[Object] | None, *, context: RouteContext, settings: ControllerSettings
+    route: Object,
+    targets: Sequence[Object] | None,
+    *,
+    context: RouteContext,
+    settings: ControllerSettings,
+    secured: frozenset[str],
 ) -> Object:
     """The part of the status that activators read; None removes a field."""
     lost = context.lost
     hosts = hosts_of(route, settings.host_rules)
     return {
-        "url": _url(hosts, settings) if hosts.shown not in lost else None,
+        "url": _url(hosts, settings, has_certificate="" in secured) if hosts.shown not in lost else None,
         "address": {"url": url_of(hosts.inner, settings.inner_port)} if hosts.inner not in lost else None,
-        "traffic": [_with_url(route, target, context=context, settings=settings) for target in targets or ()] or None,
+        "traffic": [
+            _with_url(route, target, context=context, settings=settings, secured=secured) for target in targets or ()
+        ]
+        or None,
     }
 
 
 def _status(route: Object, decided: Sequence[Condition], changing: Object, *, now: str) -> Object:
     before = nested(route, "status") or {}
-    conditions = [*decided, _certificate_condition(route)]
+    conditions = list(decided)
     remaining = {key: value for key, value in before.items() if key not in changing}
     return {
         **remaining,
@@ -348,7 +360,9 @@ def _status(route: Object, decided: Sequence[Condition], changing: Object, *, no
     }
 
 
-def _with_url(route: Object, target: Object, *, context: RouteContext, settings: ControllerSettings) -> Object:
+def _with_url(
+    route: Object, target: Object, *, context: RouteContext, settings: ControllerSettings, secured: frozenset[str]
+) -> Object:
     shown = {key: value for key, value in target.items() if key != "url"}
     tag = target.get("tag")
     if not tag:
@@ -356,15 +370,28 @@ def _with_url(route: Object, target: Object, *, context: RouteContext, settings:
     hosts, is_local = hosts_of(route, settings.host_rules, tag=tag), _is_local(route, context, tag)
     if is_local:
         hosts = msgspec.structs.replace(hosts, shown=hosts.inner)
-    url = _url(hosts, settings)
+    url = _url(hosts, settings, has_certificate=tag in secured)
     return shown if hosts.shown in context.lost or not url else {**shown, "url": url}
 
 
-def _url(hosts: Hosts, settings: ControllerSettings) -> str | None:
+def _url(hosts: Hosts, settings: ControllerSettings, *, has_certificate: bool) -> str | None:
     """The URL at which clients reach a route or a tag; None if it has no host for them."""
     if hosts.is_local:
         return url_of(hosts.inner, settings.inner_port)
-    return public_url(hosts.shown, settings) if hosts.shown else None
+    return public_url(hosts.shown, settings, has_certificate=has_certificate) if hosts.shown else None
+
+
+def _certificates(
+    route: Object, context: RouteContext, settings: ControllerSettings
+) -> tuple[tuple[Write, ...], frozenset[str], Condition]:
+    """The writes for Certificates, the tags that have one, and CertificateProvisioned."""
+    own = hosts_of(route, settings.host_rules)
+    if context.certificates is None or own.is_local:
+        return (), frozenset(), _without_certificate(is_local=own.is_local)
+    tags = ("", *(tag for tag in tags_of(route) if not _is_local(route, context, tag)))
+    hosts = {tag: hosts_of(route, settings.host_rules, tag=tag).shown for tag in tags}
+    certified = {tag: host for tag, host in hosts.items() if host and host not in context.lost}
+    return reconcile_certificates(route, certified, context.certificates, issuer=settings.issuer)
 
 
 def _in_the_way(route: Object, context: RouteContext, settings: ControllerSettings) -> Condition | None:
@@ -395,10 +422,8 @@ def _in_the_way(route: Object, context: RouteContext, settings: ControllerSettin
     return None
 
 
-def _certificate_condition(route: Object) -> Condition:
-    message = (
-        "TLS is not enabled for cluster-local" if is_cluster_local(route) else "external-domain-tls is not enabled"
-    )
+def _without_certificate(*, is_local: bool) -> Condition:
+    message = "TLS is not enabled for cluster-local" if is_local else "external-domain-tls is not enabled"
     return Condition(
         type="CertificateProvisioned", status=ConditionStatus.TRUE, reason="TLSNotEnabled", message=message
     )

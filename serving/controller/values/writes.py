@@ -34,6 +34,7 @@ FOLLOWED_KINDS = (
     kinds.ENDPOINT_SLICE,
     kinds.HORIZONTAL_POD_AUTOSCALER,
     kinds.HTTP_ROUTE,
+    kinds.CERTIFICATE,
     kinds.DOMAIN_MAPPING,
     kinds.CLUSTER_DOMAIN_CLAIM,
 )

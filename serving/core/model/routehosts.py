@@ -44,7 +44,8 @@ _HOSTS = 254
 class HostRules(msgspec.Struct, frozen=True, kw_only=True):
     """Rules for hosts: the public domain, that of the cluster, and Go templates of a host and of a tag's name.
 
-    ``domains`` are domains of routes with certain labels; ``domain`` is that of all others.
+    ``domains`` are domains of routes with certain labels; ``domain`` is that of all others. ``has_certificates``: public hosts have
+    certificates of their own.
     """
 
     domain: str
@@ -52,6 +53,7 @@ class HostRules(msgspec.Struct, frozen=True, kw_only=True):
     domain_template: str
     tag_template: str
     domains: tuple[SelectedName, ...] = ()
+    has_certificates: bool = False
 
     @property
     def inner_domain(self) -> str:
@@ -82,6 +84,11 @@ class ClaimedHost(msgspec.Struct, frozen=True, kw_only=True):
     tag: str
     since: str
     is_public: bool
+
+
+def certificate_name(uid: str, tag: str) -> str:
+    """The name of the Certificate, and of its Secret, of a route's host or of a tag's."""
+    return f"route-{uid}-{zlib.adler32(tag.encode())}" if tag else f"route-{uid}"
 
 
 def is_cluster_local(route: Object) -> bool:

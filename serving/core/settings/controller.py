@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import msgspec
+import yaml
 
 from serving.core.model.errors import InvalidValue
 from serving.core.model.gotemplate import fill_template
@@ -107,6 +108,22 @@ def _read_addresses(text: str) -> Value:
     return text
 
 
+def _read_issuer(text: str) -> Value:
+    try:
+        msgspec.convert(yaml.safe_load(text), _IssuerReference)
+    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        raise InvalidValue(text=text, expected="a mapping with kind and name of an issuer") from error
+    return text
+
+
+class _IssuerReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An issuer of cert-manager."""
+
+    name: str
+    kind: str = "ClusterIssuer"
+    group: str = "cert-manager.io"
+
+
 def _read_host(text: str) -> Value:
     if not _HOST.match(text):
         raise InvalidValue(text=text, expected="a host name")
@@ -133,6 +150,9 @@ _GATEWAY_NAME = msgspec.structs.replace(
     TEXT, name="NAMESPACE/NAME of a Gateway, or nothing", read=_read_gateway, read_plain=_read_gateway
 )
 _ROLLOUT_DURATION = msgspec.structs.replace(DURATION, read=_read_rollout_duration)
+_ISSUER = Unit(
+    name="mapping with kind and name of an issuer", plain="text", read=_read_issuer, read_plain=_read_issuer, write=str
+)
 _ADDRESSES = msgspec.structs.replace(TEXT, name="list of HOST:PORT", read=_read_addresses, read_plain=_read_addresses)
 
 
@@ -349,6 +369,24 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Scheme of the URLs of public routes. https is for a load balancer in front that ends TLS; URLs have public-tls-port then. Default: Knative,
     http."""
 
+    external_domain_tls: Annotated[
+        str,
+        Knob(
+            key="external-domain-tls",
+            legacy=("autoTLS", "auto-tls"),
+            config_map=_NETWORK,
+            unit=_WORD,
+            choices=("disabled", "enabled"),
+        ),
+    ] = "disabled"
+    """Whether cert-manager issues a certificate for each public host of a route, which the activators serve; its URL is https then. Needs
+    cert-manager, and the components cert-manager, tls and domain-tls. Default: Knative, disabled."""
+
+    issuer: Annotated[str, Knob(key="issuerRef", config_map="config-certmanager", unit=_ISSUER, live=True)] = (
+        "{kind: ClusterIssuer, name: knative-selfsigned-issuer}"
+    )
+    """The issuer of cert-manager that these certificates name. Default: Knative, the ClusterIssuer knative-selfsigned-issuer."""
+
     domains: Annotated[str, Knob(key=ANY_KEY, config_map="config-domain", unit=SELECTORS, live=True)] = ""
     """Each key is a domain of public routes. Its value is empty, for all routes, or a selector of their labels, as in
     `selector: {app: shop}`; the most specific one applies, then the first in the alphabet. Routes that match none have the domain of
@@ -490,6 +528,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             domain_template=self.domain_template,
             tag_template=self.tag_template,
             domains=selected_names(self.domains),
+            has_certificates=self.external_domain_tls == "enabled",
         )
 
     @property

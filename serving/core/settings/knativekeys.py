@@ -31,9 +31,11 @@ _POD_FIELDS = (
 _ALWAYS = WithoutEffect(why="the field is always allowed", fulfilled=_ON)
 _NEVER = WithoutEffect(why="the field is always refused", fulfilled=_OFF)
 _OWN_SIDECAR = WithoutEffect(why="it configures extensions of Knative's queue-proxy image", fulfilled=_OFF)
-_OTLP = "the settings otlp of config-activator, config-autoscaler and config-controller send numbers and spans"
+_OTLP = "the settings `otlp` send numbers and spans"
 _OWN_INGRESS = "the activator is the only ingress"
-_NO_CERTIFICATES = WithoutEffect(why="certificates are read from Secrets, and not requested", fulfilled=_OFF)
+_PLAIN_INSIDE = WithoutEffect(
+    why="the inner listener speaks plain HTTP; system-internal-tls protects what is behind it", fulfilled=_OFF
+)
 _LOG = WithoutEffect(why="each daemon logs JSON at one level", fulfilled=("info",))
 
 WITHOUT_EFFECT: Mapping[str, Mapping[str, WithoutEffect]] = MappingProxyType(
@@ -85,13 +87,7 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, WithoutEffect]] = MappingProxyType(
             "namespace-wildcard-cert-selector": WithoutEffect(
                 why="a Secret in tls.secrets may have a wildcard certificate", fulfilled=("",)
             ),
-            "auto-tls": _NO_CERTIFICATES,
-            "autoTLS": _NO_CERTIFICATES,
-            "external-domain-tls": _NO_CERTIFICATES,
-            "cluster-local-domain-tls": WithoutEffect(
-                why="the inner listener speaks plain HTTP; system-internal-tls protects what is behind it",
-                fulfilled=_OFF,
-            ),
+            "cluster-local-domain-tls": _PLAIN_INSIDE,
             "enable-mesh-pod-addressability": WithoutEffect(
                 why="pods are asked by their addresses", fulfilled=("false",)
             ),
@@ -111,8 +107,7 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, WithoutEffect]] = MappingProxyType(
             "runtime-*": WithoutEffect(why="daemons have no profiler to be asked", fulfilled=_OFF),
         },
         "config-certmanager": {
-            "issuerRef": _NO_CERTIFICATES,
-            "clusterLocalIssuerRef": _NO_CERTIFICATES,
+            "clusterLocalIssuerRef": _PLAIN_INSIDE,
             "systemInternalIssuerRef": WithoutEffect(why="the controller issues the certificates of inner TLS"),
         },
         "config-logging": {"zap-logger-config": _LOG, "loglevel.*": _LOG},

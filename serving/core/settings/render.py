@@ -125,7 +125,7 @@ def render_page(daemons: Iterable[Daemon[SettingsRecord]]) -> str:
         for key, reason in keys.items():
             rows.setdefault((name, reason), []).append(f"`{key}`")
     lines += [
-        f"| {name} | {', '.join(keys)} | {' or '.join(map(_or_empty, reason.fulfilled))} | {reason.why} |"
+        f"| {name} | {', '.join(keys)} | {_or_empty(reason.fulfilled[0]) if reason.fulfilled else ''} | {reason.why} |"
         for (name, reason), keys in rows.items()
     ]
     return "\n".join([*lines, ""])

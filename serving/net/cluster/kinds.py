@@ -99,6 +99,16 @@ HORIZONTAL_POD_AUTOSCALER = _kind("autoscaling/v2", "HorizontalPodAutoscaler", "
 HTTP_ROUTE = _kind(
     "gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes", categories=("gateway-api",), durable_unowned=True
 )
+# Of cert-manager, which installs its own definitions.
+CERTIFICATE = _kind(
+    "cert-manager.io/v1",
+    "Certificate",
+    "certificates",
+    "cert",
+    "certs",
+    categories=("cert-manager",),
+    durable_unowned=True,
+)
 INGRESS = _kind("networking.k8s.io/v1", "Ingress", "ingresses", "ing", durable=True)
 HTTP_SCALED_OBJECT = _kind("http.keda.sh/v1alpha1", "HTTPScaledObject", "httpscaledobjects", "httpso", durable=True)
 INTERCEPTOR_ROUTE = _kind("http.keda.sh/v1beta1", "InterceptorRoute", "interceptorroutes", durable=True)
@@ -169,6 +179,7 @@ KINDS: tuple[Kind, ...] = (
     HORIZONTAL_POD_AUTOSCALER,
     HTTP_ROUTE,
     HTTP_SCALED_OBJECT,
+    CERTIFICATE,
     INGRESS,
     INTERCEPTOR_ROUTE,
     KEDA_SCALED_OBJECT,

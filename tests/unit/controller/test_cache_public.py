@@ -200,12 +200,12 @@ def test_a_route_gets_httproutes_and_hears_of_them() -> None:
 
 def test_a_server_without_httproutes_wakes_all_routes_once() -> None:
     cache = behind_a_gateway((kinds.ROUTE, assigned(a_route())))
-    assert cache.set_httproutes_missing("") == set()
-    assert cache.set_httproutes_missing("there are none") == {ROUTE}
-    assert cache.set_httproutes_missing("there are none") == set()
+    assert cache.set_missing(kinds.HTTP_ROUTE, "") == set()
+    assert cache.set_missing(kinds.HTTP_ROUTE, "there are none") == {ROUTE}
+    assert cache.set_missing(kinds.HTTP_ROUTE, "there are none") == set()
     status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), kinds.ROUTE)
     assert condition_values(status, "IngressReady") == ("False", "GatewayApiMissing", "there are none")
-    assert cache.set_httproutes_missing("") == {ROUTE}
+    assert cache.set_missing(kinds.HTTP_ROUTE, "") == {ROUTE}
 
 
 def test_without_a_gateway_a_route_has_no_httproutes() -> None:

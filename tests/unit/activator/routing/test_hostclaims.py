@@ -4,7 +4,14 @@ from typing import Any
 
 import msgspec
 
-from serving.activator.routing.hostclaims import DomainTarget, DomainTargets, domain_target_of
+from serving.activator.routing.hostclaims import (
+    DomainTarget,
+    DomainTargets,
+    ServedRoute,
+    certificates_of,
+    domain_target_of,
+    route_of,
+)
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener
 from serving.core.settings.controller import ControllerSettings
@@ -110,3 +117,17 @@ def test_a_mapped_host_finds_the_route_on_both_listeners() -> None:
     assert routes.find(Listener.PUBLIC, "") is None
     routes.remove("default/hello")
     assert routes.find(Listener.PUBLIC, "shop.example.com") is None
+
+
+def test_a_public_host_has_the_certificate_of_its_name_once_its_url_is_https() -> None:
+    rules = msgspec.structs.replace(RULES, has_certificates=True)
+    traffic = [{"revisionName": "hello-00001", "percent": 100, "tag": "blue"}]
+    route = {
+        "metadata": {"name": "hello", "namespace": "default", "uid": "u", "creationTimestamp": "2026-11-21T04:00:00Z"},
+        "spec": {"traffic": traffic},
+        "status": {"url": "https://hello.default.localhost", "traffic": [{**traffic[0], "url": "http://blue"}]},
+    }
+    facts_of_route = route_of(route, rules)
+    assert isinstance(facts_of_route, ServedRoute)
+    assert certificates_of(facts_of_route, rules) == {"hello.default.localhost": ("default", "route-u")}
+    assert certificates_of(facts_of_route, RULES) == {}

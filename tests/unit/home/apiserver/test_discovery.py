@@ -28,6 +28,7 @@ def test_every_group_is_listed_once() -> None:
         "autoscaling",
         "gateway.networking.k8s.io",
         "http.keda.sh",
+        "cert-manager.io",
         "networking.k8s.io",
         "keda.sh",
         "coordination.k8s.io",

@@ -1,0 +1,56 @@
+"""The controller with external-domain-tls, on a server with cert-manager and without."""
+
+import pytest
+
+from serving.core.model.errors import ClusterError, Forbidden, NotFound
+from serving.core.model.objects import condition_of, nested
+from serving.core.settings.controller import ControllerSettings
+from serving.home.admission.admission import admit
+from serving.home.store.memory import MemoryCluster
+from serving.net.cluster.kinds import CERTIFICATE, EVENT, ROUTE, SERVING_SERVICE
+from serving.net.cluster.port import Listing, Selection
+from tests.integration.fake_node import a_service, a_world
+from tests.virtual_time import run_virtually
+
+SETTINGS = ControllerSettings(external_domain_tls="enabled")
+
+
+class Bare(MemoryCluster):
+    """A store that refuses lists of Certificates while it has an error."""
+
+    def __init__(self, error: ClusterError | None) -> None:
+        super().__init__(admit=admit)
+        self.error = error
+
+    async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
+        if selection.kind == CERTIFICATE and self.error is not None:
+            raise self.error
+        return await super().list_selection(selection, page_size=page_size, page=page)
+
+
+@pytest.mark.parametrize("error", [NotFound("no such resource"), Forbidden("certificates is forbidden"), None])
+def test_a_route_is_served_by_https_once_cert_manager_has_issued_its_certificate(error: ClusterError | None) -> None:
+    async def main() -> None:
+        cluster = Bare(error)
+        async with a_world(SETTINGS, cluster=cluster) as world:
+            await cluster.create(SERVING_SERVICE, a_service("good"))
+            if error is not None:
+                await world.until(
+                    ROUTE, "hello", lambda one: condition_of(one, "CertificateProvisioned").get("status") == "False"
+                )
+                events = (await cluster.list(EVENT)).items
+                assert "CertManagerMissing" in {event["reason"] for event in events}
+                cluster.error = None
+            route = await world.until(ROUTE, "hello", bool)
+            name = f"route-{route['metadata']['uid']}"
+            await world.until(CERTIFICATE, name, bool)
+            ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+            await cluster.patch(CERTIFICATE, "default", name, patch=ready, subresource="status")
+            await world.until(
+                ROUTE, "hello", lambda one: nested(one, "status", "url") == "https://hello.default.localhost:8443"
+            )
+            await world.until(
+                ROUTE, "hello", lambda one: condition_of(one, "CertificateProvisioned").get("reason") != "HTTPDowngrade"
+            )
+
+    run_virtually(main())

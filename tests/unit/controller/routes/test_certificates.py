@@ -1,0 +1,111 @@
+"""The certificates of a route's public hosts."""
+
+from typing import Any
+
+import msgspec
+
+from serving.controller.decide import decide
+from serving.controller.values.writes import WritePlan
+from serving.core.model.knative import CLUSTER_LOCAL, VISIBILITY_LABEL
+from serving.core.model.objects import Object
+from serving.net.cluster import kinds
+from serving.net.cluster.port import Create, Delete, Patch
+from tests.unit.controller.builders import (
+    NOW,
+    NOW_S,
+    SETTINGS,
+    a_cache,
+    a_configuration,
+    a_revision,
+    a_route,
+    condition_values,
+    stored,
+    with_ready,
+    written_status,
+)
+
+ENABLED = msgspec.structs.replace(SETTINGS, external_domain_tls="enabled", public_tls_port=443)
+KEY = (kinds.ROUTE, "default", "hello")
+OWN, BLUE = "route-uid-of-route-hello", "route-uid-of-route-hello-69140905"
+TRAFFIC: list[Object] = [{"revisionName": "hello-00001", "percent": 100, "tag": "blue"}]
+
+
+def plan_of(*certificates: Object, missing: str = "", **metadata: Any) -> WritePlan:  # noqa: ANN401 - JSON
+    cache = a_cache(
+        (kinds.CONFIGURATION, a_configuration()),
+        (kinds.REVISION, with_ready(a_revision(), "True")),
+        (kinds.ROUTE, a_route(traffic=TRAFFIC, **metadata)),
+        settings=ENABLED,
+    )
+    for certificate in certificates:
+        assert KEY in cache.put(kinds.CERTIFICATE, certificate)
+    assert bool(cache.set_missing(kinds.CERTIFICATE, missing)) is bool(missing)
+    return decide(cache, KEY, now=NOW, now_s=NOW_S)
+
+
+def made() -> dict[str, Object]:
+    bodies = [write.body for write in plan_of().writes if isinstance(write, Create) and write.kind is kinds.CERTIFICATE]
+    return {body["metadata"]["name"]: stored(body) for body in bodies}
+
+
+def issued(certificate: Object, status: str = "True", **condition: object) -> Object:
+    return {**certificate, "status": {"conditions": [{"type": "Ready", "status": status, **condition}]}}
+
+
+def test_each_public_host_has_a_certificate_of_the_issuer() -> None:
+    certificates = made()
+    assert set(certificates) == {OWN, BLUE}
+    assert certificates[BLUE]["spec"] == {
+        "secretName": BLUE,
+        "dnsNames": ["blue-hello.default.localhost"],
+        "commonName": "blue-hello.default.localhost",
+        "issuerRef": {"kind": "ClusterIssuer", "name": "knative-selfsigned-issuer"},
+    }
+
+
+def test_urls_are_http_until_a_certificate_is_ready() -> None:
+    certificates = made()
+    plan = plan_of(issued(certificates[OWN]), issued(certificates[BLUE], "False", message="the order is pending"))
+    status = written_status(plan, kinds.ROUTE)
+    assert status["url"] == "https://hello.default.localhost"
+    assert status["traffic"][0]["url"] == "http://blue-hello.default.localhost:8080"
+    state, reason, message = condition_values(status, "CertificateProvisioned")
+    assert (state, reason) == ("True", "HTTPDowngrade")
+    assert message == f'Certificate "{BLUE}" of blue-hello.default.localhost is not ready: the order is pending'
+
+
+def test_with_all_certificates_all_urls_are_https() -> None:
+    status = written_status(plan_of(*map(issued, made().values())), kinds.ROUTE)
+    assert status["traffic"][0]["url"] == "https://blue-hello.default.localhost"
+    assert condition_values(status, "CertificateProvisioned")[0] == "True"
+
+
+def test_a_certificate_of_another_spec_is_patched_and_one_without_a_host_deleted() -> None:
+    certificates = made()
+    changed = issued({**certificates[OWN], "spec": {**certificates[OWN]["spec"], "dnsNames": ["evil.example"]}})
+    old = issued({**certificates[BLUE], "metadata": {**certificates[BLUE]["metadata"], "name": "route-old"}})
+    plan = plan_of(changed, certificates[BLUE], old)
+    writes = [write for write in plan.writes if write.kind is kinds.CERTIFICATE]
+    assert [write.patch["spec"] for write in writes if isinstance(write, Patch)] == [
+        {"dnsNames": ["hello.default.localhost"]}
+    ]
+    assert [write.name for write in writes if isinstance(write, Delete)] == ["route-old"]
+    assert written_status(plan, kinds.ROUTE)["url"].startswith("http://")
+
+
+def test_a_certificate_of_another_owner_is_left_alone() -> None:
+    foreign = issued(made()[OWN])
+    foreign["metadata"].pop("ownerReferences")
+    plan = plan_of(foreign)
+    assert [type(write) for write in plan.writes if write.kind is kinds.CERTIFICATE] == [Create]
+    assert written_status(plan, kinds.ROUTE)["url"].startswith("http://")
+
+
+def test_without_cert_manager_the_route_says_so() -> None:
+    status = written_status(plan_of(missing="there is none"), kinds.ROUTE)
+    assert condition_values(status, "CertificateProvisioned") == ("False", "CertManagerMissing", "there is none")
+
+
+def test_a_cluster_local_route_has_no_certificate() -> None:
+    plan = plan_of(labels={VISIBILITY_LABEL: CLUSTER_LOCAL})
+    assert [write for write in plan.writes if write.kind is kinds.CERTIFICATE] == []

@@ -41,6 +41,27 @@ class Browser:
         """Open a page, and wait until it is loaded."""
         _call("POST", f"{self._url}/url", {"url": url})
 
+    def open_beside(self, url: str) -> None:
+        """Open a page in a new window, which other calls concern from now on."""
+        self.switch_to(_call("POST", f"{self._url}/window/new", {"type": "window"})["handle"])
+        self.open(url)
+
+    def minimize(self) -> None:
+        """Hide the window."""
+        _call("POST", f"{self._url}/window/minimize", {})
+
+    def restore(self) -> None:
+        """Show a hidden window again."""
+        _call("POST", f"{self._url}/window/rect", {"width": 1000})
+
+    def handles(self) -> list[str]:
+        """The windows."""
+        return [str(handle) for handle in _call("GET", f"{self._url}/window/handles")]
+
+    def switch_to(self, handle: str) -> None:
+        """Choose the window that other calls concern."""
+        _call("POST", f"{self._url}/window", {"handle": handle})
+
     def run_before_load(self, script: str) -> None:
         """Run a script in each page that is opened, before the page's own."""
         self._cdp("Page.addScriptToEvaluateOnNewDocument", source=script)

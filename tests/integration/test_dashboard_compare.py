@@ -236,6 +236,8 @@ async def test_a_wrong_token_moves_nothing_and_a_service_of_one_revision_has_not
 async def test_of_a_proxys_users_only_those_who_may_act_have_buttons() -> None:
     def opened() -> None:
         with browser() as window:
+            # The headers are not sent by workers.
+            window.run_before_load("delete window.SharedWorker")
             for user, count in (("ann", 0), ("bob", 5)):
                 window.send({"X-Remote-User": user, PROXY_SECRET_HEADER: SECRET})
                 window.open("about:blank")

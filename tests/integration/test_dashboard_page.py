@@ -1,8 +1,10 @@
 """The dashboard's page in a browser: the first view, at each width, and requests of forms."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
+import aiohttp
 import msgspec
 import pytest
 
@@ -11,6 +13,7 @@ from serving.core.scaling.decision.policy import SecondOfLoad
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.net.aio.clock import wall_s
 from serving.net.cluster.kinds import REVISION
+from serving.tools.dashboard.viewers import PROXY_SECRET_HEADER
 from tests.integration.browser import Browser, browser
 from tests.integration.dashboard_stage import API, TOKEN, DashboardStage, staged
 from tests.unit.core.scaling.kpa_builders import spec_with
@@ -126,6 +129,7 @@ async def test_a_page_without_one_of_its_files_is_loaded_again(file: str, is_the
 async def test_a_page_that_is_refused_its_events_connects_again() -> None:
     """Takes 3 s, the pause of the page."""
     first = """
+        delete window.SharedWorker;
         const Real = EventSource;
         let count = 0;
         window.EventSource = class extends Real {
@@ -264,3 +268,57 @@ async def test_a_revision_without_a_policy_shows_no_curve() -> None:
 
     async with staged() as stage:
         await seen(stage, capture)
+
+
+async def test_eight_windows_share_one_stream_and_hidden_ones_have_none() -> None:
+    """Takes up to 8 s: the server notices with a tick that a stream was closed."""
+    loop = asyncio.get_running_loop()
+
+    def wait_for_streams(count: int) -> None:
+        deadline_s = time.monotonic() + 60
+        while sum(task.get_name() == "dashboard rights" for task in asyncio.all_tasks(loop)) != count:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+
+    def opened() -> None:
+        with browser() as window:
+            window.open(stage.url)
+            for address in ("", "#map", "#cost", *["#default/hello-00001", "#default/hello-00002"] * 2):
+                window.open_beside(f"{stage.url}/{address}")
+                window.until("return document.getElementById('link').textContent === 'live'")
+            wait_for_streams(1)
+            asyncio.run_coroutine_threadsafe(fail(stage, "hello-00002"), loop).result()
+            for handle in window.handles():
+                window.switch_to(handle)
+                window.until("return document.title.startsWith('(1 failing)')")
+            for handle in window.handles():
+                window.switch_to(handle)
+                window.minimize()
+            wait_for_streams(0)
+            asyncio.run_coroutine_threadsafe(stage.ready("hello-00002"), loop).result()
+            window.restore()
+            window.until("return !document.title.includes('failing')")
+            wait_for_streams(1)
+
+    async with staged() as stage:
+        await stage.ready("hello-00001", "hello-00002")
+        await asyncio.to_thread(opened)
+
+
+async def test_a_page_of_a_forbidden_revision_does_not_end_the_stream_of_others() -> None:
+    users, headers = "ann=view:default", {"X-Remote-User": "ann", PROXY_SECRET_HEADER: "s" * 43}
+    query = [("revision", "other/secret"), ("revision", "default/hello-00002")]
+    async with (
+        staged(proxy_users=users, proxy_secret="s" * 43) as stage,
+        aiohttp.ClientSession(headers=headers) as session,
+        session.get(f"{stage.url}/events", params=query) as response,
+    ):
+        assert response.status == 200
+        async with asyncio.timeout(60):
+            lines = [(await response.content.readuntil(b"\n")).strip() for _ in range(8)]
+        assert [line for line in lines if line.startswith((b"id", b"event"))] == [
+            b"id: 0",
+            b"event: all",
+            b"id: 1",
+            b"event: all",
+        ]

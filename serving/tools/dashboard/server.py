@@ -1,7 +1,8 @@
 """HTTP server of the page: static files, the history of a revision, and server-sent events.
 
 ``/`` serves the page; ``/events?revision=NAMESPACE/NAME`` sends everything once and then each change, with the pods of that
-revision, or without one with the sparklines of all; ``/coldstarts?name=`` returns the last cold starts of a service or
+revision, or without one with the sparklines of all; several ``revision=`` share a stream, in which the id of an
+event is the place of its revision; ``/coldstarts?name=`` returns the last cold starts of a service or
 revision in steps; ``/requests?revision=`` the requests that activators recorded; ``/history?revision=`` returns its last hour, or with
 ``from=`` and ``to=`` a range of what is kept on disk; ``/cost`` what all services used in a range; ``/map`` their hosts and the nodes of their pods;
 ``/compare?name=`` two revisions of a service (``comparepage``);
@@ -75,12 +76,15 @@ async def _no_hosts() -> list[ServedHost]:
 
 
 class _OpenPage:
-    def __init__(self, revision: str, version: int, grant: Grant) -> None:
+    """A page, or one of several that share a connection and its queue; ``place`` is the id of its events."""
+
+    def __init__(self, place: int, revision: str, version: int, grant: Grant, waiting: asyncio.Queue[bytes]) -> None:
+        self.place = place
         self.revision = revision
         self.grant = grant
         self.version = version
         self.nodes: View | None = None
-        self.waiting: asyncio.Queue[bytes] = asyncio.Queue(_WAITING_MAX)
+        self.waiting = waiting
         self.is_lost = False
 
     def send(self, event: str, body: Mapping[str, Any]) -> None:
@@ -92,7 +96,7 @@ class _OpenPage:
         if self.waiting.full():
             self.is_lost = True
             return
-        self.waiting.put_nowait(b"event: %b\ndata: %b\n\n" % (event.encode(), encode(shown)))
+        self.waiting.put_nowait(b"id: %d\nevent: %b\ndata: %b\n\n" % (self.place, event.encode(), encode(shown)))
 
 
 def prices_of(settings: DashboardSettings) -> Mapping[str, float]:
@@ -208,7 +212,7 @@ class Pages:
         name = request.path.removeprefix("/")
         if name == "healthz" or name in self._files.keys() - {"index.html"}:
             return await handler(request)
-        refused = await self._viewers.admit(request) or refusal_of(request)
+        refused = await self._viewers.admit(request) or (None if name == "events" else refusal_of(request))
         if refused is not None or name not in _STREAMS:
             return refused or await handler(request)
         async with supervise() as tasks:
@@ -310,24 +314,29 @@ class Pages:
         return json_response(body)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        if len(self._pages) >= self._pages_max:
+        revisions = request.query.getall("revision", [""])
+        if len(self._pages) + len(revisions) > self._pages_max:
             raise web.HTTPServiceUnavailable(text="too many pages are open\n")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        page = _OpenPage(request.query.get("revision", ""), self._board.version, current_grant())
-        overview = (
-            {} if page.revision else {"sparklines": self._board.sparklines.read(), "changed_s": self._board.changed_s()}
-        )
-        page.send("all", {**self._all(page.revision, page.grant), **overview})
-        self._pages.add(page)
+        grant, waiting = current_grant(), asyncio.Queue[bytes](_WAITING_MAX * len(revisions))
+        pages = [
+            # One page that asks for a forbidden revision does not end the stream of the others.
+            _OpenPage(place, revision if grant.may_read(revision) else "", self._board.version, grant, waiting)
+            for place, revision in enumerate(revisions)
+        ]
+        overview = {"sparklines": self._board.sparklines.read(), "changed_s": self._board.changed_s()}
+        for page in pages:
+            page.send("all", {**self._all(page.revision, grant), **({} if page.revision else overview)})
+        self._pages.update(pages)
         try:
-            while not page.is_lost:
-                await response.write(await page.waiting.get())
+            while not any(page.is_lost for page in pages):
+                await response.write(await waiting.get())
         except ConnectionResetError:
             # The page was closed.
             pass
         finally:
-            self._pages.discard(page)
+            self._pages.difference_update(pages)
         return response
 
     def _all(self, revision: str, grant: Grant) -> View:

@@ -12,12 +12,13 @@ import { Overview, grouped, problemOf, revisionState, share } from "./overview.j
 import { Policy } from "./policy.js";
 import { Requests } from "./requests.js";
 import { keyed, many, write } from "./rows.js";
+import { streamed } from "./stream.js";
 import { onThemeChange } from "./themebutton.js";
 
 const by = (id) => document.getElementById(id);
-const ROWS_MAX = 1800, RECONNECT_MS = 3000, LIVE_S = 3600, LEAST_SPAN_S = 30, REFRESH_S = 60;
+const ROWS_MAX = 1800, LIVE_S = 3600, LEAST_SPAN_S = 30, REFRESH_S = 60;
 const objects = { service: new Map(), revision: new Map() };
-let columns = [], rows = {}, pods = [], nodes = null, decisions = [], present = null, history = null, selected = "", page = "", source = null, again = 0, marks = [], span = null, readAt = 0, seconds = 300, mayAct = false, mayReadLogs = false, user = "", isLoaded = false;
+let columns = [], rows = {}, pods = [], nodes = null, decisions = [], present = null, history = null, selected = "", page = "", marks = [], span = null, readAt = 0, seconds = 300, mayAct = false, mayReadLogs = false, user = "", isLoaded = false;
 const charts = new Charts(by("charts"), by("spoken"), (from, to) => choosePast(from, to));
 const actions = new Actions();
 const compare = new Compare(by("compare"), () => span && !span.isLast ? span : lastOf(seconds));
@@ -32,17 +33,10 @@ const cost = new Cost(by("cost"));
 
 // What comes in.
 
-function connect() {
-  source?.close();
-  source = new EventSource(`events?revision=${encodeURIComponent(selected)}`);
-  source.addEventListener("open", () => link("live", "live"));
-  source.addEventListener("error", () => {
-    link("lost", "connection lost, trying again");
-    // After a response other than 200, such as 503 while a server starts, a browser itself does not try again.
-    if (source.readyState === EventSource.CLOSED) { clearTimeout(again); again = setTimeout(connect, RECONNECT_MS); }
-  });
-  source.addEventListener("all", (event) => {
-    const all = JSON.parse(event.data);
+const watch = streamed({
+  open() { link("live", "live"); },
+  lost() { link("lost", "connection lost, trying again"); },
+  all(all) {
     for (const kind of Object.values(objects)) kind.clear();
     ({ columns, rows, pods, nodes, may_act: mayAct, may_read_logs: mayReadLogs, user } = all);
     isLoaded = true;
@@ -50,9 +44,8 @@ function connect() {
     overview.begin(all);
     if (!leaveDeleted() && selected) load();
     show();
-  });
-  source.addEventListener("tick", (event) => {
-    const tick = JSON.parse(event.data);
+  },
+  tick(tick) {
     take(tick.objects);
     Object.assign(rows, tick.rows);
     pods = tick.pods;
@@ -63,16 +56,16 @@ function connect() {
     overview.add(tick.at_s, rows);
     leaveDeleted();
     show();
-  });
-  source.addEventListener("decision", (event) => {
-    const decision = JSON.parse(event.data);
+  },
+  decision(decision) {
     overview.decided(decision);
     if (decision.key !== selected || decisions.some((one) => one.at_s === decision.at_s)) return;
     decisions.push(decision);
     if (decision.is_change) marks.push({ ...decision, kind: "decision" });
     showDecisions();
-  });
-}
+  },
+});
+const connect = () => watch(document.hidden ? null : selected);
 
 function link(state, text) {
   by("link").dataset.state = state;
@@ -281,7 +274,7 @@ function showDetail() {
   logs.show(mayReadLogs, user, view.namespace, view.service);
   const conditions = [...view.conditions.map((one) => ["revision", one]), ...(service?.conditions || []).map((one) => ["service", one])];
   keyed(by("conditions"), conditions.map(([of, one]) => [`${of} ${one.type}`, { of, ...one }]), (node, one) =>
-    cells(node, one.of, one.type, badge(one.status, TONES[one.status] || "wait"), [one.reason, one.message].filter(Boolean).join(": ") || "–"));
+    cells(node, one.of, one.type, badge(one.status, one.type === "Active" && one.status === "False" ? "off" : TONES[one.status] || "wait"), [one.reason, one.message].filter(Boolean).join(": ") || "–"));
 }
 
 function showFacts(root, facts) {
@@ -355,7 +348,7 @@ by("range").addEventListener("change", (event) => chooseLast(Number(event.target
 by("earlier").addEventListener("click", () => pan(-0.5));
 by("later").addEventListener("click", () => pan(0.5));
 by("live").addEventListener("click", () => chooseLast(LIVE_S));
-document.addEventListener("visibilitychange", () => { if (!document.hidden) { show(); if (history) draw(); } });
+document.addEventListener("visibilitychange", () => { connect(); if (!document.hidden) { show(); if (history) draw(); } });
 
 // The time shown. What is older than an hour comes from the disk; the range is in the address, to be shared.
 

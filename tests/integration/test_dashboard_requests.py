@@ -114,7 +114,7 @@ async def test_the_page_lists_failed_and_slow_requests_as_text(width: int) -> No
         assert "--pod hello-00002-deployment-abcde" in text
         assert window.run('return document.querySelector("#requests-errors td").textContent') == "2"
         window.run('document.querySelector("#requests-list input[value=slow]").click()')
-        window.until(f'return {rows}[0].textContent.includes("1510 ms cold: start 1500, app 10")')
+        window.until(f'return {rows}[0].textContent.includes("1.5 s cold: start 1.5 s, app 10 ms")')
 
     async with recorded() as (stage, _):
         await seen(stage, check, width=width)

@@ -24,6 +24,9 @@ const date = (at) => new Date(at * 1000).toLocaleDateString([], { month: "short"
 export const moment = (at) => Date.now() / 1000 - at < DAY_S / 2 ? clock(at) : `${date(at)} ${clock(at)}`;
 export const number = (value) => value == null ? "–" : value >= 100 ? value.toFixed(0) : String(+value.toFixed(value < 10 ? 2 : 1));
 
+// "0.4 ms", "35 ms", "5.1 s".
+export const duration = (seconds) => seconds == null ? "–" : seconds < 1 ? `${+(1000 * seconds).toFixed(seconds < 0.01 ? 1 : 0)} ms` : `${seconds.toFixed(1)} s`;
+
 export function make(tag, properties = {}, ...children) {
   const found = Object.assign(document.createElement(tag), properties);
   found.append(...children);

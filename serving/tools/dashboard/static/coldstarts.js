@@ -1,9 +1,8 @@
 // Cold starts of the chosen revision: a bar each, cut into steps, with the median first. The same numbers stand in a table.
-import { clock, make } from "./charts.js";
+import { clock, duration, make } from "./charts.js";
 
 const PERIOD_MS = 10000, SHOWN_MAX = 10;
 export const STEPS = ["autoscaler decides", "pod is created", "pod is scheduled", "container starts", "app starts", "request is sent", "unknown"];
-const ms = (seconds) => seconds == null ? "–" : seconds < 0.01 ? `${(1000 * seconds).toFixed(1)} ms` : `${(1000 * seconds).toFixed(0)} ms`;
 
 export class ColdStarts {
   constructor(part) {
@@ -44,7 +43,7 @@ export class ColdStarts {
     this.bars.replaceChildren(...lines.map((one) => bar(one, longest)));
     this.table.replaceChildren(...lines.map((one) => {
       const head = make("th", { scope: "row", textContent: one.name });
-      return make("tr", {}, head, ...STEPS.map((step) => make("td", { className: "num", textContent: ms(one.steps[step]) })), make("td", { className: "num", textContent: ms(one.took_s) }));
+      return make("tr", {}, head, ...STEPS.map((step) => make("td", { className: "num", textContent: duration(one.steps[step]) })), make("td", { className: "num", textContent: duration(one.took_s) }));
     }));
   }
 }
@@ -52,9 +51,9 @@ export class ColdStarts {
 // For the eye alone: the table says the same.
 function bar(one, longest) {
   const parts = STEPS.map((step, place) => [step, place, one.steps[step]]).filter(([, , took]) => took).map(([step, place, took]) => {
-    const part = make("i", { className: `step${place}`, title: `${step}: ${ms(took)}` });
+    const part = make("i", { className: `step${place}`, title: `${step}: ${duration(took)}` });
     part.style.width = `${100 * took / longest}%`;
     return part;
   });
-  return make("div", { className: "cold" }, make("span", { textContent: one.name }), make("div", {}, ...parts), make("b", { textContent: ms(one.took_s) }));
+  return make("div", { className: "cold" }, make("span", { textContent: one.name }), make("div", {}, ...parts), make("b", { textContent: duration(one.took_s) }));
 }

@@ -1,14 +1,13 @@
 // Two revisions of a service side by side, with the settings that differ, and traffic moved between them by one click.
 import { act } from "./actions.js";
 import { address, asked } from "./address.js";
-import { cells, make, number } from "./charts.js";
+import { cells, duration, make, number } from "./charts.js";
 import { keyed, write } from "./rows.js";
 import { share } from "./overview.js";
 
 const PERIOD_MS = 5000, PARTS = 60, PERIOD_MAX_S = 60, ENOUGH = 20, NOTABLE = 0.1, STEPS = [10, 50, 100], LATEST = "@latest";
 const by = (id) => document.getElementById(id);
 const whole = (value) => Math.round(value).toLocaleString("en");
-const ms = (seconds) => seconds == null ? "–" : `${seconds < 0.01 ? (1000 * seconds).toFixed(1) : whole(1000 * seconds)} ms`;
 const percent = (part) => `${number(100 * part)} %`;
 const errorsOf = (one) => one.requests ? one.errors / one.requests : null;
 const podsPer = (one) => one.requests ? 1000 * one.pod_seconds / one.requests : null;
@@ -18,9 +17,9 @@ const ROWS = [
   ["Traffic now", (one) => `${one.traffic_percent} %`],
   ["Requests", (one) => whole(one.requests)],
   ["5xx", (one) => one.requests ? `${percent(errorsOf(one))} (${whole(one.errors)})` : "–", errorsOf, true],
-  ["p50", (one) => ms(one.p50_s), (one) => one.p50_s],
-  ["p95", (one) => ms(one.p95_s), (one) => one.p95_s],
-  ["p99", (one) => ms(one.p99_s), (one) => one.p99_s],
+  ["p50", (one) => duration(one.p50_s), (one) => one.p50_s],
+  ["p95", (one) => duration(one.p95_s), (one) => one.p95_s],
+  ["p99", (one) => duration(one.p99_s), (one) => one.p99_s],
   ["Pods, mean", (one) => number(one.pods_mean)],
   ["Pod-seconds", (one) => whole(one.pod_seconds)],
   ["GiB-seconds", (one) => whole(one.gib_seconds)],
@@ -207,6 +206,6 @@ function verdict(old, other) {
   const said = [];
   if (toneOf(old, other, errorsOf, true)) said.push(`fails ${percent(errorsOf(other))} of its requests, ${old.revision} ${percent(errorsOf(old))}`);
   const p95 = toneOf(old, other, (one) => one.p95_s);
-  if (p95) said.push(`is ${p95 === "bad" ? "slower" : "faster"}: p95 ${ms(other.p95_s)}, ${old.revision} ${ms(old.p95_s)}`);
+  if (p95) said.push(`is ${p95 === "bad" ? "slower" : "faster"}: p95 ${duration(other.p95_s)}, ${old.revision} ${duration(old.p95_s)}`);
   return `${other.revision} ${said.join("; it ") || `is as good as ${old.revision}: errors and p95 differ little`}.`;
 }

@@ -1,6 +1,6 @@
 // The overview: one row a service, those in trouble first. What is chosen stands in the address, so that a view can be shared.
 import { address, asked } from "./address.js";
-import { make, number } from "./charts.js";
+import { duration, make, number } from "./charts.js";
 import { keyed } from "./rows.js";
 
 export const STATES = {
@@ -205,7 +205,6 @@ function brief(text) {
 const sum = (values) => values.reduce((total, one) => total + (one || 0), 0);
 const compare = (a, b) => a < b ? -1 : a > b ? 1 : 0;
 const percent = (ratio) => ratio === 0 ? "0 %" : ratio < 0.01 ? "< 1 %" : `${(100 * ratio).toFixed(0)} %`;
-const duration = (seconds) => seconds < 10 ? `${number(seconds * 1000)} ms` : `${number(seconds)} s`;
 function set(node, text) { if (node.textContent !== text) node.textContent = text; }
 
 export function age(seconds) {

@@ -1,10 +1,9 @@
 // Requests of a revision: errors by cause, and one of three lists. All texts come from outside and are set as text.
-import { cells, clock, make } from "./charts.js";
+import { cells, clock, duration, make } from "./charts.js";
 import { keyed } from "./rows.js";
 
 const PERIOD_MS = 5000, SHOWN_MAX = 50;
 const TONES = { client: "wait", "": "good" };
-const ms = (seconds) => `${Math.round(1000 * seconds)} ms`;
 
 export class Requests {
   constructor(part) {
@@ -61,8 +60,8 @@ export class Requests {
   #row(node, one) {
     const status = make("span", { className: `state ${TONES[one.failed_by] ?? "bad"}`, textContent: one.status ? String(one.status) : "none" });
     const parts = [["waited", one.waited_s], ["start", one.start_s], ["pod queue", one.queued_s], ["app", one.app_s]];
-    const named = parts.filter(([, took]) => Math.round(1000 * took)).map(([name, took]) => `${name} ${Math.round(1000 * took)}`).join(", ");
-    const took = make("span", {}, make("b", { textContent: ms(one.duration_s) }), `${one.is_cold ? " cold" : ""}${named ? `: ${named}` : ""}`);
+    const named = parts.filter(([, took]) => Math.round(1000 * took)).map(([name, took]) => `${name} ${duration(took)}`).join(", ");
+    const took = make("span", {}, make("b", { textContent: duration(one.duration_s) }), `${one.is_cold ? " cold" : ""}${named ? `: ${named}` : ""}`);
     cells(node, clock(one.at_wall_s), status, `${one.method} ${one.path}`, took, this.#more(one));
     node.firstChild.className = "time";
   }

@@ -91,4 +91,4 @@ def act_by_token(stage: Stage, window: Browser) -> None:
         "document.querySelector('#wake button').click()",
         stage("dashboard", "--token").stdout.strip(),
     )
-    window.until("return document.getElementById('done').textContent.includes(' ms')")
+    window.until("return document.getElementById('done').textContent.includes(' answered ')")

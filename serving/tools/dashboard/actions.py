@@ -36,6 +36,7 @@ from serving.net.cluster.servicepatch import (
     shares_of,
     shares_text,
 )
+from serving.tools.dashboard.coldstarts import duration_text
 from serving.tools.dashboard.gate import Gate
 from serving.tools.dashboard.viewers import current_actor
 
@@ -207,7 +208,7 @@ class DashboardActions:
             status = f"{response.status} {response.reason or ''}".rstrip()
             is_cold = response.headers.get("X-Serving-Cold-Start") == "true"
             who = response.headers.get("X-Serving-Revision") or action.service
-        return f"{who} answered {status} in {took_s * 1000:.0f} ms{', a cold start' if is_cold else ''}"
+        return f"{who} answered {status} in {duration_text(took_s)}{', a cold start' if is_cold else ''}"
 
     async def _record_event(self, service: Object, reason: str, message: str) -> None:
         """Record an Event of the service. A failure to record it does not undo the action."""

@@ -162,9 +162,14 @@ def summary(starts: Sequence[Mapping[str, Any]], facts: StartFacts) -> dict[str,
     return {"took_s": round(took_s, 4), "steps": steps, "advice": advice}
 
 
+def duration_text(took_s: float) -> str:
+    """A duration as in "35 ms" or "5.1 s"."""
+    return f"{1000 * took_s:.0f} ms" if took_s < 1 else f"{took_s:.1f} s"
+
+
 def _advice(steps: Mapping[str, float], took_s: float, *, count: int, facts: StartFacts) -> str:
     longest = max(steps, key=lambda step: steps[step])
-    share = f"Of {1000 * took_s:.0f} ms, the median of {count}, {1000 * steps[longest]:.0f} ms are: {longest}."
+    share = f"Of {duration_text(took_s)}, the median of {count}, {duration_text(steps[longest])} are: {longest}."
     keep = f"`serving scale {facts.service} --min 1` keeps a pod and spares all of it."
     dormant = "" if facts.has_dormant else " Dormant pods (`serving.dev/dormant`) stay without using cpu."
     return f"{share} {_remedy(longest, facts)} {keep}{dormant}"

@@ -137,7 +137,7 @@ def test_the_median_names_the_longest_step() -> None:
 def test_what_to_do_follows_from_the_longest_step(longest: str, facts: StartFacts, expected: str) -> None:
     steps = {DECIDED: 0.1, READY: 0.1} | {longest: 0.8}
     advice = summary([{"at_s": 0.0, "took_s": 1.0, "steps": steps}], facts)["advice"]
-    assert advice.startswith(f"Of 1000 ms, the median of 1, 800 ms are: {longest}. ")
+    assert advice.startswith(f"Of 1.0 s, the median of 1, 800 ms are: {longest}. ")
     assert expected in advice
     assert "`serving scale hello --min 1` keeps a pod" in advice
     assert "Dormant pods" in advice

@@ -162,8 +162,8 @@ def _row(field: Field, daemon: Daemon[SettingsRecord]) -> str:
 
 
 def _values(described: str) -> str:
-    """The values of a setting without the article."""
-    return re.sub(r"^(a|an) ", "", described)
+    """The values of a setting without the article, a range without its type, which the default shows."""
+    return re.sub(r"^a (?:whole number|number|duration|percentage) from (?=\S+ to \S)|^an? ", "", described)
 
 
 def _fields_in(name: str, daemons: Iterable[Daemon[SettingsRecord]]) -> Iterator[Field]:

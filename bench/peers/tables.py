@@ -37,7 +37,7 @@ def _throughput(found: dict[str, Any]) -> list[str]:
     ]
     for connections, players in found.items():
         for name, one in players.items():
-            ratio = f"{one['ratio']:.2f} ({one['ratio_low']:.2f}–{one['ratio_high']:.2f})"
+            ratio = f"{one['ratio']:.2f} ({one['ratio_low']:.2f}..{one['ratio_high']:.2f})"
             cells = (connections, name, f"{one['per_second']:,.0f}", ratio, f"{one['cpu_us']:.1f}")
             lines.append(f"| {' | '.join(cells)} | {one['p50_ms']:.2f} | {one['p99_ms']:.2f} |")
             if one["errors"]:

@@ -224,16 +224,14 @@ def _rendered(nodes: "Sequence[Node]", dot: object) -> str:
 
 
 def _rendered_node(node: Node, dot: object) -> str:
-    match node:
-        case Text(text):
-            return text
-        case Pipe():
-            return _shown(_value(node, dot))
-        case Branch(condition, then, otherwise, moves_dot):
-            value = _value(condition, dot)
-            if not value:
-                return _rendered(otherwise, dot)
-            return _rendered(then, value if moves_dot else dot)
+    if isinstance(node, Text):
+        return node.text
+    if isinstance(node, Pipe):
+        return _shown(_value(node, dot))
+    value = _value(node.condition, dot)
+    if not value:
+        return _rendered(node.otherwise, dot)
+    return _rendered(node.then, value if node.moves_dot else dot)
 
 
 def _value(operand: object, dot: object) -> object:

@@ -37,6 +37,7 @@ DATA = {
         ('{{if and .Name (not .Labels.no) (or .Labels.no "x")}}y{{end}}', "y"),
         ("{{and .Name .Labels.no}}", "<no value>"),
         ("{{or .Labels.no 0}}", "0"),
+        ("{{print .Name true}}", "hellotrue"),
         ("{{if lt (len .Name) 6}}{{if ge 2 2}}x{{end}}{{end}}", "x"),
     ],
 )
@@ -50,6 +51,7 @@ def test_a_template_has_the_text_that_go_makes(template: str, text: str) -> None
         ("{{.Name", "an action is not closed"),
         ("{{.Host}}", "there is no field Host"),
         ("{{.Name.x}}", "there is no field x"),
+        ("{{print len .Name}}", "len() takes exactly one argument"),
         ("{{end}}", "{{end}} ends nothing"),
         ("{{if .Name}}x", "{{if}} has no {{end}}"),
         ("{{if .Name}}x{{else}}y{{else}}z{{end}}", "{{if}} has no {{end}}"),

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from serving.core.model.errors import InvalidValue
 from serving.core.model.imagereference import parse_reference
 from serving.core.model.pullsecrets import auth_for, auths_of
 
@@ -38,3 +39,17 @@ def test_the_first_secret_wins() -> None:
         return {"metadata": {"name": "s"}, "data": {".dockerconfigjson": base64.b64encode(content).decode()}}
 
     assert auths_of([secret("one"), secret("two")]) == {"r.example": "one"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {".dockerconfigjson": "no base64"},
+        {".dockerconfigjson": base64.b64encode(b"[]").decode()},
+        {".dockercfg": base64.b64encode(b'{"r.example": {"username": "u"}}').decode()},
+    ],
+)
+def test_a_secret_without_credentials_is_named(data: dict[str, str]) -> None:
+    with pytest.raises(InvalidValue, match="'s'"):
+        auths_of([{"metadata": {"name": "s"}, "data": data}])

@@ -16,6 +16,7 @@ unknown Host, so another site cannot read the page by DNS rebinding. The page lo
 
 import asyncio
 import importlib.resources
+import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -245,7 +246,8 @@ class Pages:
         span_s = range_of(request, now_s, longest_s=longest_s)
         from_s, to_s = span_s or (now_s - LIVE_S, now_s)
         from_s = max(from_s, self._board.created_s(revision))
-        live = self._board.history.read(revision, from_s=from_s, to_s=to_s)
+        # The last row has the time of its tick, which may lie ahead of ``now_s``.
+        live = self._board.history.read(revision, from_s=from_s, to_s=to_s if span_s else math.inf)
         marks = self._board.marks.recent(revision, from_s=from_s, to_s=to_s)
         archived = None
         # Without a range only what is older than this process comes from the disk.

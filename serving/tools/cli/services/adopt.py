@@ -239,15 +239,14 @@ def release(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str
     before = annotations_of(workload).get(REPLICAS_BEFORE_ANNOTATION, str(target.replicas))
     count = int(before) if before.isdecimal() else target.replicas
     if count and wait:
-        _raise_to(api, workload, spec, count=count, timeout_s=wait_s)
+        _raise_to(api, workload, spec, target, count=count, timeout_s=wait_s)
     taken = annotations_of(workload).get(IN_PLACE_ANNOTATION)
     if taken:
         give_back(api, taken, has_pods=count > 0 and wait, timeout_s=wait_s)
     api.done("DELETE", path_of(SCALED_WORKLOAD, api.namespace, name_of(workload)))
     if taken:
         delete_twin(api, taken)
-    scale = path_of(target.kind, api.namespace, target.name, subresource="scale")
-    api.must(ApiCall(method="PATCH", path=scale, body={"spec": {"replicas": count}}))
+    _set_scale(api, target, count)
     if output == "json":
         click.echo(json.dumps({"target": target.shown, "replicas": count}))
         return
@@ -256,12 +255,22 @@ def release(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str
         print_aside(f"note: nothing serves {', '.join(spec.hosts)} here any more")
 
 
-def _raise_to(api: ApiClient, workload: Object, spec: ScaledWorkloadSpec, *, count: int, timeout_s: float) -> None:
+def _set_scale(api: ApiClient, target: Target, count: int) -> None:
+    scale = path_of(target.kind, api.namespace, target.name, subresource="scale")
+    api.must(ApiCall(method="PATCH", path=scale, body={"spec": {"replicas": count}}))
+
+
+def _raise_to(
+    api: ApiClient, workload: Object, spec: ScaledWorkloadSpec, target: Target, *, count: int, timeout_s: float
+) -> None:
     """Have the pods of before started and ready while requests are still held."""
     high = spec.scaling.max_count
     scaling = {"min": count, "max": max(high, count) if high else high}
     path = path_of(SCALED_WORKLOAD, api.namespace, name_of(workload))
     api.done("PATCH", path, {"spec": {"scaling": {key: value for key, value in scaling.items() if value is not None}}})
+    if target.replicas < count:
+        # Without a request the autoscaler has no data, and leaves the scale as it is.
+        _set_scale(api, target, count)
 
     def pending() -> str | None:
         ready_count = nested(api.done("GET", path), "status", "readyReplicas") or 0

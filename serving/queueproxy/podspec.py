@@ -46,7 +46,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FreezerPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A cgroup of one pod that may not exist yet: its ``folder``, below ``root``, where its hierarchy is mounted.
+    """Where the cgroup of a pod is or will be: ``folder`` below ``root``, the mount point of its hierarchy.
 
     ``is_unified``: it is of version 2 of cgroups.
     """

@@ -329,7 +329,7 @@ class RequestRouter(Generic[RequestId]):
 
 
 def announce(router: RequestRouter[RequestId], key: RevisionKey, pod: ServedPod, *, now_s: float) -> None:
-    """Probe an announced pod soon, for a bounded time until a slice lists it."""
+    """Start to probe an announced pod; stop when a slice lists it or after a bounded time."""
     until_s = now_s + router.settings.announced_pod_max_s
     if until_s > now_s and router.directory.announce(key, pod, now_s, until_s=until_s):
         router.schedule.schedule_tick(key)

@@ -290,7 +290,7 @@ class BudgetBook:
 
 
 def _since_s(before: BudgetClaim | None, demand: BudgetDemand, now_s: float) -> float:
-    """The time since which a revision waits, or has its turn: a turn begins with the first ready pod."""
+    """When a revision began to wait, or when its turn began: with its first ready pod."""
     if before is None or not (demand.has_load and before.demand.has_load):
         return now_s
     is_starting = demand.present > 0 and not demand.ready

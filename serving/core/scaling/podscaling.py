@@ -128,7 +128,7 @@ def scaled_count(
     present_count: int,
     now_s: float,
 ) -> tuple[PodScalingState, int, str]:
-    """The number of pods, with the next state and the reason. ``pods`` are those of each metric."""
+    """The number of pods to run, with the next state and the reason. ``pods`` has the measured pods by metric."""
     if not present_count:
         return state, 0, "scale 0 is left alone"
     wanted, reason = _by_metrics(scaling, pods, present_count)

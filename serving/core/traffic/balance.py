@@ -63,7 +63,7 @@ class Balancer:
         self._recount()
 
     def set_slots(self, address: str, slots: int) -> None:
-        """Change the slots of one listed pod with a limit; other pods keep theirs."""
+        """Change the slots of one pod. Does nothing for a pod that is not listed or has no limit."""
         pod = self._pods.get(address)
         if pod is not None and pod.listed:
             was_free = pod.free

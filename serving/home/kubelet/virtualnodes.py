@@ -35,7 +35,7 @@ class VirtualNodes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def due_names(machines: LocalMachines, *, boot_s: float, now_s: float) -> dict[str, float]:
-    """Seconds until each machine is Ready, 0 once it is: with 8 s to boot, 5 after 3 s.
+    """Seconds until Ready by machine name; 0 once Ready. With a boot time of 8 s it is 5 after 3 s.
 
     One that was asked for in the future is Ready: the clock was set back meanwhile.
     """

@@ -67,7 +67,7 @@ class StartQueue:
             self._firsts_s.append(now_s)
 
     def adopt(self, pod: PodStart) -> None:
-        """A pod runs already."""
+        """Record a running pod, which needs no turn."""
         self._begun.setdefault(pod.revision, []).append(pod)
 
     def end(self, pod: PodStart) -> None:

@@ -60,7 +60,7 @@ def _is_ours(row: list[str]) -> bool:
 
 
 def used_ranges(proc: Path = Path("/proc")) -> set[tuple[int, int]]:
-    """The users of this machine in user namespaces of processes: first and count. Reads a file for each process."""
+    """The ranges of host user ids that user namespaces of processes map, as (first, count). Reads one file per process."""
     lines: set[bytes] = set()
     for name in os.listdir(proc):  # noqa: PTH208 - hundreds of entries, while a pod waits
         if name.isdecimal():

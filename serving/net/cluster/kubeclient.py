@@ -45,7 +45,7 @@ _BY_STATUS: dict[int, type[ClusterError]] = {
 
 
 def object_path(kind: Kind, namespace: str, name: str = "", *, subresource: str | None = None) -> str:
-    """The API path of an object, or of all objects of a kind without a name."""
+    """The API path of an object; without a name, that of all objects of the kind."""
     root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
     where = f"/namespaces/{quote(namespace, safe='')}" if kind.namespaced and namespace else ""
     tail = "".join(f"/{quote(part, safe='')}" for part in (name, subresource) if part)

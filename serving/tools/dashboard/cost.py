@@ -25,7 +25,7 @@ class RevisionOwner(NamedTuple):
 
 
 class RevisionUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Ready pods of the revision "namespace/name", times seconds."""
+    """Pod-seconds of the ready pods of one revision, "namespace/name"."""
 
     revision: str
     owner: RevisionOwner

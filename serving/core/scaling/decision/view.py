@@ -37,7 +37,7 @@ class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_starting(self) -> bool:
-        """Whether the revision is waking, also during a write of scale 0, which would otherwise set it to Reserve again."""
+        """Whether the revision is waking, so that a write of scale 0 does not return it to Reserve."""
         return self.serving_state is ServingState.ACTIVE and (self.present_scale == 0 or self.is_woken)
 
     @property

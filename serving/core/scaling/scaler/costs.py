@@ -20,7 +20,7 @@ _COST_MAX = 1e12
 
 
 class _HourlyCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The text of an annotation. ``hours`` has the columns by the number of the hour since the epoch."""
+    """Hourly costs as an annotation stores them. ``hours`` has the values by hour since the epoch."""
 
     since_s: float
     hours: dict[int, tuple[float, float, float, float]]

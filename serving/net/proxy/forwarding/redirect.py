@@ -32,15 +32,15 @@ class HttpsRedirect:
         exchange.respond(301, b"", b"Location: %b\r\n" % https_location(head.host, head.target, port=self._port))
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
-        """Pass on: only the other handler forwards requests."""
+        """Pass the call to the wrapped handler; this one forwards nothing."""
         self._handler.unreachable(exchange, error)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
-        """Pass on: only the other handler forwards requests."""
+        """Pass the call to the wrapped handler; this one forwards nothing."""
         return self._handler.lost(exchange, reason)
 
     def overdue(self, exchange: Exchange) -> None:
-        """Pass on: only the other handler forwards requests."""
+        """Pass the call to the wrapped handler; this one forwards nothing."""
         self._handler.overdue(exchange)
 
     def body_ready(self, exchange: Exchange) -> None:

@@ -30,7 +30,7 @@ def client_line(address: str) -> bytes:
 
 
 def client_behind(exchange: Exchange, *, is_of_activator: bool, trusts: Callable[[str], bool]) -> str:
-    """Return the client of a request at a pod: as named by a proven activator, by a trusted proxy, or else the peer."""
+    """Return the client of a request at a pod: the address that an authenticated activator or a trusted proxy names, else the peer."""
     head, peer = exchange.head, exchange.peer.address.decode()
     if is_of_activator:
         named = head.get(_CLIENT)

@@ -199,7 +199,7 @@ class HttpServer:
         return host, port
 
     def close_idle_upstreams(self) -> None:
-        """Close all idle connections to upstreams, which might close them unseen."""
+        """Close all idle connections to upstreams: an upstream could close one unnoticed."""
         for pool in (self.pool, self._streams):
             if pool is not None:
                 pool.expire(math.inf)

@@ -1,4 +1,4 @@
-"""Records a real API server's responses to ``config/crd``: ``python -m tests.conformance.record_definitions KUBECONFIG``.
+"""Records a real API server's responses to all definitions: ``python -m tests.conformance.record_definitions KUBECONFIG``.
 
 Each definition is applied as a server-side dry run, so the server checks its schema, that its rules compile, and the cost of
 those rules, and nothing is left there. Any Kubernetes will do (kind, minikube). The script also sends definitions with one
@@ -17,6 +17,10 @@ import yaml
 from serving.home.schemas.crds import crd_folder
 
 DATA = Path(__file__).with_name("data") / "definitions.json"
+DEFINITIONS = sorted(
+    [*crd_folder().glob("*.yaml"), *crd_folder().parent.glob("components/*/crd/*.yaml")], key=lambda path: path.name
+)
+"""The files of all definitions: of ``config/crd`` and of the components."""
 ACCEPTED = "accepted"
 _TEXT = {"type": "string", "maxLength": 5}
 _UNBOUND = {"type": "array", "items": {"type": "string"}}
@@ -95,7 +99,7 @@ def record(kubeconfig: str) -> None:
         raise SystemExit(version)
     definitions = {
         path.name: {"sha256": digest(path.read_text()), "answer": _verdict(kubeconfig, path.read_text())}
-        for path in sorted(crd_folder().glob("*.yaml"))
+        for path in DEFINITIONS
     }
     mistakes = {name: _verdict(kubeconfig, _with_mistake(spec)) for name, spec in MISTAKES.items()}
     if ACCEPTED in mistakes.values():

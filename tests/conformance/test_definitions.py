@@ -1,4 +1,4 @@
-"""Each definition of ``config/crd`` is one that a real API server has accepted, as recorded."""
+"""Each definition of ``config`` is one that a real API server has accepted, as recorded."""
 
 import json
 from pathlib import Path
@@ -7,20 +7,19 @@ import pytest
 import yaml
 
 from serving.home.schemas.crds import crd_folder
-from tests.conformance.record_definitions import ACCEPTED, DATA, MISTAKES, digest
+from tests.conformance.record_definitions import ACCEPTED, DATA, DEFINITIONS, MISTAKES, digest
 
-FILES = sorted(crd_folder().glob("*.yaml"))
 RECORD = json.loads(DATA.read_text())
 AGAIN = "changed since the record: python -m tests.conformance.record_definitions KUBECONFIG (any Kubernetes)"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", DEFINITIONS, ids=lambda path: path.stem)
 def test_a_real_server_accepted_this_definition(path: Path) -> None:
     assert RECORD["definitions"].get(path.name) == {"sha256": digest(path.read_text()), "answer": ACCEPTED}, AGAIN
 
 
 def test_no_record_is_left_of_a_removed_definition() -> None:
-    assert sorted(RECORD["definitions"]) == [path.name for path in FILES]
+    assert sorted(RECORD["definitions"]) == [path.name for path in DEFINITIONS]
 
 
 def test_the_server_of_the_record_refused_each_mistake() -> None:

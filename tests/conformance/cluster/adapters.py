@@ -26,6 +26,7 @@ from tests.integration.api_server import served
 KUBECONFIG_VARIABLE = "SERVING_TEST_KUBECONFIG"
 # The accounts are of no use here; whoever applies them has waited until the definitions are served.
 _DEFINED = {"Namespace", "CustomResourceDefinition", "ServiceAccount"}
+_OPTIONS = InstallOptions(components=("keda-http",))
 
 
 @asynccontextmanager
@@ -87,7 +88,7 @@ async def kube() -> AsyncIterator[KubeCluster]:
 
 @functools.cache
 def _define(kubeconfig: Path) -> None:
-    definitions = [one for one in objects_of(tree_folder(), InstallOptions()) if one["kind"] in _DEFINED]
+    definitions = [one for one in objects_of(tree_folder(), _OPTIONS) if one["kind"] in _DEFINED]
     installation = Installation(ApiClient(kubeconfig=kubeconfig), definitions)
     installation.check()
     installation.apply()

@@ -9,6 +9,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
+from serving.core.model.errors import Unavailable
 from serving.home.apiserver.channels import PROTOCOLS, STDOUT
 from serving.home.apiserver.podstreams import ExecOptions
 from serving.home.kubelet.podstreams import FilePodLogs, LocalPodStreams
@@ -64,5 +65,5 @@ async def test_the_client_receives_while_a_message_waits_to_be_sent() -> None:
 
 
 async def test_a_client_without_a_server_gets_one_error_and_leaves_no_thread() -> None:
-    with pytest.raises(ConnectionRefusedError):
+    with pytest.raises(Unavailable):
         await asyncio.to_thread(open_channels, "http://127.0.0.1:1/", {}, None)

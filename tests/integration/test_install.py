@@ -320,7 +320,7 @@ def test_uninstall_removes_components_that_install_or_kubectl_applied(
 @pytest.mark.parametrize(
     ("options", "reported"),
     [
-        (["nodegroups"], "--component: 'nodegroups' is no component; there are dashboard-actions, "),
+        (["nodegroups"], "--component: 'nodegroups' is no component; there are cert-manager, dashboard-actions, "),
         (["nodegroup-cluster-api"], "needs the component nodegroup too, for its ServiceAccount nodegroup"),
         (["none", "tls"], "--component none goes alone"),
     ],

@@ -16,7 +16,20 @@ from tests.tidy.sources import ROOT
 PLACES = {name: place for section in SECTIONS.values() for name, (place, _) in section.items()}
 
 # They run the daemons' own code, or are daemons.
-HEAVY = {"backup", "exec", "restore", "up", "config", "dashboard", "install", "policy", "replay", "simulate", "tune"}
+HEAVY = {
+    "arena",
+    "backup",
+    "exec",
+    "restore",
+    "up",
+    "config",
+    "dashboard",
+    "install",
+    "policy",
+    "replay",
+    "simulate",
+    "tune",
+}
 
 
 @pytest.mark.parametrize("name", PLACES)

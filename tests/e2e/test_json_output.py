@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from serving.tools.cli.main import main
 from tests.e2e.cli_stage import SAMPLE, Stage, staged
+from tests.e2e.test_adopt import app
 from tests.unit.tools.cli.test_main import commands
 
 pytestmark = pytest.mark.timeout(300)
@@ -52,6 +53,8 @@ STEPS = {
     "token list": (),
     "nodegroups get": (),
     "nodegroups describe": ("group",),
+    "adopt": ("deploy/shop", "--host", "shop.example.com"),
+    "release": ("deploy/shop",),
     "delete": ("app",),
 }
 # They take files or a workload instead of a system.
@@ -84,7 +87,7 @@ def is_json(text: str) -> bool:
 @pytest.fixture
 def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "one.yaml").write_text(f"{MANIFEST}\n---{GROUP}")
+    (tmp_path / "one.yaml").write_text(f"{MANIFEST}\n---{GROUP}---{app('shop')}")
     (tmp_path / "trace.csv").write_text(TRACE)
     with staged(tmp_path / "state") as stage:
         yield stage

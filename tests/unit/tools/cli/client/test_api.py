@@ -20,7 +20,7 @@ def test_a_limit_is_more_than_0(flags: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text(kubeconfig("https://127.0.0.1:1", "secret"), encoding="utf-8")
     done = serving("update", "hello", *flags, "--state", str(tmp_path))
     assert done.exit_code == 2
-    assert f"{flags[1]!r} is not a limit for {flags[0]}" in done.stderr or "a cpu quantity" in done.stderr
+    assert f"{' '.join(flags)!r} is not a limit: it is more than 0" in done.stderr or "a cpu quantity" in done.stderr
 
 
 def test_a_state_folder_without_a_system_is_named_with_the_way_to_start_one(tmp_path: Path) -> None:

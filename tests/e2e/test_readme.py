@@ -59,8 +59,8 @@ def typed(command: str, folder: Path, environment: dict[str, str]) -> str:
 
 
 def test_what_the_readme_says_about_ones_own_program(tmp_path: Path) -> None:
-    (tmp_path / "myapp").mkdir()
-    (tmp_path / "myapp" / "app.py").write_text(_APP, encoding="utf-8")
+    (tmp_path / "shout").mkdir()
+    (tmp_path / "shout" / "app.py").write_text(_APP, encoding="utf-8")
     with staged(tmp_path / "serving"):
         printed = [typed(command, tmp_path, environment_of(tmp_path)) for command in commands_of("serving")]
     assert [one for one in printed if one.startswith("http://shout.default.localhost:")], printed

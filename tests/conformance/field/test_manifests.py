@@ -82,13 +82,15 @@ def test_nothing_of_a_compose_file_vanishes() -> None:
 
 def test_nothing_of_an_http_scaled_object_vanishes() -> None:
     done = CliRunner().invoke(main, ["convert", str(INPUTS / "http_scaled_object.yaml")])
-    service, mapping = yaml.safe_load_all(done.stdout)
-    template = service["spec"]["template"]
-    annotations = template["metadata"]["annotations"]
-    assert (annotations["prometheus.io/port"], annotations["autoscaling.knative.dev/target"]) == ("9102", "25")
-    assert template["spec"]["responseStartTimeoutSeconds"] == 20
-    assert mapping["metadata"]["name"] == "tickets.example.com"
-    fields = ("coldStartTimeoutFailoverRef", "headers", "initialCooldownPeriod", "timeouts.conditionWait")
-    notes = [f"HTTPScaledObject tickets: spec.{field} is not converted" for field in fields]
-    notes += ["tickets: host *.tickets.example.com is left out", "tickets: terminationGracePeriodSeconds of its pods"]
+    (workload,) = yaml.safe_load_all(done.stdout)
+    spec = workload["spec"]
+    assert (spec["hosts"], spec["headers"]) == (
+        ["tickets.example.com", "*.tickets.example.com"],
+        [{"name": "X-Preview", "value": "1"}],
+    )
+    assert spec["scaling"] == {"min": 0, "max": 4, "target": 25, "metric": "concurrency"}
+    assert spec["responseStartTimeoutSeconds"] == 20
+    fields = ("coldStartTimeoutFailoverRef", "initialCooldownPeriod", "timeouts.conditionWait")
+    notes = [f"HTTPScaledObject tickets: spec.{field} has no effect" for field in fields]
+    notes += ["Deployment tickets stays as it is"]
     assert [note for note in notes if f"note: {note}" not in done.stderr] == []

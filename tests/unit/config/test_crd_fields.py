@@ -96,6 +96,7 @@ _OF_OTHERS = {
     "serving/controller/keda/conversion.py": "KEDA's",
     "serving/home/controllers/ingressrules.py": "Kubernetes' and the Gateway API's",
     "serving/tools/cli/services/convert.py": "Compose's",
+    "serving/tools/cli/system/clusterdoctor.py": "Kubernetes' reviews of access",
     "serving/nodes/nodegroup/io/clouds/clusterapi.py": "Cluster API's",
     "serving/controller/routes/httproutes.py": "the Gateway API's",
 }

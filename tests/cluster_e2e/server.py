@@ -112,9 +112,9 @@ async def started(folder: Path) -> AsyncIterator[Server]:
 
 
 def needed_objects() -> list[Object]:
-    """Objects that the daemons need first: those of ``config/``, and the account of the component placement."""
+    """Objects that the daemons need first: those of ``config/`` with keda-http, and the account of the component placement."""
     placement = (tree_folder() / "components" / "placement" / "rbac.yaml").read_text()
-    objects = [*objects_of(tree_folder(), InstallOptions()), *yaml.safe_load_all(placement)]
+    objects = [*objects_of(tree_folder(), InstallOptions(components=("keda-http",))), *yaml.safe_load_all(placement)]
     return [one for one in objects if one["kind"] in _NEEDED]
 
 

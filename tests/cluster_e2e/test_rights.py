@@ -13,7 +13,13 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from serving.core.model.errors import NotFound
-from serving.core.model.knative import ALLOW_FROM_ANNOTATION, GUARDED_ANNOTATION, TCP_ANNOTATION
+from serving.core.model.knative import (
+    ALLOW_FROM_ANNOTATION,
+    GUARDED_ANNOTATION,
+    SERVING_STATE_ANNOTATION,
+    TCP_ANNOTATION,
+    ServingState,
+)
 from serving.core.model.objects import Object, annotations_of, condition_of
 from serving.core.model.tcpevents import TCP_UNAVAILABLE
 from serving.net.cluster.kinds import (
@@ -23,20 +29,25 @@ from serving.net.cluster.kinds import (
     ENDPOINT_SLICE,
     EVENT,
     HORIZONTAL_POD_AUTOSCALER,
+    HTTP_SCALED_OBJECT,
+    INTERCEPTOR_ROUTE,
     POD,
     REVISION,
+    SCALED_WORKLOAD,
     SCALING_POLICY,
     SERVICE,
     SERVING_SERVICE,
 )
 from serving.tools.cli.client.tree import tree_folder
-from tests.cluster_e2e.server import SPACE, is_real
+from tests.cluster_e2e.server import SPACE, is_real, only_here
 from tests.cluster_e2e.stage import ACTIVATOR_ADDRESSES, Stage, service, staged
 from tests.eventually import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
 DAEMONS = ("controller", "autoscaler", "activator", "dashboard", "placement")
+# The components that give a daemon more rights.
+COMPONENTS = {"controller": "keda-http"}
 HOST = "all.example.test"
 # As in a cluster; and nothing is kept that has no traffic, and it is looked for often.
 SETTINGS = {
@@ -54,9 +65,10 @@ SETTINGS = {
 # Used when two write one object at the same moment, or after a restart: no test can bring that about at will. Each has a
 # test beside its code, which does.
 ONLY_IN_A_RACE = {
-    "activator": {"get events", "get revisions.serving.knative.dev"},
+    "activator": {"get events", "get revisions.serving.knative.dev", "get scaledworkloads.serving.dev"},
     "autoscaler": {
         "get revisions.serving.knative.dev",
+        "get scaledworkloads.serving.dev",
         "update events",
         "get deployments.apps/scale",
         "get leases.coordination.k8s.io",
@@ -76,10 +88,13 @@ def granted(daemon: str) -> set[str]:
     """The permissions of a daemon's Roles: "patch deployments.apps/scale"."""
     found: set[str] = set()
     folder = tree_folder()
-    paths = [folder / "rbac" / f"{daemon}.yaml", folder / "components" / daemon / "rbac.yaml"]
+    component = COMPONENTS.get(daemon, daemon)
+    paths = [folder / "rbac" / f"{daemon}.yaml", folder / "components" / component / "rbac.yaml"]
     for path in (one for one in paths if one.exists()):
         for role in yaml.safe_load_all(path.read_text()):
-            for rule in role.get("rules", ()):
+            # Others are for people.
+            is_own = role["metadata"].get("labels", {}).get("app.kubernetes.io/name") == daemon
+            for rule in role.get("rules", ()) if is_own else ():
                 for group in rule["apiGroups"]:
                     for resource in rule["resources"]:
                         plural, slash, part = resource.partition("/")
@@ -134,6 +149,7 @@ async def everything(stage: Stage) -> None:
     stage.load("all-00003", 0)
     await stage.until(REVISION, "all-00003", lambda one: one["spec"].get("servingState") == "Reserve")
     await _by_hpa(stage)
+    await _by_workload(stage)
     await _with_port(stage)
     # A pod that is still there would get the request, and its address leads nowhere.
     await stage.scaled("all-00003", 0)
@@ -173,6 +189,38 @@ async def _by_hpa(stage: Stage) -> None:
     ours = {"metadata": {"annotations": {"autoscaling.knative.dev/class": "kpa.autoscaling.knative.dev"}}}
     await stage.cluster.patch(REVISION, SPACE, "hpa-00002", patch=ours)
     await stage.until_none(HORIZONTAL_POD_AUTOSCALER)
+
+
+async def _by_workload(stage: Stage) -> None:
+    """A Deployment goes to zero by a route of KEDA's HTTP add-on, and wakes. Another route has nothing to scale."""
+    name, labels = "shop", {"app": "shop"}
+    metadata = {"name": name, "namespace": SPACE}
+    container = {"name": "app", "image": "registry.example/shop", "ports": [{"containerPort": 8080}]}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container], **only_here()}}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    await stage.cluster.create(DEPLOYMENT, {"metadata": metadata, "spec": spec})
+    ports = [{"port": 80, "targetPort": 8080}]
+    await stage.cluster.create(SERVICE, {"metadata": metadata, "spec": {"selector": labels, "ports": ports}})
+    target = {"name": name, "service": name, "port": 80}
+    spec = {"hosts": [f"{name}.{SPACE}.localhost"], "scaleTargetRef": target, "scaledownPeriod": 1}
+    await stage.cluster.create(HTTP_SCALED_OBJECT, {"metadata": metadata, "spec": spec})
+    spec = {"target": {"service": name, "port": 80}, "scalingMetric": {"concurrency": {"targetValue": 1}}}
+    await stage.cluster.create(INTERCEPTOR_ROUTE, {"metadata": {**metadata, "name": "alone"}, "spec": spec})
+    await stage.until(INTERCEPTOR_ROUTE, "alone", lambda one: condition_of(one, "Ready").get("status") == "False")
+    await stage.until(HTTP_SCALED_OBJECT, name, lambda one: condition_of(one, "Ready").get("status") == "True")
+    await stage.cluster.patch(HTTP_SCALED_OBJECT, SPACE, name, patch={"spec": {"replicas": {"max": 2}}})
+    await stage.until(SCALED_WORKLOAD, name, lambda one: one["spec"]["scaling"].get("max") == 2)
+    await stage.until(SCALED_WORKLOAD, name, functools.partial(_has_state, ServingState.RESERVE))
+    await stage.until_none(POD, label_selector=f"app={name}")
+    asking = asyncio.create_task(_call(stage.port("public"), name))
+    await stage.until(SCALED_WORKLOAD, name, functools.partial(_has_state, ServingState.ACTIVE))
+    asking.cancel()
+    for kind, one in ((HTTP_SCALED_OBJECT, name), (INTERCEPTOR_ROUTE, "alone"), (SERVICE, name), (DEPLOYMENT, name)):
+        await stage.cluster.delete(kind, SPACE, one)
+
+
+def _has_state(state: ServingState, workload: Object) -> bool:
+    return annotations_of(workload).get(SERVING_STATE_ANNOTATION) == state
 
 
 async def _with_port(stage: Stage) -> None:

@@ -246,7 +246,7 @@ def test_a_service_that_is_deleted_is_waited_for(serving: Stage) -> None:
     )
     serving("delete", "brief", "--no-wait")
     assert serving("wait", "brief", "--for", "gone").stdout == "brief is gone\n"
-    assert "not found" in serving("delete", "brief", code=1).stderr
+    assert "no service brief in namespace default; there are " in serving("delete", "brief", code=1).stderr
     assert serving("delete", "brief", "--ignore-not-found").stdout == ""
 
 

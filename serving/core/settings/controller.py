@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import msgspec
-import yaml
 
 from serving.core.model.errors import InvalidValue
 from serving.core.model.gotemplate import fill_template
@@ -109,6 +108,8 @@ def _read_addresses(text: str) -> Value:
 
 
 def _read_issuer(text: str) -> Value:
+    import yaml  # noqa: PLC0415 - daemons that need no issuer are spared it
+
     try:
         msgspec.convert(yaml.safe_load(text), _IssuerReference)
     except (yaml.YAMLError, msgspec.ValidationError) as error:

@@ -79,7 +79,7 @@ async def _no_hosts() -> list[ServedHost]:
 class _OpenPage:
     """A page, or one of several that share a connection and its queue; ``place`` is the id of its events."""
 
-    def __init__(self, place: int, revision: str, version: int, grant: Grant, waiting: asyncio.Queue[bytes]) -> None:
+    def __init__(self, place: int, revision: str, *, version: int, grant: Grant, waiting: asyncio.Queue[bytes]) -> None:
         self.place = place
         self.revision = revision
         self.grant = grant
@@ -324,7 +324,13 @@ class Pages:
         grant, waiting = current_grant(), asyncio.Queue[bytes](_WAITING_MAX * len(revisions))
         pages = [
             # One page that asks for a forbidden revision does not end the stream of the others.
-            _OpenPage(place, revision if grant.may_read(revision) else "", self._board.version, grant, waiting)
+            _OpenPage(
+                place,
+                revision if grant.may_read(revision) else "",
+                version=self._board.version,
+                grant=grant,
+                waiting=waiting,
+            )
             for place, revision in enumerate(revisions)
         ]
         overview = {"sparklines": self._board.sparklines.read(), "changed_s": self._board.changed_s()}

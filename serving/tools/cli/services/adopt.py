@@ -239,7 +239,7 @@ def release(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str
     before = annotations_of(workload).get(REPLICAS_BEFORE_ANNOTATION, str(target.replicas))
     count = int(before) if before.isdecimal() else target.replicas
     if count and wait:
-        _raise_to(api, workload, spec, target, count=count, timeout_s=wait_s)
+        _raise_to(api, workload, spec, target=target, count=count, timeout_s=wait_s)
     taken = annotations_of(workload).get(IN_PLACE_ANNOTATION)
     if taken:
         give_back(api, taken, has_pods=count > 0 and wait, timeout_s=wait_s)
@@ -261,7 +261,7 @@ def _set_scale(api: ApiClient, target: Target, count: int) -> None:
 
 
 def _raise_to(
-    api: ApiClient, workload: Object, spec: ScaledWorkloadSpec, target: Target, *, count: int, timeout_s: float
+    api: ApiClient, workload: Object, spec: ScaledWorkloadSpec, *, target: Target, count: int, timeout_s: float
 ) -> None:
     """Have the pods of before started and ready while requests are still held."""
     high = spec.scaling.max_count

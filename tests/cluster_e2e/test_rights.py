@@ -93,7 +93,7 @@ def granted(daemon: str) -> set[str]:
     for path in (one for one in paths if one.exists()):
         for role in yaml.safe_load_all(path.read_text()):
             # Others are for people.
-            is_own = role["metadata"].get("labels", {}).get("app.kubernetes.io/name") == daemon
+            is_own = daemon.startswith(role["metadata"].get("labels", {}).get("app.kubernetes.io/name", "-"))
             for rule in role.get("rules", ()) if is_own else ():
                 for group in rule["apiGroups"]:
                     for resource in rule["resources"]:

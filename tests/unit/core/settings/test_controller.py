@@ -131,3 +131,9 @@ def test_other_pages_of_activators_are_refused(text: str) -> None:
 def test_there_are_no_more_workers_than_at_most() -> None:
     (clash,) = ControllerSettings(workers=9, workers_max=8).check()
     assert (clash.fields, clash.expected) == (("workers", "workers_max"), "at most 8")
+
+
+@pytest.mark.parametrize("text", ["{kind", "{kind: Issuer, name: a, group: [b]}", "[]"])
+def test_an_issuer_is_a_mapping(text: str) -> None:
+    with pytest.raises(InvalidValue, match="kind and name"):
+        field("issuer").knob.read(text, plain=False)

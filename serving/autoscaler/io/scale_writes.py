@@ -26,7 +26,7 @@ from serving.core.model.scaledworkload import WorkloadTarget, serving_state_patc
 from serving.core.scaling.revision import ScaledDeployment, ScaledRevision
 from serving.net.aio.mutualtls import PeerTls, open_tls
 from serving.net.aio.supervise import supervise
-from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION, SCALED_WORKLOAD, TARGET_KINDS, Kind
+from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION, SCALED_WORKLOAD, Kind, target_kind
 from serving.net.cluster.port import Cluster
 
 _log = logging.getLogger("autoscaler")
@@ -62,10 +62,10 @@ def target_kind_of(target: WorkloadTarget | None) -> Kind:
     """The kind of a target; a Deployment for None. Raises ``Unsupported`` for a kind that is not scaled."""
     if target is None:
         return DEPLOYMENT
-    for kind in TARGET_KINDS:
-        if (kind.api_version, kind.name) == (target.api_version, target.kind):
-            return kind
-    raise Unsupported(f"{target.kind} of {target.api_version} is not scaled here")
+    kind = target_kind(target.api_version, target.kind)
+    if kind is None:
+        raise Unsupported(f"{target.kind} of {target.api_version} is not scaled here")
+    return kind
 
 
 def _kind_of(revision: ScaledRevision) -> Kind:

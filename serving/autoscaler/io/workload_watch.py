@@ -23,7 +23,7 @@ from serving.core.scaling.revision import (
     workload_of,
 )
 from serving.core.settings.autoscaler import AutoscalerSettings
-from serving.net.cluster.kinds import POD, SCALED_WORKLOAD, TARGET_KINDS, Kind
+from serving.net.cluster.kinds import POD, SCALED_WORKLOAD, TARGET_KINDS, Kind, target_kind
 from serving.net.cluster.namespaced import NamespacedReflectors
 from serving.net.cluster.port import Cluster, EventType
 from serving.net.cluster.reflector import CacheChange, Reflector
@@ -220,7 +220,7 @@ class WorkloadWatch:
 
 
 def _is_of(kind: Kind, target: WorkloadTarget) -> bool:
-    return (kind.api_version, kind.name) == (target.api_version, target.kind)
+    return target_kind(target.api_version, target.kind) == kind
 
 
 def _selects(selector: LabelSelector, pod: Object) -> bool:

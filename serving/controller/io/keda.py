@@ -6,7 +6,7 @@ is asked again from time to time: a KEDA of the cluster's own serves them itself
 
 import contextlib
 import logging
-from collections.abc import Callable
+from functools import partial
 
 from serving.controller.keda.conversion import convert_route
 from serving.controller.keda.reconcile import reconcile_route
@@ -34,7 +34,9 @@ class KedaRoutes:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._routes = {kind: Reflector(cluster, kind, on_change=self._route_changed(kind)) for kind in _ROUTES}
+        self._routes = {
+            kind: Reflector(cluster, kind, on_change=partial(self._route_changed, kind)) for kind in _ROUTES
+        }
         self._scaled = Reflector(cluster, KEDA_SCALED_OBJECT, on_change=self._scaled_changed)
         self._workloads = Reflector(cluster, SCALED_WORKLOAD, on_change=self._workload_changed)
         self._queue: WorkQueue[_RouteKey] = WorkQueue("keda", on_error=_log_failure)
@@ -59,11 +61,8 @@ class KedaRoutes:
             return False
         return True
 
-    def _route_changed(self, kind: Kind) -> Callable[[CacheChange], None]:
-        def changed(change: CacheChange) -> None:
-            self._queue.add((kind, *change.key))
-
-        return changed
+    def _route_changed(self, kind: Kind, change: CacheChange) -> None:
+        self._queue.add((kind, *change.key))
 
     def _scaled_changed(self, change: CacheChange) -> None:
         """A ScaledObject names routes of its namespace, before the change or after."""

@@ -19,7 +19,14 @@ from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.controller import ControllerSettings
 from serving.net.aio.clock import stamp
 from serving.net.aio.supervise import supervise
-from serving.net.cluster.kinds import HORIZONTAL_POD_AUTOSCALER, SCALED_WORKLOAD, SERVICE, TARGET_KINDS, Kind
+from serving.net.cluster.kinds import (
+    HORIZONTAL_POD_AUTOSCALER,
+    SCALED_WORKLOAD,
+    SERVICE,
+    TARGET_KINDS,
+    Kind,
+    target_kind,
+)
 from serving.net.cluster.namespaced import NamespacedReflectors
 from serving.net.cluster.port import Cluster
 from serving.net.cluster.reflector import CacheChange, Reflector
@@ -80,7 +87,9 @@ class WorkloadWriter:
             reflectors.choose(namespaces)
         # A host or a target may be free for another now.
         is_same = (
-            change.old is not None and change.key in self._workloads.cache and _asks(change.old) == _asks(change.new)
+            change.old is not None
+            and change.key in self._workloads.cache
+            and change.old.get("spec") == change.new.get("spec")
         )
         for key in (change.key,) if is_same else self._workloads.cache:
             self._queue.add_after(key, _DEBOUNCE_S)
@@ -111,9 +120,7 @@ class WorkloadWriter:
             return WorkloadView()
         namespace, _ = key
         target = spec.target
-        kind = next(
-            (kind for kind in TARGET_KINDS if (kind.api_version, kind.name) == (target.api_version, target.kind)), None
-        )
+        kind = target_kind(target.api_version, target.kind)
         return WorkloadView(
             target=None if kind is None else self._nearby[kind].cache(namespace).get((namespace, target.name)),
             service=self._nearby[SERVICE].cache(namespace).get((namespace, spec.service.name)),
@@ -133,10 +140,6 @@ def _schedule_problems(workload: Object) -> tuple[Problem, ...]:
     return tuple(schedule_problems(msgspec.convert(body["spec"], ScalingPolicySpec)))
 
 
-def _asks(workload: Object) -> object:
-    return workload.get("spec")
-
-
 def _concerns(kind: Kind, name: str, workload: Object) -> bool:
     """Whether an object is the target or the Service of a workload; any HorizontalPodAutoscaler may scale its target."""
     try:
@@ -147,4 +150,4 @@ def _concerns(kind: Kind, name: str, workload: Object) -> bool:
         return True
     if kind == SERVICE:
         return name == spec.service.name
-    return name == spec.target.name and kind.name == spec.target.kind
+    return name == spec.target.name and kind == target_kind(spec.target.api_version, spec.target.kind)

@@ -125,7 +125,7 @@ def convert_route(route: Object, scaled_objects: Iterable[Object]) -> Conversion
     try:
         if kind == INTERCEPTOR_ROUTE and scaled is None:
             expected = f"a ScaledObject with an external-push trigger whose interceptorRoute is {conversion.name}"
-            raise _wrong("spec", "it names no workload", expected)
+            raise SettingsError.of("spec", "it names no workload", expected)
         spec, annotations = _spec(route, scaled or {}, notes)
         problems = tuple(spec.problems())
     except SettingsError as error:
@@ -137,10 +137,6 @@ def convert_route(route: Object, scaled_objects: Iterable[Object]) -> Conversion
         notes=tuple(notes),
         problems=problems,
     )
-
-
-def _wrong(where: str, what: str, expected: str) -> SettingsError:
-    return SettingsError([Problem(where=where, what=what, expected=expected)])
 
 
 def scaled_object_of(route: Object, scaled_objects: Iterable[Object]) -> Object | None:
@@ -211,7 +207,7 @@ def _metric(spec: Mapping[str, Any], *, is_old: bool, notes: list[str]) -> tuple
     rate, concurrency = metric.get("requestRate"), metric.get("concurrency")
     annotations = {UTILIZATION_ANNOTATION: "100"}
     if rate is not None and concurrency is not None and is_old:
-        raise _wrong("spec.scalingMetric", "concurrency and requestRate", "one of them")
+        raise SettingsError.of("spec.scalingMetric", "concurrency and requestRate", "one of them")
     window = None if rate is None or not rate.get("window") else _window(str(rate["window"]), notes)
     if rate is not None and concurrency is not None:
         annotations[LOAD_ANNOTATION] = f"concurrency={_target(concurrency)}, rps={_target(rate)}"
@@ -258,7 +254,7 @@ def _seconds(where: str, text: str) -> float:
     try:
         return parse_duration_s(text)
     except InvalidValue as error:
-        raise _wrong(where, repr(text), error.expected) from error
+        raise SettingsError.of(where, repr(text), error.expected) from error
 
 
 def _old_rules(spec: Mapping[str, Any], notes: list[str]) -> list[RoutingRule]:
@@ -283,17 +279,10 @@ def _rules(written: Sequence[Mapping[str, Any]], notes: list[str]) -> list[Routi
             continue
         if len(exact) < len(hosts):
             notes.append("host * has no effect: name hosts")
-        paths = [_path(path.get("value") or "") for path in rule.get("paths") or ()]
+        prefixes = [path.get("value") or "" for path in rule.get("paths") or ()]
         headers = [HeaderMatch(name=header["name"], value=header.get("value")) for header in rule.get("headers") or ()]
-        rules.append(
-            RoutingRule(hosts=exact, paths=() if "/" in paths else tuple(dict.fromkeys(paths)), headers=tuple(headers))
-        )
+        rules.append(RoutingRule.below(prefixes, hosts=exact, headers=tuple(headers)))
     return rules
-
-
-def _path(prefix: str) -> str:
-    """A prefix of whole segments: "api/" is "/api"."""
-    return f"/{prefix.strip('/')}"
 
 
 def _schedules(scaled: Object) -> Iterator[WorkloadSchedule]:
@@ -304,10 +293,10 @@ def _schedules(scaled: Object) -> Iterator[WorkloadSchedule]:
         cron: Mapping[str, Any] = trigger.get("metadata") or {}
         missing = [key for key in _CRON_FIELDS if cron.get(key) in (None, "")]
         if missing:
-            raise _wrong("a cron trigger", f"no {', '.join(missing)}", ", ".join(_CRON_FIELDS))
+            raise SettingsError.of("a cron trigger", f"no {', '.join(missing)}", ", ".join(_CRON_FIELDS))
         count = str(cron["desiredReplicas"])
         if not count.isdecimal() or int(count) < 1:
-            raise _wrong("desiredReplicas of a cron trigger", repr(count), "a whole number from 1 on")
+            raise SettingsError.of("desiredReplicas of a cron trigger", repr(count), "a whole number from 1 on")
         yield WorkloadSchedule(
             start=str(cron["start"]), end=str(cron["end"]), min_count=int(count), time_zone=str(cron["timezone"])
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from serving.controller.keda.conversion import HTTP_SCALED_OBJECT, Conversion
-from serving.controller.values.conditions import Condition, updated_conditions
+from serving.controller.values.conditions import Condition, false_condition, updated_conditions
 from serving.controller.values.writes import WritePlan, patch_of, status_patch
 from serving.core.model.knative import CONDITION_READY, ConditionStatus
 from serving.core.model.objects import (
@@ -71,27 +71,25 @@ def _writes(route: Object, conversion: Conversion, workload: Object | None) -> I
 
 def _converted(conversion: Conversion) -> Condition:
     if not conversion.notes:
-        return _condition(_CONVERTED, ConditionStatus.TRUE, reason="EveryFieldActs", message="every field acts")
+        return Condition(
+            type=_CONVERTED, status=ConditionStatus.TRUE, reason="EveryFieldActs", message="every field acts"
+        )
     message = "; ".join(conversion.notes)[:_MESSAGE_MAX]
-    return _condition(_CONVERTED, ConditionStatus.FALSE, reason="FieldsWithoutEffect", message=message)
+    return false_condition(_CONVERTED, "FieldsWithoutEffect", message)
 
 
 def _ready(conversion: Conversion, workload: Object | None, *, is_foreign: bool) -> Condition:
     if is_foreign:
         message = f'a ScaledWorkload "{conversion.name}" exists that this {conversion.kind} does not own'
-        return _condition(CONDITION_READY, ConditionStatus.FALSE, reason="NotOwned", message=message)
+        return false_condition(CONDITION_READY, "NotOwned", message)
     if conversion.problems:
         message = "; ".join(map(str, conversion.problems))[:_MESSAGE_MAX]
-        return _condition(CONDITION_READY, ConditionStatus.FALSE, reason="NotConverted", message=message)
+        return false_condition(CONDITION_READY, "NotConverted", message)
     ready = condition_of(workload, CONDITION_READY)
     status = ConditionStatus(ready.get("status", ConditionStatus.UNKNOWN))
     reason = ready.get("reason") or ("WorkloadReady" if status is ConditionStatus.TRUE else "WorkloadNotReconciled")
     message = ready.get("message") or f'ScaledWorkload "{conversion.name}" has Ready {status.value}'
-    return _condition(CONDITION_READY, status, reason=reason, message=message)
-
-
-def _condition(condition_type: str, status: ConditionStatus, *, reason: str, message: str) -> Condition:
-    return Condition(type=condition_type, status=status, reason=reason, message=message)
+    return Condition(type=CONDITION_READY, status=status, reason=reason, message=message)
 
 
 def _targets(conversion: Conversion) -> Object:

@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from serving.controller.values.conditions import Condition
-from serving.controller.values.writes import deletion_of, patch_of
+from serving.controller.values.writes import deletion_of, patch_of, spec_changes
 from serving.core.model.knative import ROUTE_LABEL, ConditionStatus
 from serving.core.model.objects import (
     Object,
@@ -22,7 +22,6 @@ from serving.core.model.objects import (
     is_controlled_by,
     name_of,
     namespace_of,
-    nested,
     owner_reference,
     uid_of,
 )
@@ -49,7 +48,8 @@ def reconcile_certificates(
     if certificates.missing:
         return (), frozenset(), _condition(ConditionStatus.FALSE, "CertManagerMissing", certificates.missing)
     existing = {name_of(certificate): certificate for certificate in certificates.existing}
-    desired = {tag: _certificate(route, tag, host=host, issuer=issuer) for tag, host in hosts.items()}
+    reference = yaml.safe_load(issuer)
+    desired = {tag: _certificate(route, tag, host=host, issuer=reference) for tag, host in hosts.items()}
     ready: set[str] = set()
     pending: list[str] = []
     writes: list[Write] = []
@@ -58,7 +58,7 @@ def reconcile_certificates(
         if before is None:
             writes.append(Create(kind=kinds.CERTIFICATE, body=wanted))
         elif is_controlled_by(before, route):
-            writes += patch_of(kinds.CERTIFICATE, before, _changes(before, wanted))
+            writes += patch_of(kinds.CERTIFICATE, before, spec_changes(before, wanted))
         if before is not None and is_controlled_by(before, route) and _is_ready(before, wanted):
             ready.add(tag)
         else:
@@ -72,7 +72,7 @@ def reconcile_certificates(
     return tuple(writes), frozenset(ready), Condition(type=_CONDITION, status=ConditionStatus.TRUE)
 
 
-def _certificate(route: Object, tag: str, *, host: str, issuer: str) -> Object:
+def _certificate(route: Object, tag: str, *, host: str, issuer: Object) -> Object:
     name = certificate_name(uid_of(route), tag)
     return {
         "apiVersion": kinds.CERTIFICATE.api_version,
@@ -87,27 +87,15 @@ def _certificate(route: Object, tag: str, *, host: str, issuer: str) -> Object:
             "secretName": name,
             "dnsNames": [host],
             **({"commonName": host} if len(host) <= _COMMON_NAME_MAX else {}),
-            "issuerRef": yaml.safe_load(issuer),
+            "issuerRef": issuer,
         },
     }
-
-
-def _changes(before: Object, wanted: Object) -> Object:
-    """The parts of the spec that differ. Additional ones are defaults of the server."""
-    parts = {key: value for key, value in wanted["spec"].items() if not _has_all(nested(before, "spec", key), value)}
-    return {"spec": parts} if parts else {}
-
-
-def _has_all(present: object, wanted: object) -> bool:
-    if isinstance(wanted, dict):
-        return isinstance(present, dict) and all(present.get(key) == value for key, value in wanted.items())
-    return present == wanted
 
 
 def _is_ready(certificate: Object, wanted: Object) -> bool:
     condition = condition_of(certificate, "Ready")
     is_current = condition.get("observedGeneration", generation_of(certificate)) == generation_of(certificate)
-    return condition.get("status") == "True" and is_current and not _changes(certificate, wanted)
+    return condition.get("status") == "True" and is_current and not spec_changes(certificate, wanted)
 
 
 def _condition(status: ConditionStatus, reason: str, message: str) -> Condition:

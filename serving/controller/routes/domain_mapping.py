@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from serving.controller.routes.hosts import public_url
-from serving.controller.values.conditions import Condition, ready_of, updated_conditions
+from serving.controller.values.conditions import Condition, false_condition, ready_of, updated_conditions
 from serving.controller.values.writes import WritePlan, deletion_of, status_patch
 from serving.core.model.knative import (
     SERVING_API_VERSION,
@@ -125,17 +125,17 @@ def _claimed(mapping: Object, claim: Object | None) -> Condition:
             f'There is no ClusterDomainClaim "{host}". Create one for namespace "{namespace_of(mapping)}", or set '
             "autocreate-cluster-domain-claims to true in ConfigMap config-network."
         )
-        return _false("DomainClaimed", "DomainClaimFailed", message)
+        return false_condition("DomainClaimed", "DomainClaimFailed", message)
     if nested(claim, "spec", "namespace") != namespace_of(mapping):
         message = "The domain name is already in use by another DomainMapping"
-        return _false("DomainClaimed", "DomainAlreadyClaimed", message)
+        return false_condition("DomainClaimed", "DomainAlreadyClaimed", message)
     return Condition(type="DomainClaimed", status=ConditionStatus.TRUE)
 
 
 def _resolved(mapping: Object, target: Object | None, settings: ControllerSettings) -> Condition:
     why = _unresolved(mapping, target, settings)
     if why:
-        return _false("ReferenceResolved", "ResolveFailed", why)
+        return false_condition("ReferenceResolved", "ResolveFailed", why)
     return Condition(type="ReferenceResolved", status=ConditionStatus.TRUE)
 
 
@@ -179,16 +179,12 @@ def _certificate(mapping: Object) -> Condition:
 def _ingress(mapping: Object, needed: list[Condition], holder: Key | None) -> Condition:
     if holder is not None:
         message = f'The host "{name_of(mapping)}" is already in use by Route "{"/".join(holder)}".'
-        return _false("IngressReady", "DomainAlreadyClaimed", message)
+        return false_condition("IngressReady", "DomainAlreadyClaimed", message)
     if any(condition.status is not ConditionStatus.TRUE for condition in needed):
         message = "Ingress has not yet been reconciled."
         status = ConditionStatus.UNKNOWN
         return Condition(type="IngressReady", status=status, reason="IngressNotConfigured", message=message)
     return Condition(type="IngressReady", status=ConditionStatus.TRUE)
-
-
-def _false(condition_type: str, reason: str, message: str) -> Condition:
-    return Condition(type=condition_type, status=ConditionStatus.FALSE, reason=reason, message=message)
 
 
 def _url(mapping: Object, settings: ControllerSettings) -> str:

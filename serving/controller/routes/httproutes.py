@@ -14,7 +14,7 @@ import msgspec
 
 from serving.controller.revisions.public import PUBLIC_PORT
 from serving.controller.values.conditions import Condition
-from serving.controller.values.writes import deletion_of, patch_of
+from serving.controller.values.writes import deletion_of, patch_of, spec_changes
 from serving.core.model.knative import ROUTE_LABEL, SERVICE_LABEL, ConditionStatus
 from serving.core.model.objects import (
     Key,
@@ -128,7 +128,7 @@ def _writes(route: Object, routes: HttpRoutes, desired: Desired) -> tuple[Write,
         if before is None:
             writes.append(Create(kind=kinds.HTTP_ROUTE, body=wanted))
         elif is_controlled_by(before, route):
-            writes += patch_of(kinds.HTTP_ROUTE, before, _changes(before, wanted))
+            writes += patch_of(kinds.HTTP_ROUTE, before, spec_changes(before, wanted))
     leftover = [
         httproute for name, httproute in existing.items() if name not in desired and is_controlled_by(httproute, route)
     ]
@@ -243,28 +243,13 @@ def _httproute(route: Object, tag: str, *, host: str, rules: list[Object], gatew
     }
 
 
-def _changes(before: Object, wanted: Object) -> Object:
-    """The parts of the spec that differ from the desired ones. A merge patch replaces lists, so each part is written whole."""
-    parts = {key: value for key, value in wanted["spec"].items() if not _has_all(nested(before, "spec", key), value)}
-    return {"spec": parts} if parts else {}
-
-
-def _has_all(present: object, wanted: object) -> bool:
-    """Whether the object has all desired values. Additional ones are defaults of the server."""
-    if isinstance(wanted, dict):
-        return isinstance(present, dict) and all(_has_all(present.get(key), value) for key, value in wanted.items())
-    if isinstance(wanted, list):
-        return isinstance(present, list) and len(present) == len(wanted) and all(map(_has_all, present, wanted))
-    return present == wanted
-
-
 def _verdict(route: Object, httproute: Object | None, wanted: Object, *, gateway: str) -> Condition:
     name = name_of(wanted)
     if httproute is not None and not is_controlled_by(httproute, route):
         return _condition(
             ConditionStatus.FALSE, "NotOwned", f'There is an existing HTTPRoute "{name}" that we do not own.'
         )
-    conditions = [] if httproute is None or _changes(httproute, wanted) else _gateway_conditions(httproute, gateway)
+    conditions = [] if httproute is None or spec_changes(httproute, wanted) else _gateway_conditions(httproute, gateway)
     for condition in conditions:
         if condition.get("status") == ConditionStatus.FALSE:
             message = f'Gateway "{gateway}" does not take HTTPRoute "{name}": {condition.get("message") or condition.get("type")}'

@@ -36,6 +36,11 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
         return {key: value for key, value in fields.items() if value}
 
 
+def false_condition(condition_type: str, reason: str, message: str) -> Condition:
+    """A condition that is False."""
+    return Condition(type=condition_type, status=ConditionStatus.FALSE, reason=reason, message=message)
+
+
 def ready_of(dependencies: Sequence[Condition]) -> Condition:
     """Ready from its dependencies: the first False, else the first Unknown, else True."""
     for status in (ConditionStatus.FALSE, ConditionStatus.UNKNOWN):

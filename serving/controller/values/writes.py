@@ -141,3 +141,18 @@ def _fenced(
             subresource=subresource,
         ),
     )
+
+
+def spec_changes(before: Object, wanted: Object) -> Object:
+    """The parts of the spec that differ from the desired ones. A merge patch replaces lists, so each part is written whole."""
+    parts = {key: value for key, value in wanted["spec"].items() if not _has_all(nested(before, "spec", key), value)}
+    return {"spec": parts} if parts else {}
+
+
+def _has_all(present: object, wanted: object) -> bool:
+    """Whether the object has all desired values. Additional ones are defaults of the server."""
+    if isinstance(wanted, dict):
+        return isinstance(present, dict) and all(_has_all(present.get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(present, list) and len(present) == len(wanted) and all(map(_has_all, present, wanted))
+    return present == wanted

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from serving.controller.routes.hosts import url_of
-from serving.controller.values.conditions import Condition, ready_of, updated_conditions
+from serving.controller.values.conditions import Condition, false_condition, ready_of, updated_conditions
 from serving.core.model.errors import Problem, SettingsError
 from serving.core.model.knative import CONDITION_ACTIVE, CONTESTED_ANNOTATION, ConditionStatus, TrafficPath
 from serving.core.model.objects import Key, Object, annotations_of, generation_of, key_of, name_of, nested
@@ -53,15 +53,16 @@ def workload_status(
     try:
         spec = ScaledWorkloadSpec.from_object(workload)
     except SettingsError as error:
-        invalid = _false(SCALING_VALID, "InvalidSpec", str(error).replace("\n", "; "))
+        invalid = false_condition(SCALING_VALID, "InvalidSpec", str(error).replace("\n", "; "))
         return {**observed, "conditions": updated_conditions([invalid, ready_of([invalid])], before=known, now=now)}
     port_name, service = _service(spec, view.service)
+    older = sorted((other for other in view.others if _age(other) < _age(workload)), key=_age)
     needed = [
         _target(spec.target, view),
         service,
         _scaling(workload, spec, view, scaling=scaling),
-        _hosts(workload, spec, view),
-        _alone(workload, spec.target, view),
+        _hosts(workload, spec, view, older=older),
+        _alone(workload, spec.target, view, older=older),
     ]
     desired = _count(view.target, "spec", "replicas", unset=1)
     conditions = [*needed, _active(desired), ready_of(needed)]
@@ -88,9 +89,9 @@ def _target(target: WorkloadTarget, view: WorkloadView) -> Condition:
         message = (
             f"{target.kind} of {target.api_version} is not scaled here; Deployments, StatefulSets and ReplicaSets are"
         )
-        return _false(TARGET_RESOLVED, "KindNotScaled", message)
+        return false_condition(TARGET_RESOLVED, "KindNotScaled", message)
     if view.target is None:
-        return _false(TARGET_RESOLVED, "TargetNotFound", f"there is no {target.shown} in this namespace")
+        return false_condition(TARGET_RESOLVED, "TargetNotFound", f"there is no {target.shown} in this namespace")
     return _true(TARGET_RESOLVED)
 
 
@@ -98,18 +99,20 @@ def _service(spec: ScaledWorkloadSpec, service: Object | None) -> tuple[str | No
     """The name of the Service's port, "" for one without; None and the reason if it is not clear."""
     name, port = spec.service.name, spec.service.port
     if service is None:
-        return None, _false(SERVICE_RESOLVED, "ServiceNotFound", f"there is no Service {name} in this namespace")
+        return None, false_condition(
+            SERVICE_RESOLVED, "ServiceNotFound", f"there is no Service {name} in this namespace"
+        )
     ports: list[Object] = nested(service, "spec", "ports") or []
     shown = ", ".join(f"{entry.get('port')} ({entry.get('name') or 'no name'})" for entry in ports)
     if port is None:
         if len(ports) == 1:
             return ports[0].get("name") or "", _true(SERVICE_RESOLVED)
         message = f"Service {name} has the ports {shown or 'none'}: name one in spec.service.port"
-        return None, _false(SERVICE_RESOLVED, "PortNotNamed", message)
+        return None, false_condition(SERVICE_RESOLVED, "PortNotNamed", message)
     for entry in ports:
         if port in (entry.get("port"), entry.get("name")):
             return entry.get("name") or "", _true(SERVICE_RESOLVED)
-    return None, _false(
+    return None, false_condition(
         SERVICE_RESOLVED, "PortNotFound", f"Service {name} has no port {port}; it has {shown or 'none'}"
     )
 
@@ -119,38 +122,39 @@ def _scaling(
 ) -> Condition:
     keys = read_annotations({**annotations_of(workload), **spec.scaling.annotations}, scaling)
     if problems := (*keys.problems, *view.schedule_problems):
-        return _false(SCALING_VALID, "InvalidScaling", "; ".join(map(str, problems)))
+        return false_condition(SCALING_VALID, "InvalidScaling", "; ".join(map(str, problems)))
     return _true(SCALING_VALID)
 
 
-def _hosts(workload: Object, spec: ScaledWorkloadSpec, view: WorkloadView) -> Condition:
+def _hosts(workload: Object, spec: ScaledWorkloadSpec, view: WorkloadView, *, older: Sequence[Object]) -> Condition:
     """Whether each host is this namespace's: that of the oldest workload with it."""
     if view.is_revision:
         message = f"a Revision is called {name_of(workload)}, too, and is served in its place: give the ScaledWorkload another name"
-        return _false(HOSTS_CLAIMED, "NameTaken", message)
+        return false_condition(HOSTS_CLAIMED, "NameTaken", message)
     own = spec.all_hosts
     if foreign := sorted(own & view.holders.keys()):
-        return _false(HOSTS_CLAIMED, "HostTaken", f"the host {foreign[0]} belongs to {view.holders[foreign[0]]}")
-    for other in sorted(view.others, key=_age):
-        if key_of(other)[0] == key_of(workload)[0] or _age(workload) < _age(other):
+        return false_condition(
+            HOSTS_CLAIMED, "HostTaken", f"the host {foreign[0]} belongs to {view.holders[foreign[0]]}"
+        )
+    for other in older:
+        if key_of(other)[0] == key_of(workload)[0]:
             continue
         if taken := sorted(own & set(_hosts_of(other))):
             message = f"the host {taken[0]} belongs to ScaledWorkload {'/'.join(key_of(other))}, which is older"
-            return _false(HOSTS_CLAIMED, "HostTaken", message)
+            return false_condition(HOSTS_CLAIMED, "HostTaken", message)
     return _true(HOSTS_CLAIMED)
 
 
-def _alone(workload: Object, target: WorkloadTarget, view: WorkloadView) -> Condition:
+def _alone(workload: Object, target: WorkloadTarget, view: WorkloadView, *, older: Sequence[Object]) -> Condition:
     if names := scalers_of(target, view.scalers):
         message = f"HorizontalPodAutoscaler {names[0]} scales {target.shown}, too: delete it or this ScaledWorkload"
-        return _false(SCALED_ALONE, "HorizontalPodAutoscaler", message)
+        return false_condition(SCALED_ALONE, "HorizontalPodAutoscaler", message)
     if contested := annotations_of(workload).get(CONTESTED_ANNOTATION):
-        return _false(SCALED_ALONE, "ScaledByAnother", contested)
-    for other in sorted(view.others, key=_age):
-        is_rival = key_of(other)[0] == key_of(workload)[0] and _target_of(other) == target
-        if is_rival and _age(other) < _age(workload):
+        return false_condition(SCALED_ALONE, "ScaledByAnother", contested)
+    for other in older:
+        if key_of(other)[0] == key_of(workload)[0] and _target_of(other) == target:
             message = f"the older ScaledWorkload {name_of(other)} scales {target.shown}: delete one of them"
-            return _false(SCALED_ALONE, "SameTarget", message)
+            return false_condition(SCALED_ALONE, "SameTarget", message)
     return _true(SCALED_ALONE)
 
 
@@ -200,7 +204,3 @@ def _count(resource: Object | None, *path: str, unset: int) -> int:
 
 def _true(condition_type: str) -> Condition:
     return Condition(type=condition_type, status=ConditionStatus.TRUE)
-
-
-def _false(condition_type: str, reason: str, message: str) -> Condition:
-    return Condition(type=condition_type, status=ConditionStatus.FALSE, reason=reason, message=message)

@@ -38,6 +38,11 @@ class SettingsError(ServingError):
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
+    @classmethod
+    def of(cls, where: str, what: str, expected: str) -> "SettingsError":
+        """The error for a single problem."""
+        return cls([Problem(where=where, what=what, expected=expected)])
+
 
 class InvalidValue(ServingError, ValueError):
     """An invalid text. ``expected`` completes the sentence "expected ..."."""

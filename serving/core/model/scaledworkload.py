@@ -7,7 +7,7 @@ revision's annotations, and an annotation of the workload has its serving state.
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -91,6 +91,14 @@ class RoutingRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     hosts: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     headers: tuple[HeaderMatch, ...] = ()
+
+    @classmethod
+    def below(
+        cls, prefixes: Iterable[str], *, hosts: tuple[str, ...], headers: tuple[HeaderMatch, ...]
+    ) -> "RoutingRule":
+        """The rule for prefixes as other tools write them: "api/" is "/api", and "/" among them is every path."""
+        paths = dict.fromkeys(f"/{prefix.strip('/')}" for prefix in prefixes)
+        return cls(hosts=hosts, paths=() if "/" in paths else tuple(paths), headers=headers)
 
 
 class WorkloadSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):

@@ -103,7 +103,7 @@ class OpenRequests(Generic[RequestId]):
         self._unread_wait_max_s = unread_wait_max_s
         self._view = view
         self.slow: dict[Hashable, _SlowClient[RequestId]] = {}
-        """Clients that read their responses slowly: each request that they run counts."""
+        """Clients with slow reads: each of their running requests counts."""
         # Requests that were open on arrival or are a slow client's, and hold a slot or a place in the queue.
         self._taken: dict[Hashable, set[RequestId]] = {}
         self._parked: dict[Hashable, OrderedDict[RequestId, QueuePlace]] = {}

@@ -166,9 +166,7 @@ def _of_ingress(route: Object, texts: list[str]) -> Iterator[_Way]:
             elif not service:
                 texts.append(f"path {shown} is not served: its backend is not a Service")
             else:
-                yield _Way(
-                    hosts=hosts, path=_prefix(shown), service=service.get("name", ""), port=_port(service.get("port"))
-                )
+                yield _Way(hosts=hosts, path=shown, service=service.get("name", ""), port=_port(service.get("port")))
 
 
 def _port(port: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 - a number or a name
@@ -194,15 +192,11 @@ def _of_httproute(route: Object, texts: list[str]) -> Iterator[_Way]:
                 continue
             yield _Way(
                 hosts=hosts,
-                path=_prefix(path.get("value") or "/"),
+                path=path.get("value") or "/",
                 headers=tuple(HeaderMatch(name=header["name"], value=header.get("value")) for header in headers),
                 service=str(backends[0].get("name")),
                 port=backends[0].get("port"),
             )
-
-
-def _prefix(path: str) -> str:
-    return f"/{path.strip('/')}"
 
 
 def _deployment_of(service: Object | None, deployments: Iterable[Object]) -> Object | str:
@@ -226,10 +220,7 @@ def _routed(deployment: Object, ways: Sequence[tuple[Object, _Way]], *, domain: 
     for _, way in ways:
         hosts = way.hosts or (f"{way.service}.{namespace_of(deployment)}.{domain}",)
         paths.setdefault((hosts, way.headers), []).append(way.path)
-    rules = [
-        RoutingRule(hosts=hosts, headers=headers, paths=() if "/" in prefixes else tuple(dict.fromkeys(prefixes)))
-        for (hosts, headers), prefixes in paths.items()
-    ]
+    rules = [RoutingRule.below(prefixes, hosts=hosts, headers=headers) for (hosts, headers), prefixes in paths.items()]
     spec = ScaledWorkloadSpec(
         target=WorkloadTarget(name=name),
         service=WorkloadService(name=first.service, port=first.port),

@@ -211,3 +211,9 @@ _BY_TYPE = {(kind.api_version, kind.name): kind for kind in KINDS}
 def kind_of(api_version: str, name: str) -> Kind | None:
     """The kind with this ``apiVersion`` and ``kind``; None if it is unknown."""
     return _BY_TYPE.get((api_version, name))
+
+
+def target_kind(api_version: str, name: str) -> Kind | None:
+    """The kind of a ScaledWorkload's target; None if it is not scaled here."""
+    kind = kind_of(api_version, name)
+    return kind if kind in TARGET_KINDS else None

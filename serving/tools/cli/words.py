@@ -70,7 +70,6 @@ ANSWERS: Final[Mapping[str, str]] = {
 }
 """Words with an answer: the command to use instead."""
 
-_LEAVE_OUT: Final = "leave it out"
 OPTIONS: Final[Mapping[str, str]] = {
     "--source": "serving deploy NAME FOLDER",
     **dict.fromkeys(("--filename", "-f"), "serving apply -f FILE"),
@@ -89,14 +88,12 @@ OPTIONS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("--cmd", "--arg", "--args", "--entrypoint"), "--command 'COMMAND ARGUMENTS'"),
     **dict.fromkeys(("--publish", "-p"), "leave it out: serving url NAME"),
     "--name": "serving deploy NAME FOLDER",
-    "--detach": "leave it out",
-    "--restart": "leave it out",
+    **dict.fromkeys(("--detach", "--restart"), "leave it out"),
     "--allow-unauthenticated": "leave it out: --access private is the other",
     "--no-allow-unauthenticated": "--access private",
-    **dict.fromkeys(("--region", "--platform", "--project", "--zone"), _LEAVE_OUT),
+    **dict.fromkeys(("--region", "--platform", "--project", "--zone"), "leave it out"),
     **dict.fromkeys(("--ingress", "--cluster-local"), "serving url NAME --cluster-local, and --access private"),
-    **dict.fromkeys(("--revision-name", "--revision-suffix"), "leave it out"),
-    "--force": "leave it out",
+    **dict.fromkeys(("--revision-name", "--revision-suffix", "--force"), "leave it out"),
     "--service-account": "serving apply -f FILE",
 }
 """Options of other tools for `deploy`, `dev` and `update`, with the equivalent."""

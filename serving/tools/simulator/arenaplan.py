@@ -85,18 +85,18 @@ def read_plan(path: Path) -> ArenaPlan:
     try:
         plan = msgspec.convert(yaml.load(read_input_text(path), JsonTypesLoader), ArenaPlan)  # noqa: S506 - a safe one
     except (OSError, yaml.YAMLError, RecursionError, msgspec.ValidationError) as error:
-        raise refused(str(path), str(error), "a plan, as docs/arena.md has it") from error
+        raise SettingsError.of(str(path), str(error), "a plan, as docs/arena.md has it") from error
     names = [workload.name for workload in plan.workloads]
     for workload in plan.workloads:
         where = f"{path}: workload {workload.name}"
         if names.count(workload.name) > 1:
-            raise refused(where, "it is there twice", "another name")
+            raise SettingsError.of(where, "it is there twice", "another name")
         if bool(workload.trace) == (workload.shape is not None):
-            raise refused(where, "one source of requests is needed", "trace: FILE or shape: NAME")
+            raise SettingsError.of(where, "one source of requests is needed", "trace: FILE or shape: NAME")
         if workload.shape is not None and workload.from_s:
-            raise refused(where, "from_s is for a trace", "a shape from its start")
+            raise SettingsError.of(where, "from_s is for a trace", "a shape from its start")
         if workload.until_s is not None and workload.from_s >= workload.until_s:
-            raise refused(where, "from_s is not before until_s", "a part of the trace")
+            raise SettingsError.of(where, "from_s is not before until_s", "a part of the trace")
     return plan
 
 
@@ -122,7 +122,7 @@ def workloads_of(workload: ArenaWorkload, traces: Path) -> Iterator[tuple[float,
         functions = sorted(functions, key=lambda function: zlib.crc32(function.name[::-1].encode()))[: workload.sample]
     functions = [function for function in functions if function.request_count]
     if not functions:
-        raise refused(f"workload {workload.name}", "this part has no request", "a part with requests")
+        raise SettingsError.of(f"workload {workload.name}", "this part has no request", "a part with requests")
     for start_s in workload.starts_s:
         for limit in workload.limits:
             yield (
@@ -173,11 +173,6 @@ def check_pins(plan: ArenaPlan, pins: Mapping[str, str]) -> None:
         raise SettingsError(problems)
 
 
-def refused(where: str, what: str, expected: str) -> SettingsError:
-    """The error for one wrong input."""
-    return SettingsError([Problem(where=where, what=what, expected=expected)])
-
-
 def _constant(time_s: float) -> DurationModel:
     return DurationModel(default=Quantiles(p50_s=time_s, p99_s=time_s))
 
@@ -187,4 +182,4 @@ def _digest(path: Path) -> str:
         with open_input(path) as file:
             return hashlib.sha256(file.read()).hexdigest()
     except OSError as error:
-        raise refused(str(path), error.strerror or str(error), "a file that can be read") from error
+        raise SettingsError.of(str(path), error.strerror or str(error), "a file that can be read") from error

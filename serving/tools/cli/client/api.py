@@ -146,6 +146,13 @@ class ApiClient:
             fail(message_of(response))
         return response
 
+    def read(self, call: ApiCall) -> Any:  # noqa: ANN401 - as above
+        """The response of a call. Raises ``ServingError`` with the API's words if it is refused."""
+        status, response = self.send(call)
+        if status >= 400:
+            raise ServingError(message_of(response))
+        return response
+
     def send(self, call: ApiCall) -> tuple[int, Any]:
         """Send a call: status and decoded response. Prints warnings; exits if the server does not respond."""
         with Progress("waiting for the API"):

@@ -21,7 +21,6 @@ from serving.tools.simulator.arenaplan import (
     pins_of,
     plan_text,
     read_plan,
-    refused,
     workloads_of,
 )
 from serving.tools.simulator.curve import (
@@ -99,7 +98,7 @@ def _plan_of(plan_file: Path | None, options: _Options) -> ArenaPlan:
     """The plan of the file, or of the options. Raises ``SettingsError``."""
     if plan_file is not None:
         if any(msgspec.structs.asdict(options).values()):
-            raise refused(str(plan_file), "there are options that a plan names", "a plan, or options")
+            raise SettingsError.of(str(plan_file), "there are options that a plan names", "a plan, or options")
         return read_plan(plan_file)
     workloads = [
         *(ArenaWorkload(name=Path(path).name.split(".")[0], trace=path) for path in options.trace_files),
@@ -121,7 +120,9 @@ def run_arena(
     pins = pins_of(plan, traces)
     check_pins(plan, pins)
     if plan.equal_pod_seconds and plan.equal_pod_seconds not in policies:
-        raise refused("equal_pod_seconds", f"{plan.equal_pod_seconds!r} does not run", f"one of {', '.join(policies)}")
+        raise SettingsError.of(
+            "equal_pod_seconds", f"{plan.equal_pod_seconds!r} does not run", f"one of {', '.join(policies)}"
+        )
     out.mkdir(parents=True, exist_ok=True)
     known = {**POLICIES, **policies}
     sections = [

@@ -171,11 +171,11 @@ def settings_pairs(words: Sequence[str]) -> list[str]:
     while left:
         word = left.pop(0)
         if not word.startswith("--"):
-            raise _refused(word, "an argument without an option", "serving simulate --help")
+            raise SettingsError.of(word, "an argument without an option", "serving simulate --help")
         key, is_pair, value = word.removeprefix("--").partition("=")
         if not is_pair:
             if not left:
-                raise _refused(word, "no value", f"{word} VALUE")
+                raise SettingsError.of(word, "no value", f"{word} VALUE")
             value = left.pop(0)
         pairs.append(f"{key}={value}")
     return pairs
@@ -227,7 +227,7 @@ def known_policies(text: str) -> dict[str, SimulatedPolicy]:
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise _refused("--compare", "no policy", _policies_expected())
+        raise SettingsError.of("--compare", "no policy", _policies_expected())
     return {name: _known_policy(name) for name in names}
 
 
@@ -238,7 +238,7 @@ def _known_policy(name: str) -> SimulatedPolicy:
         return policy_of_user(name.rpartition(":")[2], load_policy(name))
     policy_class = installed_policies().get(name)
     if policy_class is None:
-        raise _refused("policy", f"{name!r} is not a policy", _policies_expected())
+        raise SettingsError.of("policy", f"{name!r} is not a policy", _policies_expected())
     return policy_of_user(name, policy_class)
 
 
@@ -250,11 +250,13 @@ def deciding_policy(text: str) -> SimulatedPolicy:
     """One policy that decides without knowing the future. Raises ``SettingsError``."""
     policies = known_policies(text)
     if len(policies) > 1:
-        raise _refused("--policy", f"{text!r} is more than one policy", "one, or several in --compare")
+        raise SettingsError.of("--policy", f"{text!r} is more than one policy", "one, or several in --compare")
     ((name, policy),) = policies.items()
     if policy.foresight is not None:
         deciding = [known for known, simulated in POLICIES.items() if simulated.foresight is None]
-        raise _refused("--policy", f"{name} knows the future: it has no settings", "one of " + ", ".join(deciding))
+        raise SettingsError.of(
+            "--policy", f"{name} knows the future: it has no settings", "one of " + ", ".join(deciding)
+        )
     return policy
 
 
@@ -265,7 +267,7 @@ def read_durations(text: str, option: str) -> DurationModel:
         return DurationModel(default=numbers)
     path = Path(text)
     if not path.is_file():
-        raise _refused(option, f"{text!r} is neither a time nor a file", _DURATION_FORMS)
+        raise SettingsError.of(option, f"{text!r} is neither a time nor a file", _DURATION_FORMS)
     return _read_quantiles(path, option)
 
 
@@ -275,7 +277,7 @@ def runner_of(
     """The workload that the options describe, to be run with their seeds and processes. Raises ``SettingsError``."""
     sources = [options[name] for name in ("trace", "from_log") if options[name] is not None]
     if len(sources) > 1 or (not sources and options.get("load") is None):
-        raise _refused("--trace", "one workload is needed", "--trace FILE or --from-log PATH")
+        raise SettingsError.of("--trace", "one workload is needed", "--trace FILE or --from-log PATH")
     seeds = range(options["seed"], options["seed"] + options["seeds"])
     return PolicyRunner(workload=_workload(options, settings), seeds=seeds, jobs=options["jobs"], policies=policies)
 
@@ -283,9 +285,9 @@ def runner_of(
 def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workload:
     until_s = math.inf if options["until_s"] is None else options["until_s"]
     if options["until_s"] is not None and not 0 < until_s <= TIME_MAX_S:
-        raise _refused("--until", f"{until_s:g} is not right", f"seconds above 0 and up to {TIME_MAX_S:g}")
+        raise SettingsError.of("--until", f"{until_s:g} is not right", f"seconds above 0 and up to {TIME_MAX_S:g}")
     if not 0 <= options["from_s"] < until_s:
-        raise _refused("--from", f"{options['from_s']:g} is not right", "0 or more, and less than --until")
+        raise SettingsError.of("--from", f"{options['from_s']:g} is not right", "0 or more, and less than --until")
     window = TraceWindow(from_s=options["from_s"], until_s=until_s)
     service = read_durations(options["service_time"], "--service-time")
     is_made_up = options["trace"] is None and options["from_log"] is None
@@ -306,7 +308,7 @@ def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workl
         placement = ArrivalPlacement(options["placement"])
         functions, length_s = read_trace(options["trace"], placement=placement, window=window)
     if not is_made_up and not any(function.request_count for function in functions):
-        raise _refused("--from", "this part of the trace has no request", "a part with requests")
+        raise SettingsError.of("--from", "this part of the trace has no request", "a part with requests")
     concurrency = options["concurrency"]
     return Workload(
         functions=functions,
@@ -338,12 +340,14 @@ def _scaling_policy(path: Path | None) -> ScalingPolicyView | None:
     try:
         manifest = yaml.load(read_input_text(path), JsonTypesLoader)  # noqa: S506 - a safe one
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise _refused("--scaling-policy", f"{path}: {error}", expected) from error
+        raise SettingsError.of("--scaling-policy", f"{path}: {error}", expected) from error
     if not isinstance(manifest, dict) or manifest.get("kind") != SCALING_POLICY.name:
-        raise _refused("--scaling-policy", f"{path} has another kind", expected)
+        raise SettingsError.of("--scaling-policy", f"{path} has another kind", expected)
     policy = policy_of({"metadata": {"name": "load"}, **manifest}, schedule_problems)
     if policy is None or policy.spec is None:
-        raise _refused("--scaling-policy", f"{path}: {policy.problem if policy else 'it is being deleted'}", expected)
+        raise SettingsError.of(
+            "--scaling-policy", f"{path}: {policy.problem if policy else 'it is being deleted'}", expected
+        )
     return policy
 
 
@@ -363,7 +367,7 @@ def _use(options: Mapping[str, Any]) -> PodUse:
 def _nodes(options: Mapping[str, Any]) -> NodePlan | None:
     plan = node_plan_of(options)
     if plan is not None and options["node_pods"]:
-        raise _refused("--node-pods", "there are --nodes too", "one of them")
+        raise SettingsError.of("--node-pods", "there are --nodes too", "one of them")
     return plan
 
 
@@ -372,19 +376,21 @@ def _read_quantiles(path: Path, option: str) -> DurationModel:
         with io.TextIOWrapper(open_input(path), encoding="utf-8", newline="") as file:
             rows = list(csv.reader(file))
     except (OSError, UnicodeDecodeError) as error:
-        raise _refused(option, f"{path}: {error}", _DURATION_FORMS) from error
+        raise SettingsError.of(option, f"{path}: {error}", _DURATION_FORMS) from error
     if not rows or rows[0] != _DURATION_HEADER:
-        raise _refused(f"{path}:1", f"{','.join(rows[0] if rows else [])!r} is not right", ",".join(_DURATION_HEADER))
+        raise SettingsError.of(
+            f"{path}:1", f"{','.join(rows[0] if rows else [])!r} is not right", ",".join(_DURATION_HEADER)
+        )
     by_function: dict[str, Quantiles] = {}
     for line, row in enumerate(rows[1:], start=2):
         quantiles = _quantiles(row[2:]) if len(row) == len(_DURATION_HEADER) else None
         if quantiles is None:
-            raise _refused(
+            raise SettingsError.of(
                 f"{path}:{line}", f"{','.join(row)!r} is not right", "a function and three times above 0 in seconds"
             )
         by_function[row[0]] = quantiles
     if not by_function:
-        raise _refused(str(path), "no function", "a row for each function")
+        raise SettingsError.of(str(path), "no function", "a row for each function")
     # A function without a row is like the median of those that have one.
     medians = sorted(by_function.values(), key=lambda quantiles: quantiles.p50_s)
     return DurationModel(default=medians[len(medians) // 2], by_function=by_function)
@@ -399,10 +405,6 @@ def _quantiles(words: Sequence[str]) -> Quantiles | None:
     if not 1 <= len(numbers) <= 2 or not all(0 < number < math.inf for number in numbers):
         return None
     return Quantiles(p50_s=numbers[0], p99_s=max(numbers))
-
-
-def _refused(where: str, what: str, expected: str) -> SettingsError:
-    return SettingsError([Problem(where=where, what=what, expected=expected)])
 
 
 def workload_options(command: Command) -> Command:

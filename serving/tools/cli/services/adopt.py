@@ -10,6 +10,7 @@ from typing import Any
 import click
 import yaml
 
+from serving.controller.workloads.status import scalers_of
 from serving.core.model.errors import SettingsError
 from serving.core.model.knative import IN_PLACE_ANNOTATION, REPLICAS_BEFORE_ANNOTATION
 from serving.core.model.objects import Object, annotations_of, name_of, nested
@@ -97,12 +98,9 @@ def adopt(*, api: ApiClient, target: str, output: str, **options: Any) -> None: 
 
 def _wanted(api: ApiClient, target: Target, options: dict[str, Any]) -> tuple[Object, Object | None]:
     """The ScaledWorkload to write, and the one that exists."""
-    for hpa in items_of(api, HORIZONTAL_POD_AUTOSCALER):
-        scaled = nested(hpa, "spec", "scaleTargetRef") or {}
-        if (scaled.get("kind"), scaled.get("name")) == (target.kind.name, target.name):
-            fail(
-                f"horizontalpodautoscaler/{name_of(hpa)} scales {target.shown}: delete it first, both would write replicas"
-            )
+    scaled = WorkloadTarget(name=target.name, kind=target.kind.name, api_version=target.kind.api_version)
+    if scalers := scalers_of(scaled, items_of(api, HORIZONTAL_POD_AUTOSCALER)):
+        fail(f"horizontalpodautoscaler/{scalers[0]} scales {target.shown}: delete it first, both would write replicas")
     existing = workload_for(items_of(api, SCALED_WORKLOAD), target)
     if existing is not None and nested(existing, "metadata", "ownerReferences"):
         fail(f"{target.shown} is scaled by {_owner_text(existing)}: change that instead")
@@ -111,9 +109,9 @@ def _wanted(api: ApiClient, target: Target, options: dict[str, Any]) -> tuple[Ob
     annotations, hosts, service_name = {REPLICAS_BEFORE_ANNOTATION: before}, options["hosts"], name_of(service)
     if options["in_place"]:
         annotations[IN_PLACE_ANNOTATION] = service_name
-        hosts, service_name = (*hosts, *short_hosts(api, service)), twin_name(service)
+        hosts, service_name = (*hosts, *short_hosts(api, service)), twin_name(service_name)
     spec = ScaledWorkloadSpec(
-        target=WorkloadTarget(name=target.name, kind=target.kind.name, api_version=target.kind.api_version),
+        target=scaled,
         service=WorkloadService(name=service_name, port=port_of(service, options["port"])),
         hosts=hosts,
         paths=options["paths"],

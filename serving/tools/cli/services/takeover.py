@@ -21,12 +21,8 @@ _POLL_S = 0.2
 _ENDPOINTS = "/api/v1/namespaces/{namespace}/endpoints/{name}"
 
 
-def twin_name(service: Object) -> str:
-    """The name of the twin: "shop-pods"."""
-    return _twin(name_of(service))
-
-
-def _twin(service: str) -> str:
+def twin_name(service: str) -> str:
+    """The name of a Service's twin: "shop-pods"."""
     return f"{service}-pods"
 
 
@@ -54,14 +50,14 @@ def make_twin(api: ApiClient, name: str, *, wait_s: float) -> None:
     twin = {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": _twin(name), "namespace": api.namespace},
+        "metadata": {"name": twin_name(name), "namespace": api.namespace},
         "spec": {"clusterIP": "None", "selector": nested(service, "spec", "selector"), "ports": [port]},
     }
     status, response = api.call("POST", path_of(SERVICE, api.namespace), twin)
     if status >= 400:
         fail(message_of(response))
     if _ready_count(api, name):
-        _until_led(api, _twin(name), "its pods", timeout_s=wait_s)
+        _until_led(api, twin_name(name), "its pods", timeout_s=wait_s)
 
 
 def take_over(api: ApiClient, name: str, *, timeout_s: float) -> None:
@@ -104,7 +100,7 @@ def give_back(api: ApiClient, name: str, *, has_pods: bool, timeout_s: float) ->
 
 def delete_twin(api: ApiClient, name: str) -> None:
     """Delete the twin of a Service, if it is there."""
-    status, response = api.call("DELETE", path_of(SERVICE, api.namespace, _twin(name)))
+    status, response = api.call("DELETE", path_of(SERVICE, api.namespace, twin_name(name)))
     if status >= 400 and status != _NOT_FOUND:
         fail(message_of(response))
 

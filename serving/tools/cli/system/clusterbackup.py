@@ -65,7 +65,7 @@ _REFERENCES: dict[str, tuple[Kind, str]] = {
 
 def write_cluster_backup(api: ApiClient, file: Path) -> None:
     """Write the manifests to a new file. Raises ``ServingError``, also for objects without the right to read them."""
-    manifests = [as_manifest(each) for each in _saved(api)]
+    manifests = [as_manifest(resource) for resource in _saved(api)]
     text = yaml.safe_dump_all(manifests, sort_keys=False, width=120)
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -92,8 +92,13 @@ def as_manifest(resource: Object) -> Object:
 
 
 def _saved(api: ApiClient) -> Iterator[Object]:
-    ours = [each for kind in _OURS for each in _items(api, kind, None) if not each["metadata"].get("ownerReferences")]
-    namespaces = sorted({namespace_of(each) for each in ours if each["metadata"].get("namespace")})
+    ours = [
+        resource
+        for kind in _OURS
+        for resource in _items(api, kind, None)
+        if not resource["metadata"].get("ownerReferences")
+    ]
+    namespaces = sorted({namespace_of(resource) for resource in ours if resource["metadata"].get("namespace")})
     for namespace in namespaces:
         labels = {key: text for key, text in _labels(api, namespace).items() if key != "kubernetes.io/metadata.name"}
         metadata = {"name": namespace, **({"labels": labels} if labels else {})}
@@ -102,7 +107,9 @@ def _saved(api: ApiClient) -> Iterator[Object]:
         data = {key: text for key, text in (config_map.get("data") or {}).items() if key != EXAMPLE_KEY}
         if name_of(config_map).startswith("config-") and data:
             yield {**config_map, "data": data}
-    for kind, namespace, name in sorted(set(_references(ours)), key=lambda each: (each[0].name, *each[1:])):
+    for kind, namespace, name in sorted(
+        set(_references(ours)), key=lambda reference: (reference[0].name, *reference[1:])
+    ):
         status, response = api.call("GET", path_of(kind, namespace, name))
         if status < HTTPStatus.BAD_REQUEST:
             yield response
@@ -119,12 +126,12 @@ def _labels(api: ApiClient, namespace: str) -> dict[str, str]:
 
 def _references(objects: Iterable[Object]) -> Iterator[tuple[Kind, str, str]]:
     """The objects of users that specs name: kind, namespace, name."""
-    for each in objects:
-        namespace = namespace_of(each)
-        account = str(nested(each, "spec", "template", "spec", "serviceAccountName") or "default")
+    for resource in objects:
+        namespace = namespace_of(resource)
+        account = str(nested(resource, "spec", "template", "spec", "serviceAccountName") or "default")
         if account != "default":
             yield SERVICE_ACCOUNT, namespace, account
-        for kind, name in _named(each.get("spec")):
+        for kind, name in _named(resource.get("spec")):
             yield kind, namespace, name
 
 

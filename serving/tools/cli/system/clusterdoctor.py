@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
-from typing import Any
 
 from serving.core.model.errors import Problem, ServingError, SettingsError
 from serving.core.model.objects import Object, is_true, name_of, namespace_of, nested, timestamp_s
@@ -17,7 +16,7 @@ from serving.home.schemas.crds import crds
 from serving.net.cluster.identity import system_namespace
 from serving.net.cluster.kinds import CONFIG_MAP, LEASE, NODE, SECRET, SERVING_SERVICE, Kind
 from serving.net.metrics.queries import QUERY_TOKEN_SECRET
-from serving.tools.cli.client.api import ApiCall, ApiClient, message_of
+from serving.tools.cli.client.api import ApiCall, ApiClient
 from serving.tools.cli.client.checks import Finding
 from serving.tools.cli.client.objects import condition
 from serving.tools.cli.client.reach import DASHBOARD, Reach
@@ -67,7 +66,7 @@ def _check_api(api: ApiClient) -> Iterator[Finding]:
     with api.stream(ApiCall(path="/version")) as response:
         dates = response.values("Date")
     took_ms = 1000 * (time.monotonic() - begun_s)
-    version = str(_read(api, "/version").get("gitVersion"))
+    version = str(api.read(ApiCall(path="/version")).get("gitVersion"))
     text = f"Kubernetes {version} at {api.server} answers in {took_ms:.0f} ms"
     match = _VERSION.match(version)
     if match and int(match[1]) < _MINOR_MIN:
@@ -95,7 +94,7 @@ def _check_rights(api: ApiClient) -> Iterator[Finding]:
         attributes = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
         review = {"resourceAttributes": {**attributes, "namespace": namespace, "name": name}}
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": review}
-        answer = _read(api, _REVIEWS, method="POST", body=body)
+        answer = api.read(ApiCall(method="POST", path=_REVIEWS, body=body))
         if not nested(answer, "status", "allowed"):
             what = "/".join(filter(None, (resource, subresource, name)))
             missing.append(f"{verb} {what} in {namespace} ({commands})")
@@ -161,13 +160,18 @@ def _check_queries(api: ApiClient) -> Iterator[Finding]:
 def _check_certificates(api: ApiClient) -> Iterator[Finding]:
     from cryptography import x509  # noqa: PLC0415 - for this check alone
 
-    containers = [container for each in daemon_deployments(api) for container in _pod_of(each)["containers"]]
-    values = [entry.get("value", "") for each in containers for entry in each["env"] if entry["name"] == _TLS_SECRETS]
+    containers = [container for daemon in daemon_deployments(api) for container in _pod_of(daemon)["containers"]]
+    values = [
+        variable.get("value", "")
+        for container in containers
+        for variable in container["env"]
+        if variable["name"] == _TLS_SECRETS
+    ]
     names = [name for value in values for name in value.split(",") if name]
     if not names:
         yield Finding(name="certificates", state="ok", text="inner TLS renews its own; there is no component tls")
     for name in names:
-        secret = _read(api, path_of(SECRET, system_namespace(), name))
+        secret = api.read(ApiCall(path=path_of(SECRET, system_namespace(), name)))
         pem = base64.b64decode((secret.get("data") or {}).get("tls.crt", ""))
         try:
             until = x509.load_pem_x509_certificates(pem)[0].not_valid_after_utc
@@ -212,7 +216,7 @@ def _check_nodes(api: ApiClient) -> Iterator[Finding]:
     if not ready:
         yield Finding(name="nodes", state="fail", text=text, advice="no pod can start: kubectl get nodes")
         return
-    bad = [f"{name_of(node)} has {each}" for node in nodes for each in _PRESSURES if is_true(node, each)]
+    bad = [f"{name_of(node)} has {pressure}" for node in nodes for pressure in _PRESSURES if is_true(node, pressure)]
     bad += [f"{name_of(node)} is not ready" for node in nodes if not is_true(node, "Ready")]
     advice = f"{_some(bad)}: kubectl describe node" if bad else ""
     yield Finding(name="nodes", state="warn" if bad else "ok", text=text, advice=advice)
@@ -244,15 +248,8 @@ def _check_services(api: ApiClient) -> Iterator[Finding]:
     yield Finding(name="services", state="warn" if unready else "ok", text=text, advice=advice)
 
 
-def _read(api: ApiClient, path: str, *, method: str = "GET", body: object = None) -> Any:  # noqa: ANN401 - JSON of the API
-    status, response = api.call(method, path, body)
-    if status >= HTTPStatus.BAD_REQUEST:
-        raise ServingError(message_of(response))
-    return response
-
-
 def _items(api: ApiClient, kind: Kind, namespace: str | None) -> list[Object]:
-    items: list[Object] = _read(api, path_of(kind, namespace))["items"]
+    items: list[Object] = api.read(ApiCall(path=path_of(kind, namespace)))["items"]
     return items
 
 

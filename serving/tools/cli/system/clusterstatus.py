@@ -6,7 +6,6 @@ from http import HTTPStatus
 import click
 import msgspec
 
-from serving.core.model.errors import ServingError
 from serving.core.model.knative import REVISION_LABEL
 from serving.core.model.objects import Object, is_true, name_of, nested
 from serving.net.cluster.identity import system_namespace
@@ -47,7 +46,7 @@ def print_cluster_status(api: ApiClient, *, output: str) -> None:
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(status), indent=2).decode())
     else:
-        pods = (f"{each.name} {each.available_pod_count} of {each.pod_count}" for each in status.daemons)
+        pods = (f"{daemon.name} {daemon.available_pod_count} of {daemon.pod_count}" for daemon in status.daemons)
         where = f" in {status.namespace}" if status.namespace else ""
         click.echo(f"serving runs on the cluster at {status.server}, in namespace {status.system_namespace}")
         click.echo(f"daemons    {', '.join(pods)}")
@@ -90,10 +89,7 @@ def cluster_status(api: ApiClient) -> ClusterStatus:
 def daemon_deployments(api: ApiClient) -> list[Object]:
     """The Deployments of the daemons by name. Raises ``ServingError`` for a user who may not list them."""
     call = ApiCall(path=path_of(DEPLOYMENT, system_namespace()), query={"labelSelector": "=".join(OUR_LABEL)})
-    status, response = api.send(call)
-    if status >= HTTPStatus.BAD_REQUEST:
-        raise ServingError(message_of(response))
-    return sorted(response["items"], key=name_of)
+    return sorted(api.read(call)["items"], key=name_of)
 
 
 def _listed(api: ApiClient, kind: Kind, selector: str = "") -> tuple[list[Object], str]:

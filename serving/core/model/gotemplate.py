@@ -180,17 +180,17 @@ def _commands(tokens: list[str], *, depth: int) -> Pipe:
         raise _Broken("it is nested too deeply")
     commands: list[list[Any]] = [[]]
     while tokens and tokens[-1] != ")":
-        token = tokens.pop()
-        if token == "|":  # noqa: S105 - no password
+        text = tokens.pop()
+        if text == "|":
             commands.append([])
-        elif token == "(":  # noqa: S105
+        elif text == "(":
             inner = _commands(tokens, depth=depth + 1)
             if not tokens:
                 raise _Broken("a bracket is not closed")
             tokens.pop()
             commands[-1].append(inner)
         else:
-            commands[-1].append(_operand(token))
+            commands[-1].append(_operand(text))
     if not all(commands):
         raise _Broken("a value is missing")
     for position, command in enumerate(commands):
@@ -199,24 +199,24 @@ def _commands(tokens: list[str], *, depth: int) -> Pipe:
     return Pipe(tuple(map(tuple, commands)))
 
 
-def _operand(token: str) -> object:
-    match token[0]:
+def _operand(text: str) -> object:
+    match text[0]:
         case '"':
             try:
-                return str(json.loads(token))
+                return str(json.loads(text))
             except ValueError:
-                raise _Broken(f"{token} is no text") from None
+                raise _Broken(f"{text} is no text") from None
         case "`":
-            return token[1:-1]
+            return text[1:-1]
         case ".":
-            return Path(tuple(name for name in token.split(".") if name))
+            return Path(tuple(name for name in text.split(".") if name))
         case "-" | "0" | "1" | "2" | "3" | "4" | "5" | "6" | "7" | "8" | "9":
-            return int(token)
-    if token in ("true", "false"):
-        return token == "true"  # noqa: S105
-    if token not in _FUNCTIONS:
-        raise _Broken(f"there is no function {token}")
-    return Name(token)
+            return int(text)
+    if text in ("true", "false"):
+        return text == "true"
+    if text not in _FUNCTIONS:
+        raise _Broken(f"there is no function {text}")
+    return Name(text)
 
 
 def _rendered(nodes: "Sequence[Node]", dot: object) -> str:

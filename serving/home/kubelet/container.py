@@ -353,8 +353,7 @@ class ContainerKeeper:
     def execute(self, command: tuple[str, ...], stdio: Stdio) -> TemplateProcess:
         """Run a command in the container, with separate streams. Raises ``NotFound`` if the container does not run."""
         start = self._spec.start
-        if not self.has_process:
-            raise NotFound(f"container {start.name} of the pod does not run")
+        self.running_process()
         name = f"{start.name}.exec-{secrets.token_hex(4)}"
         order = beside(start, name=name, command=command, log=os.devnull)
         return self._runtime.start(
@@ -373,6 +372,12 @@ class ContainerKeeper:
     def has_process(self) -> bool:
         """Whether the container's process is running."""
         return self.process is not None and bool(self.process.pid) and not self.process.ended.done()
+
+    def running_process(self) -> TemplateProcess:
+        """The container's process. Raises ``NotFound`` before it has started and after it has ended."""
+        if self.process is None or not self.has_process:
+            raise NotFound(f"container {self._spec.start.name} of the pod does not run")
+        return self.process
 
     async def observe(self) -> ObservedContainer | None:
         """Observe why a running container may be unready; None if it is down or has no port or probe."""

@@ -205,9 +205,7 @@ class LocalPodStreams:
     async def attach(self, namespace: str, pod: str, options: ExecOptions) -> ExecSession:
         """Follow the output of a container from now on, and write to its input if its manifest says ``stdin``."""
         run = self._kubelet.find(namespace, pod)
-        process = keeper_of(run, options.container).process
-        if process is None:
-            raise NotFound(f"container {options.container} of the pod does not run")
+        process = keeper_of(run, options.container).running_process()
         await run.sleep.wake()
         run.sleep.keep_awake(process.ended)
         follow = LogOptions(container=options.container, follow=True, tail_line_count=0)

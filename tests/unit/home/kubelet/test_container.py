@@ -1,6 +1,9 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from serving.core.model.errors import NotFound
 from serving.home.kubelet.container import (
     ContainerKeeper,
     ContainerSpec,
@@ -9,6 +12,7 @@ from serving.home.kubelet.container import (
 )
 from serving.home.processes.orders import StartProcess
 from serving.home.processes.processruntime import ProcessRuntime
+from tests.eventually import next_turn
 
 
 async def test_a_container_of_a_pod_that_was_deleted_meanwhile_is_not_started(tmp_path: Path) -> None:
@@ -20,6 +24,23 @@ async def test_a_container_of_a_pod_that_was_deleted_meanwhile_is_not_started(tm
     )
     await asyncio.wait_for(keeper.run(), timeout=60)
     assert keeper.process is None
+
+
+async def test_a_process_that_has_not_started_cannot_be_attached_to(tmp_path: Path) -> None:
+    start = StartProcess(
+        pod="p", name="app", environment={}, log=str(tmp_path / "log"), arguments=("/no/such/program",)
+    )
+    keeper = ContainerKeeper(
+        ProcessRuntime(tmp_path / "socket"),
+        ContainerSpec(start=start, on_state=print, on_warning=print),
+        asyncio.Event(),
+    )
+    running = asyncio.ensure_future(keeper.run())
+    await next_turn()
+    assert keeper.process is not None
+    with pytest.raises(NotFound, match="container app of the pod does not run"):
+        keeper.running_process()
+    running.cancel()
 
 
 def test_pauses_double_up_to_a_bound() -> None:

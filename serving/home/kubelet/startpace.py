@@ -1,6 +1,7 @@
 """Paces the starts of pods on one machine by its cores (``pods.startqueue``).
 
-A turn ends when its pod is ready or has failed, when it waits for anything but a core, or after ten seconds.
+A turn ends when its pod is ready or has failed, when it waits for anything but a core, or after ten seconds of CPU time. The limit is
+no wall time: on cores that are overloaded, turns that end early would add starting pods to those that overload them.
 """
 
 import asyncio
@@ -16,7 +17,8 @@ from serving.net.aio.clock import now_s
 from serving.net.aio.periodic import wait_for
 from serving.net.aio.supervise import SupervisedTasks, TaskOwner
 
-_TURN_MAX_S = 10.0
+_TURN_CPU_MAX_S = 10.0
+_TURN_MAX_S = 120.0
 _CHECK_PERIOD_S = 0.25
 # A program that runs or waits for a core for less than this part of the time waits for something else.
 _DEMAND_MIN = 0.2
@@ -129,25 +131,29 @@ class StartTurn:
 
 
 async def until_started(settled: asyncio.Event, process_ids: Callable[[], Iterable[int] | None]) -> None:
-    """Wait until a pod is ready, has failed or needs no core for now; at most ten seconds.
+    """Wait until a pod is ready, has failed, needs no core for now, or has run for ten seconds of CPU time; at most two minutes.
 
     A pod without ``process_ids`` needs none: its images are pulled.
     """
     end_s = now_s() + _TURN_MAX_S
     demand_s = 0.0
     while now_s() < end_s:
-        before_s, demand_s = demand_s, sum(map(_core_demand_s, process_ids() or ()))
-        if before_s and demand_s - before_s < _DEMAND_MIN * _CHECK_PERIOD_S:
+        before_s = demand_s
+        running_s, waiting_s = _core_times_s(process_ids() or ())
+        demand_s = running_s + waiting_s
+        if running_s >= _TURN_CPU_MAX_S or (before_s and demand_s - before_s < _DEMAND_MIN * _CHECK_PERIOD_S):
             return
         if await wait_for(settled, until_s=now_s() + _CHECK_PERIOD_S) or process_ids() is None:
             return
 
 
-def _core_demand_s(process_id: int) -> float:
-    """The time a process's threads ran or waited for a core, in seconds (schedstat of proc_pid(5))."""
-    total_ns = 0
-    for task in Path(f"/proc/{process_id}/task").glob("*"):
-        with contextlib.suppress(OSError, ValueError):
-            running_ns, waiting_ns, _ = (task / "schedstat").read_text().split()
-            total_ns += int(running_ns) + int(waiting_ns)
-    return total_ns / 1e9
+def _core_times_s(process_ids: Iterable[int]) -> tuple[float, float]:
+    """The times for which the processes' threads have run and waited for a core, in seconds (schedstat of proc_pid(5))."""
+    running_ns = waiting_ns = 0
+    for process_id in process_ids:
+        for task in Path(f"/proc/{process_id}/task").glob("*"):
+            with contextlib.suppress(OSError, ValueError):
+                ran_ns, waited_ns, _ = (task / "schedstat").read_text().split()
+                running_ns += int(ran_ns)
+                waiting_ns += int(waited_ns)
+    return running_ns / 1e9, waiting_ns / 1e9

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from serving.home.supervisor.heartbeats import HangWatch, read_vitals
+from serving.home.supervisor.heartbeats import HangWatch, read_vitals, read_wait_channel
 from serving.net.aio.startup import WAITING
 
 ACTIVATOR = "serving.activator.main"
@@ -72,7 +72,8 @@ class ChildProcess:
             self._is_new = False
             self._watch.reset(vitals)
             return ""
-        return self._watch.look(vitals, elapsed_s=elapsed_s, is_waiting=self._is_waiting)
+        why = self._watch.look(vitals, elapsed_s=elapsed_s, is_waiting=self._is_waiting)
+        return why and why + read_wait_channel(self.pid)
 
     def _read(self) -> None:
         if self._ready_fd < 0:

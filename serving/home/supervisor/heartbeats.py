@@ -24,7 +24,6 @@ _SILENT_MAX_S = 5.0
 _BUSY_MAX_S = 60.0
 # Fields of /proc/PID/stat behind the name (proc_pid_stat(5)): the state, and ticks of CPU time of all threads.
 _STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12
-_IDLE_STATES = frozenset("ST")
 _IDLE_TEXT = {"S": "slept", "T": "was stopped"}
 
 
@@ -43,6 +42,16 @@ def read_vitals(pid: int) -> ProcessVitals | None:
     except OSError:
         return None
     return ProcessVitals(fields[_STATE].decode(), int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS]))
+
+
+def read_wait_channel(pid: int) -> str:
+    """The kernel function in which the first thread of a process waits (wchan of proc_pid(5)), as `` in do_wait``; else ""."""
+    try:
+        with open(f"/proc/{pid}/wchan", encoding="ascii") as file:  # noqa: PTH123 - as above
+            channel = file.read()
+    except OSError:
+        return ""
+    return f" in {channel}" if channel.strip("0") else ""
 
 
 class HangWatch:
@@ -68,10 +77,10 @@ class HangWatch:
         self._cpu_ticks = vitals.cpu_ticks
         if vitals.cpu_ticks != before or is_waiting:
             self._busy_s += counted_s
-        elif vitals.state in _IDLE_STATES:
+        elif vitals.state in _IDLE_TEXT:
             self._idle_s += counted_s
-        if self._idle_s >= _SILENT_MAX_S:
-            return f"no report for {_SILENT_MAX_S:g} s, while it {_IDLE_TEXT[vitals.state]}"
+            if self._idle_s >= _SILENT_MAX_S:
+                return f"no report for {_SILENT_MAX_S:g} s, while it {_IDLE_TEXT[vitals.state]}"
         if self._busy_s >= _BUSY_MAX_S:
             return f"no report in {_BUSY_MAX_S:g} s of work"
         return ""

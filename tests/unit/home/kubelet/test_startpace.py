@@ -4,6 +4,9 @@ import asyncio
 import os
 import sys
 
+import pytest
+
+from serving.home.kubelet import startpace
 from serving.home.kubelet.startpace import StartPacer, until_started
 from serving.net.aio.supervise import supervise
 from tests.eventually import until
@@ -101,3 +104,15 @@ async def test_a_turn_ends_when_the_program_waits_for_something_else_than_a_core
     finally:
         sleeping.kill()
         await sleeping.wait()
+
+
+async def test_a_turn_of_a_program_that_computes_ends_after_so_much_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startpace, "_TURN_CPU_MAX_S", 0.5)
+    computing = await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", "while True: pass")
+    try:
+        async with asyncio.timeout(60):
+            await until_started(asyncio.Event(), lambda: [computing.pid])
+        assert startpace._core_times_s([computing.pid])[0] >= 0.5
+    finally:
+        computing.kill()
+        await computing.wait()

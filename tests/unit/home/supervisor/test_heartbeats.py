@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from serving.home.supervisor.heartbeats import HangWatch, ProcessVitals, read_vitals
+from serving.home.supervisor.heartbeats import HangWatch, ProcessVitals, read_vitals, read_wait_channel
 from tests.eventually import until
 
 
@@ -23,6 +23,14 @@ def looks(found: Iterable[tuple[str, int]], *, elapsed_s: float = 1.0, is_waitin
 @pytest.mark.parametrize(("state", "text"), [("S", "slept"), ("T", "was stopped")])
 def test_a_daemon_that_does_nothing_for_five_seconds_hangs(state: str, text: str) -> None:
     assert looks([(state, 0)] * 100) == (5, f"no report for 5 s, while it {text}")
+
+
+@pytest.mark.parametrize("state", ["R", "D", "Z"])
+def test_a_daemon_that_is_being_killed_hangs_no_longer(state: str) -> None:
+    watch = HangWatch()
+    watch.reset(ProcessVitals("S", 100))
+    whys = [watch.look(ProcessVitals(seen, 100), elapsed_s=1.0, is_waiting=False) for seen in ("S",) * 5 + (state,)]
+    assert [bool(why) for why in whys] == [False] * 4 + [True, False]
 
 
 @pytest.mark.parametrize("state", ["R", "D", "t"])
@@ -69,7 +77,9 @@ async def test_the_kernel_tells_a_stopped_process_from_one_that_works() -> None:
         process.send_signal(signal.SIGSTOP)
         vitals = await until(lambda: (found := read_vitals(process.pid)) and found.state == "T" and found)
         assert read_vitals(process.pid) == vitals
+        assert read_wait_channel(process.pid) in ("", " in do_signal_stop")
     finally:
         process.kill()
         await process.wait()
     assert read_vitals(process.pid) is None
+    assert read_wait_channel(process.pid) == ""

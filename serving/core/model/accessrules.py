@@ -1,4 +1,4 @@
-"""The allowed callers of a service: the rules of ``serving.dev/allow-from`` and ``serving.dev/jwt``.
+"""The allowed callers of a service: reads ``serving.dev/allow-from`` and ``serving.dev/jwt``.
 
 Input: an annotation, as in "namespace/shop, serviceaccount/shop/cart, service/shop/front", or "issuer=https://login.example.com,
 audience=api, jwks=https://login.example.com/keys". Output: a rule, and what cannot be read in it. An entry that cannot be read
@@ -18,7 +18,7 @@ _ENTRY = re.compile(
     rf"namespace/(?P<namespace>{_NAME})|(?P<kind>serviceaccount|service)/(?P<of>{_NAME})/(?P<name>{_NAME})"
 )
 _EVERYONE = "*"
-# Each request of a caller is held to all of them.
+# A request must satisfy every token rule of the service.
 _ENTRIES_MAX = 64
 
 _CLAIM = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?")
@@ -30,14 +30,14 @@ _PARTS = "issuer=URL, audience=NAME, jwks=URL, claims=sub+email"
 
 
 class AllowedCaller(msgspec.Struct, frozen=True, kw_only=True):
-    """A namespace, or an account or a service in it; an empty name matches any."""
+    """A namespace, or an account or service in a namespace; an empty name matches any."""
 
     namespace: str
     account: str = ""
     service: str = ""
 
     def admits(self, caller: CallerIdentity) -> bool:
-        """Whether this entry admits a caller."""
+        """Whether this entry admits the caller."""
         return (
             caller.namespace == self.namespace
             and self.account in ("", caller.account)
@@ -46,18 +46,18 @@ class AllowedCaller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallerRule(msgspec.Struct, frozen=True, kw_only=True):
-    """The callers of a service. ``is_open`` admits every caller, also unauthenticated ones."""
+    """The caller rule of a service. If ``is_open``, it admits every caller, including unauthenticated ones."""
 
     callers: tuple[AllowedCaller, ...] = ()
     is_open: bool = False
 
     def admits(self, caller: CallerIdentity) -> bool:
-        """Whether a caller may call."""
+        """Whether the caller may call the service."""
         return self.is_open or any(allowed.admits(caller) for allowed in self.callers)
 
 
 def caller_rule(text: str) -> tuple[CallerRule, list[str]]:
-    """The rule of an annotation, and the entries that cannot be read."""
+    """Parse an ``allow-from`` annotation: the caller rule, and the entries that cannot be parsed."""
     entries = [entry for entry in re.split(r"[,\s]+", text) if entry]
     wrong = [*_wrong(entries), *entries[_ENTRIES_MAX:]]
     if entries == [_EVERYONE]:
@@ -82,7 +82,7 @@ def _wrong(entries: list[str]) -> Iterator[str]:
 
 
 class JwtRule(msgspec.Struct, frozen=True, kw_only=True):
-    """A token's issuer and audiences, where its keys are, and the claims that the app gets as headers.
+    """A rule for tokens: issuer, audiences, the URL of the keys, and the claims passed to the app as headers.
 
     ``jwks`` "" means that the issuer's OpenID configuration names it. ``issuer`` "" is a rule that cannot be read.
     """
@@ -94,12 +94,12 @@ class JwtRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def keys_url(self) -> str:
-        """The URL to fetch keys from: the key set, or the configuration that names it."""
+        """The URL that keys are fetched from: the key set, or the OpenID configuration that names the key set."""
         return self.jwks or f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"
 
 
 def jwt_rule(text: str) -> tuple[JwtRule, list[str]]:
-    """The rule of an annotation, and its problems."""
+    """Parse a ``jwt`` annotation: the token rule, and its problems."""
     values: dict[str, list[str]] = {"issuer": [], "audience": [], "jwks": [], "claims": []}
     problems: list[str] = []
     for part in filter(None, (word.strip() for word in text.split(","))):
@@ -127,7 +127,7 @@ def jwt_rule(text: str) -> tuple[JwtRule, list[str]]:
 
 
 def is_key_url(url: str) -> bool:
-    """Whether keys may be fetched from a URL: by https from anywhere, by http only inside this system."""
+    """Whether keys may be fetched from the URL: https from any host, http only from hosts inside the cluster."""
     if "," in url or not _VALUE.fullmatch(url):
         return False
     try:

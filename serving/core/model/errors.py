@@ -9,7 +9,7 @@ from typing import ClassVar
 import msgspec
 
 UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
-"""Errors of a msgspec decoder: bytes of another form, text that is or becomes no UTF-8, and too deep nesting."""
+"""Exceptions of a msgspec decoder: wrong types, invalid UTF-8, or nesting that is too deep."""
 
 
 class ServingError(Exception):
@@ -32,7 +32,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingsError(ServingError):
-    """Unusable settings, with every problem found, not only the first."""
+    """Unusable settings. ``problems`` has every problem, not only the first."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -45,7 +45,7 @@ class SettingsError(ServingError):
 
 
 class InvalidValue(ServingError, ValueError):
-    """An invalid text. ``expected`` completes the sentence "expected ..."."""
+    """A value that cannot be parsed. ``expected`` completes the sentence "expected ..."."""
 
     def __init__(self, *, text: str, expected: str) -> None:
         self.text = text
@@ -70,7 +70,7 @@ class NewerFormat(InvalidValue):
 
 
 class ClusterError(ServingError):
-    """The cluster did not carry out a request. ``reason`` and ``status`` are the API's."""
+    """The API server did not carry out a request. ``reason`` and ``status`` are the server's."""
 
     status: ClassVar[int] = 500
     reason: ClassVar[str] = "InternalError"
@@ -98,14 +98,14 @@ class Conflict(ClusterError):
 
 
 class OwnedField(msgspec.Struct, frozen=True, kw_only=True):
-    """A field that a server-side apply sets and another manager owns. ``manager`` is quoted for messages."""
+    """A field of a server-side apply that another field manager owns. ``manager`` is quoted for messages."""
 
     path: str
     manager: str
 
 
 class ApplyConflict(Conflict):
-    """Other managers own fields with other values; ``fields`` holds all of them. Apply with force, or omit them."""
+    """Other managers own the fields in ``fields``, with other values. Apply with force, or omit these fields."""
 
     def __init__(self, fields: Sequence[OwnedField]) -> None:
         self.fields = tuple(fields)
@@ -121,7 +121,7 @@ class ApplyConflict(Conflict):
 
 
 class Invalid(ClusterError):
-    """The object breaks its schema or a rule; ``problems`` holds every breach."""
+    """The object breaks its schema or a rule; ``problems`` lists every violation."""
 
     status: ClassVar[int] = 422
     reason: ClassVar[str] = "Invalid"
@@ -132,14 +132,14 @@ class Invalid(ClusterError):
 
 
 class Gone(ClusterError):
-    """The version is too old for a watch. List again."""
+    """The resourceVersion is too old for a watch. List again."""
 
     status: ClassVar[int] = 410
     reason: ClassVar[str] = "Expired"
 
 
 class Forbidden(ClusterError):
-    """The caller may not do this. Never retry."""
+    """The caller lacks the permission. Never retry."""
 
     status: ClassVar[int] = 403
     reason: ClassVar[str] = "Forbidden"
@@ -153,28 +153,28 @@ class Unsupported(ClusterError):
 
 
 class UnsupportedMediaType(Unsupported):
-    """This kind does not take a patch of this type: a strategic merge patch of a custom resource."""
+    """The kind does not accept this patch type, such as a strategic merge patch of a custom resource."""
 
     status: ClassVar[int] = 415
     reason: ClassVar[str] = "UnsupportedMediaType"
 
 
 class Unavailable(ClusterError):
-    """The server does not respond, or not in time. Retry later."""
+    """The server does not respond in time. Retry later."""
 
     status: ClassVar[int] = 503
     reason: ClassVar[str] = "ServiceUnavailable"
 
 
 class TooManyRequests(Unavailable):
-    """Not now: the server is busy, or a PodDisruptionBudget forbids an eviction. Retry later."""
+    """The server is busy, or a PodDisruptionBudget forbids an eviction. Retry later."""
 
     status: ClassVar[int] = 429
     reason: ClassVar[str] = "TooManyRequests"
 
 
 class NotLeading(ClusterError):
-    """This process does not hold the lease for this write. Nothing was sent; the holder does the work."""
+    """This process does not hold the lease for this write, and sent nothing. The lease holder does the work."""
 
     status: ClassVar[int] = 503
     reason: ClassVar[str] = "NotLeading"
@@ -185,19 +185,19 @@ class NotLeading(ClusterError):
 
 
 class CloudError(ServingError):
-    """The cloud did not carry out a request of a node group. ``reason`` is its word in Events and metrics."""
+    """The cloud did not carry out a request of a node group. ``reason`` is the code for Events and metrics."""
 
     reason: ClassVar[str] = "CloudFailed"
 
 
 class CloudRefused(CloudError):
-    """The cloud refused: a bound, a quota, no capacity, no such group. A retry now would fail again."""
+    """The cloud refused a request: a bound, a quota, no capacity, unknown group. An early retry would fail again."""
 
     reason: ClassVar[str] = "CloudRefused"
 
 
 class CloudUnavailable(CloudError):
-    """The cloud does not respond, or throttles. It may have acted: read its state, then retry."""
+    """The cloud does not respond, or throttles. The request may have taken effect: read the state, then retry."""
 
     reason: ClassVar[str] = "CloudUnavailable"
 
@@ -212,7 +212,7 @@ class InvalidCertificate(ServingError):
 
 
 class JournalDamaged(ServingError):
-    """The store's journal has content not written by this program. It is left unchanged for a person to inspect."""
+    """The store's journal has content that this program did not write. The file stays unchanged for inspection."""
 
     def __init__(self, *, path: str, detail: str) -> None:
         self.path = path
@@ -224,7 +224,7 @@ class JournalDamaged(ServingError):
 
 
 class IllegalTransition(ServingError):
-    """An event that the phase of a state machine does not allow. ``story`` has its last transitions, oldest first."""
+    """An event that a state machine does not allow in its phase. ``story`` has the last transitions, oldest first."""
 
     def __init__(self, *, subject: str, phase: str, event: str, story: Sequence[str] = ()) -> None:
         self.subject = subject

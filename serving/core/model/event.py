@@ -1,4 +1,4 @@
-"""Events about an object, as the API keeps them: core/v1 Event.
+"""Builds core/v1 Events about an object.
 
 Pure. A component builds an Event here and ``net/cluster/events.py`` writes it; each author decides how many Events it writes, and
 whether repeated ones are dropped or counted. The name decides which Events are equal: with a ``digest`` of the text, equal texts
@@ -12,19 +12,19 @@ from typing import Any
 import msgspec
 
 MESSAGE_LENGTH_MAX = 1024
-"""The API refuses messages longer than this many bytes."""
+"""The longest message, in bytes, that the API accepts."""
 
 TRAFFIC_REASON, ROLLBACK_REASON = "TrafficAsked", "RollbackAsked"
-"""The reasons of a Service's Events about traffic that a user moved."""
+"""The reasons of Events about traffic that the user of a Service moved."""
 
 SCALED_REASON = "Scaled"
 """The reason of a Revision's Events about its scale."""
 
 OOM_KILLED_REASON, UNHEALTHY_REASON = "OOMKilled", "Unhealthy"
-"""Why a container was ended: it ran out of memory, or its probes failed. Reasons of its status and of Events."""
+"""Event and status reasons of a container that ended: it ran out of memory, or its probes failed."""
 
 GIVEN_BACK_REASON = "TrafficGivenBack"
-"""The reason of a Configuration's Event about a new revision that failed, whose traffic went back to an older one."""
+"""The reason of a Configuration's Event about a failed new revision whose traffic returned to an older one."""
 
 _NAME_LENGTH_MAX = 253
 _DIGEST_LENGTH = 16
@@ -42,7 +42,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventText(msgspec.Struct, frozen=True, kw_only=True):
-    """An Event's reason, in CamelCase for programs, and its message for people. A long message is cut."""
+    """An Event's reason, in CamelCase for programs, and its message for people. A long message is truncated."""
 
     reason: str
     message: str
@@ -50,7 +50,7 @@ class EventText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def about(body: Mapping[str, Any]) -> About:
-    """The reference to an object of the API."""
+    """The reference to an API object."""
     metadata = body["metadata"]
     return About(
         api_version=body["apiVersion"],
@@ -63,12 +63,12 @@ def about(body: Mapping[str, Any]) -> About:
 
 
 def digest(*parts: str) -> str:
-    """16 hexadecimal digits, equal for equal texts."""
+    """A digest of 16 hexadecimal digits; equal texts have equal digests."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_DIGEST_LENGTH]
 
 
 def name_within(name: str, suffix: str) -> str:
-    """The name of an Event: the object's name, cut to fit, and a unique suffix."""
+    """The name of an Event: the object's name, truncated to fit, and a unique suffix."""
     return f"{name[: _NAME_LENGTH_MAX - len(suffix) - 1]}.{suffix}"
 
 
@@ -102,6 +102,6 @@ def new_event(
 
 
 def repeated(event: Mapping[str, Any], *, now: str) -> dict[str, Any]:
-    """The patch that counts a repetition, unless another writer has done so."""
+    """The patch that increments the count of a repeated event, unless another writer has changed it."""
     metadata = {"resourceVersion": event["metadata"].get("resourceVersion", "")}
     return {"metadata": metadata, "count": event.get("count", 1) + 1, "lastTimestamp": now}

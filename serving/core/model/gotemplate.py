@@ -1,4 +1,4 @@
-"""Go's text/template, as far as hosts and names need it. Pure.
+"""Parses and fills Go's text/template, as far as host names need it. Pure.
 
 Fields (``.Name``, ``.Labels.app``), texts, numbers, pipes, brackets, ``if``, ``else``, ``with`` and the functions in ``_FUNCTIONS``. Variables,
 ``range``, ``define`` and ``block`` are refused. A field that a mapping does not have is "<no value>", as in Go; by ``index`` it is "".
@@ -20,37 +20,37 @@ _ACTION = re.compile(r"\{\{(- )?(.*?)( -)?\}\}", re.DOTALL)
 _TOKEN = re.compile(r"""\s*("(?:[^"\\\n]|\\.)*"|`[^`]*`|-?\d+|(?:\.\w+)+|\.|\w+|[()|])""", re.ASCII)
 _EXPECTED = "a template of Go with fields, texts, pipes, if, else, with, end and the functions "
 _NO_VALUE = "<no value>"
-# Deeper ones, and longer texts, are no host.
+# Bounds on the nesting and length of a template.
 _NESTED_MAX = 20
 _TEXT_MAX = 4096
 
 
 class Text(msgspec.Struct, frozen=True):
-    """Text that is copied."""
+    """Literal text."""
 
     text: str
 
 
 class Pipe(msgspec.Struct, frozen=True):
-    """Commands, each of which gets the value of the one before as its last argument. An operand is a value, a path or a pipe."""
+    """Commands joined by "|": each takes the previous result as its last argument. Operands are values, paths, pipes."""
 
     commands: tuple[tuple[Any, ...], ...]
 
 
 class Path(msgspec.Struct, frozen=True):
-    """The fields that lead from the dot to a value; none is the dot itself."""
+    """The field names from the dot to a value; an empty path is the dot."""
 
     names: tuple[str, ...]
 
 
 class Name(msgspec.Struct, frozen=True):
-    """The name of a function."""
+    """A function name."""
 
     name: str
 
 
 class Branch(msgspec.Struct, frozen=True):
-    """An ``if`` or, where it moves the dot, a ``with``."""
+    """An ``if``, or a ``with`` where ``moves_dot`` is set."""
 
     condition: Pipe
     then: "tuple[Node, ...]"
@@ -62,12 +62,12 @@ Node = Text | Pipe | Branch
 
 
 class _Broken(Exception):
-    """Why a template is not valid, or has no value."""
+    """The reason that a template is invalid or has no value."""
 
 
 @functools.lru_cache(maxsize=64)
 def parse_template(text: str) -> tuple[Node, ...]:
-    """The parts of a template. Raises ``InvalidValue``."""
+    """Parse a template. Raises ``InvalidValue``."""
     try:
         return _Parts(text).whole()
     except _Broken as error:
@@ -75,7 +75,7 @@ def parse_template(text: str) -> tuple[Node, ...]:
 
 
 def fill_template(text: str, data: Mapping[str, object]) -> str:
-    """The text of a template for these fields. Raises ``InvalidValue`` for an invalid one, and for one without a value here."""
+    """The text of a template filled with ``data``. Raises ``InvalidValue`` if it is invalid or has no value."""
     nodes = parse_template(text)
     try:
         return _rendered(nodes, _Fields(data))
@@ -84,11 +84,11 @@ def fill_template(text: str, data: Mapping[str, object]) -> str:
 
 
 class _Fields(dict[str, object]):
-    """The fields of a template. Others do not exist, while Labels and Annotations may be asked for any."""
+    """The fields of a template. Only Labels and Annotations may have unknown keys."""
 
 
 class _Parts:
-    """The texts and actions of a template, in order."""
+    """A cursor over the texts and actions of a template."""
 
     def __init__(self, text: str) -> None:
         if len(text) > _TEXT_MAX:
@@ -109,14 +109,14 @@ class _Parts:
         self.ending = ""
 
     def whole(self) -> "tuple[Node, ...]":
-        """All nodes."""
+        """All nodes of the template."""
         nodes = self.until_end(depth=0)
         if self.ending:
             raise _Broken(f"{{{{{self.ending}}}}} ends nothing")
         return nodes
 
     def until_end(self, *, depth: int) -> "tuple[Node, ...]":
-        """The nodes up to the next end or else, which becomes ``ending``; "" at the end of the text."""
+        """The nodes up to the next ``end`` or ``else``, which is stored in ``ending``; "" at the end of the text."""
         if depth > _NESTED_MAX:
             raise _Broken("it is nested too deeply")
         nodes: list[Node] = []

@@ -6,7 +6,7 @@ import msgspec
 
 
 class Role(enum.StrEnum):
-    """The roles."""
+    """The roles of a user."""
 
     VIEW = "view"
     DEPLOY = "deploy"
@@ -14,7 +14,7 @@ class Role(enum.StrEnum):
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """A user, its role, and the namespaces in which it has it; None is all of them."""
+    """A user's role in some namespaces; None means all namespaces."""
 
     user: str
     role: Role
@@ -22,18 +22,18 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_full(self) -> bool:
-        """Whether it grants everything."""
+        """Whether the grant allows everything."""
         return self.role is Role.ADMIN and self.namespaces is None
 
     @property
     def groups(self) -> list[str]:
-        """The user's groups, named as by a kube-apiserver."""
+        """The user's groups, named as a kube-apiserver names them."""
         return ["system:masters" if self.is_full else f"serving:{self.role}", "system:authenticated"]
 
     def may_read(self, key: str) -> bool:
-        """Whether the user has a role in the namespace of a key: "namespace" or "namespace/name"."""
+        """Whether the user has a role in the namespace of a key ("namespace" or "namespace/name")."""
         return self.namespaces is None or key.partition("/")[0] in self.namespaces
 
     def may_act(self, key: str) -> bool:
-        """Whether the user may change the services of that namespace."""
+        """Whether the user may change the services in the namespace of a key."""
         return self.role is not Role.VIEW and self.may_read(key)

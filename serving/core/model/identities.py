@@ -18,12 +18,12 @@ DAEMONS = frozenset({ACTIVATOR, AUTOSCALER, CONTROLLER, DASHBOARD})
 
 
 def host_of(daemon: str) -> str:
-    """The host name in the certificate of a daemon, for clients that compare names: ``activator.serving.local``. It has no address."""
+    """The host name in a daemon's certificate, for clients that verify names: ``activator.serving.local``. No DNS entry."""
     return f"{daemon.rpartition('/')[2]}.{TRUST_DOMAIN}"
 
 
 class CallerIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity of a caller: a pod of a service, in a namespace, under a ServiceAccount; ``service`` is "" without one."""
+    """The identity of a calling pod: namespace, ServiceAccount and service; ``service`` is "" if the pod has none."""
 
     namespace: str
     account: str
@@ -44,5 +44,5 @@ class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pods_of(namespace: str, revision: str) -> str:
-    """The common prefix of the SPIFFE ids of all pods of a revision; no other id has it."""
+    """The common prefix of the SPIFFE ids of a revision's pods; no other id has this prefix."""
     return f"{_SCHEME}ns/{namespace}/revision/{revision}/pod/"

@@ -1,4 +1,4 @@
-"""Names of images as Docker writes them, "nginx", "ghcr.io/a/b:1", "r.example:5000/a@sha256:...", in their full form. Pure.
+"""Parses image names ("nginx", "ghcr.io/a/b:1", "r.example:5000/a@sha256:...") to their full form. Pure.
 
 A name without a registry belongs to docker.io, and a single word to its folder ``library``. A name without a tag and a digest
 means the tag ``latest``. Source: the grammar of github.com/distribution/reference.
@@ -20,7 +20,7 @@ _EXPECTED = "an image's name, such as nginx, ghcr.io/owner/app:1.2 or registry:5
 
 
 class ImageReference(msgspec.Struct, frozen=True, kw_only=True):
-    """An image's name in full: "docker.io", "library/nginx", "latest". ``digest`` is "" or begins with "sha256:"."""
+    """A full image name, such as "docker.io", "library/nginx", "latest". ``digest`` is "" or begins with "sha256:"."""
 
     registry: str
     repository: str
@@ -33,17 +33,17 @@ class ImageReference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def short(self) -> str:
-        """The short name: without docker.io and its ``library``."""
+        """The short name, without "docker.io" and "library"."""
         text = str(self).removeprefix(f"{_DOCKER_HUB}/")
         return text.removeprefix("library/")
 
     def pinned(self, digest: str) -> str:
-        """The name of the image with this digest, as Kubernetes writes it: without a tag."""
+        """The image's name with a digest in place of the tag, as Kubernetes writes it."""
         return f"{self.registry}/{self.repository}@{digest}"
 
 
 def parse_reference(text: str) -> ImageReference:
-    """An image's full name. Raises ``InvalidValue``."""
+    """Parse an image name to its full form. Raises ``InvalidValue``."""
     rest, at, digest = text.partition("@")
     first, slash, below = rest.partition("/")
     is_registry = bool(slash) and (first == "localhost" or "." in first or ":" in first)

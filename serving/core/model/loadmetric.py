@@ -15,44 +15,44 @@ from serving.core.model.errors import InvalidValue
 from serving.core.model.stat import GAUGES_MAX, Stat
 
 GAUGE_PREFIX = "gauge:"
-"""The prefix of metrics that read a gauge of the app."""
+"""The prefix of metrics that read an app's gauge."""
 
 TOKENS_GAUGE = "tokens_in_flight"
-"""The gauge in which a pod reports its tokens."""
+"""The gauge that reports the tokens in a pod."""
 
 _NOTHING_SEEN = "no stat in the stable window"
-# One annotation names so many metrics; a pod reports as many gauges.
+# The most metrics in an annotation, and gauges in a pod's report.
 _WISHES_MAX = GAUGES_MAX
 _TARGET_MIN, _TARGET_MAX = 0.01, 1e12
-# Prometheus' grammar of names of metrics; the length is that of gauges in a report.
+# Prometheus' grammar of metric names, with the length limit of gauges in reports.
 _GAUGE = re.compile(r"[A-Za-z_:][A-Za-z0-9_:.-]{0,62}", re.ASCII)
 _EXPECTED = 'metrics with targets, separated by commas, as in "gauge:vllm:num_requests_waiting=5, concurrency=20"; a metric is one of '
-# Few revisions name few gauges; the records of those in use stay the same objects.
+# Records of gauges are cached: revisions name few different gauges.
 _GAUGES_KEPT = 1024
 
 
 class LoadMetric(msgspec.Struct, frozen=True, kw_only=True):
-    """One load metric. ``name`` is the value of the annotation ``autoscaling.knative.dev/metric``."""
+    """A load metric. ``name`` is the value of the annotation ``autoscaling.knative.dev/metric``."""
 
     name: str
     unit: str
     """The unit of the load in messages, in the plural: "in flight"."""
 
     of_stat: Callable[[Stat], float | None]
-    """The load in one report, without the part that an activator reports too; None if it is missing."""
+    """Reads the load from a report, without the part that an activator also reports; None if missing."""
 
     target_default: float | None = None
-    """Load that one pod takes by default. None: a setting of the autoscaler defines it."""
+    """The default load per pod. None: a setting of the autoscaler defines it."""
 
     utilisation: float | None = None
-    """Share of the target to aim at where no annotation sets one. None: the usual share of that kind of metric."""
+    """The target utilisation if no annotation sets it. None: the default for metrics of this kind."""
 
     gauge: str = ""
     """The name of the app's gauge; "" for a metric that counts requests."""
 
     @property
     def missing(self) -> str:
-        """The reason without data."""
+        """The reason for missing data."""
         return f"no pod reports the gauge {self.gauge}" if self.gauge else _NOTHING_SEEN
 
     @property
@@ -66,7 +66,7 @@ class LoadMetric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadWish(msgspec.Struct, frozen=True, kw_only=True):
-    """A metric to scale on, and its target per pod; None if the target is set elsewhere."""
+    """A metric that scales a revision, and its target per pod; None if the target is set elsewhere."""
 
     metric: str
     target: float | None = None
@@ -86,7 +86,7 @@ RPS = LoadMetric(name="rps", unit="requests a second", of_stat=_requests)
 
 def _of_gauge(gauge: str) -> Callable[[Stat], float | None]:
     def of_stat(stat: Stat) -> float | None:
-        # An idle app may report nothing; one with requests that reports nothing has an unknown load.
+        # A missing gauge means no load if the app is idle, and unknown load if it has requests.
         return stat.gauges.get(gauge, None if stat.concurrency > 0 else 0.0)
 
     return of_stat
@@ -101,7 +101,7 @@ QUEUE_LENGTH = _gauge_metric("queue-length", "queued", "queue_length", target_de
 
 
 TOKENS = msgspec.structs.replace(_gauge_metric("tokens", "tokens in flight", TOKENS_GAUGE), utilisation=1.0)
-"""Tokens of OpenAI requests in flight, as queue-proxies count them. Their target is used unchanged, like that of any gauge."""
+"""Tokens of OpenAI requests in flight, counted by queue-proxies. The target is used unchanged, like that of any gauge."""
 
 
 LOAD_METRICS: Mapping[str, LoadMetric] = {
@@ -116,24 +116,24 @@ LOAD_METRICS: Mapping[str, LoadMetric] = {
 
 
 ANY_GAUGE = _gauge_metric("gauge", "of the gauge", "any")
-"""Stands for all metrics ``gauge:NAME``, where each cannot have a name of its own."""
+"""Represents all metrics ``gauge:NAME`` where they cannot be listed."""
 
 
 METRIC_FORM = f"({'|'.join(LOAD_METRICS)}|{GAUGE_PREFIX}{_GAUGE.pattern})"
-"""The form of a metric's name."""
+"""The regular expression of a metric's name."""
 
 LOAD_FORM = rf"\s*{METRIC_FORM}\s*(=[^,]*)?(,\s*{METRIC_FORM}\s*(=[^,]*)?)*"
-"""The form of metrics with targets."""
+"""The regular expression of metrics with targets."""
 
 
 def is_load_metric(name: str) -> bool:
-    """Whether there is a load metric of that name."""
+    """Whether a load metric has this name."""
     return name in LOAD_METRICS or (name.startswith(GAUGE_PREFIX) and bool(_GAUGE.fullmatch(_gauge_in(name))))
 
 
 @functools.lru_cache(_GAUGES_KEPT)
 def load_metric(name: str) -> LoadMetric:
-    """The load metric of that name. Raises ``KeyError`` without one.
+    """The load metric with this name. Raises ``KeyError`` if there is none.
 
     A gauge's target is used unchanged: it is not a capacity that needs headroom.
     """
@@ -152,7 +152,7 @@ def expected_metrics() -> str:
 
 @functools.lru_cache(_GAUGES_KEPT)
 def read_load(text: str) -> tuple[LoadWish, ...]:
-    """The metrics in the annotation ``autoscaling.serving.dev/metric``, in order. Raises ``InvalidValue``."""
+    """Parse the metrics in the annotation ``autoscaling.serving.dev/metric``, in order. Raises ``InvalidValue``."""
     wishes: list[LoadWish] = []
     for part in text.split(","):
         name, has_target, number = (piece.strip() for piece in part.partition("="))
@@ -163,7 +163,7 @@ def read_load(text: str) -> tuple[LoadWish, ...]:
 
 
 def gauges_of(metrics: str) -> tuple[str, ...]:
-    """The gauges named in an annotation, in order; none if it is invalid. ``TOKENS_GAUGE`` is not the app's."""
+    """The gauges named in an annotation, in order; none if it is invalid. Excludes ``TOKENS_GAUGE``, which is not the app's."""
     try:
         gauges = (load_metric(wish.metric).gauge for wish in read_load(metrics))
     except InvalidValue:

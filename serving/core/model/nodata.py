@@ -8,6 +8,6 @@ import msgspec
 
 
 class NoData(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """No result: ``missing`` names the missing input, as in "no point in the stable window"."""
+    """The absence of a result; ``missing`` names the missing input, such as "no point in the stable window"."""
 
     missing: str

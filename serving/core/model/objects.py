@@ -14,7 +14,7 @@ from serving.core.model.knative import ConditionStatus
 Object = dict[str, Any]
 """An object as the API has it: decoded JSON."""
 
-# Fields whose empty map has a meaning: it selects a handler, a source, or everything.
+# Fields whose empty map has a meaning: it selects a handler, a source, or all objects.
 _MEANINGFUL_WHEN_EMPTY = frozenset(
     {
         *("exec", "grpc", "httpGet", "livenessProbe", "sleep", "startupProbe", "tcpSocket"),
@@ -27,7 +27,7 @@ _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(\.\d+)?Z\Z")
 
 FINISHED_PHASES = frozenset({"Failed", "Succeeded"})
-"""Phases of a pod whose containers have ended and are not started again: it needs no room and serves nothing."""
+"""Pod phases in which all containers have ended for the last time: the pod needs no resources, and serves nothing."""
 
 Key = tuple[str, str]
 """Namespace ("" for kinds without one) and name."""
@@ -36,19 +36,19 @@ _PLAIN = "HTTP"
 
 
 def is_dns_label(text: str) -> bool:
-    """Whether a text is a DNS label, as the names of namespaces are."""
+    """Whether the text is a DNS label, the form of namespace names."""
     return _DNS_LABEL.fullmatch(text) is not None
 
 
 def is_dns_subdomain(text: str) -> bool:
-    """Whether a text is DNS labels with dots between, as host names are."""
+    """Whether the text is DNS labels separated by dots, the form of host names."""
     return len(text) <= _DNS_SUBDOMAIN_MAX and all(map(is_dns_label, text.split(".")))
 
 
 def nested(value: object, *path: str | int) -> Any:  # noqa: ANN401 - JSON
     """The value at a path of keys and list indexes; None if any step is missing."""
     for key in path:
-        # Hot: a decision asks a thousand times. JSON objects decode to dict, so no other mapping is supported.
+        # Hot: a decision calls this a thousand times. JSON objects decode to dict, so no other mapping is supported.
         if isinstance(value, dict):
             value = value.get(key)
         elif isinstance(value, list) and isinstance(key, int) and -len(value) <= key < len(value):
@@ -59,7 +59,7 @@ def nested(value: object, *path: str | int) -> Any:  # noqa: ANN401 - JSON
 
 
 def key_of(resource: Mapping[str, Any]) -> Key:
-    """The namespace and name of an object that has a name."""
+    """The namespace and name of an object."""
     metadata = resource["metadata"]
     return (metadata.get("namespace", ""), metadata["name"])
 
@@ -85,7 +85,7 @@ def version_of(resource: object) -> str:
 
 
 def is_older_version(version: str, other: str) -> bool:
-    """Whether a version is older than another of its kind; False unless both are numbers (KEP-5504)."""
+    """Whether one resourceVersion is older than another of the same kind; False unless both are numbers (KEP-5504)."""
     return version.isdecimal() and other.isdecimal() and int(version) < int(other)
 
 
@@ -110,7 +110,7 @@ def is_being_deleted(resource: object) -> bool:
 
 
 def owner_reference(owner: Object) -> Object:
-    """The reference that makes ``owner`` the controller of a child: garbage collection and adoption follow it."""
+    """The ownerReference that makes ``owner`` the controller of a child; garbage collection and adoption use it."""
     return {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
@@ -122,13 +122,13 @@ def owner_reference(owner: Object) -> Object:
 
 
 def is_controlled_by(child: object, owner: Object) -> bool:
-    """Whether ``owner`` controls ``child``. Objects with the expected name and another owner are not changed."""
+    """Whether ``owner`` controls ``child``. A same-named object of another owner must stay unchanged."""
     references = nested(child, "metadata", "ownerReferences") or ()
     return any(reference.get("controller") and reference.get("uid") == uid_of(owner) for reference in references)
 
 
 def controller_uid_of(resource: object) -> str:
-    """The uid of the owner that controls an object; "" without one."""
+    """The uid of an object's controlling owner; "" if it has none."""
     references = nested(resource, "metadata", "ownerReferences") or ()
     return next((str(reference.get("uid") or "") for reference in references if reference.get("controller")), "")
 
@@ -139,17 +139,17 @@ def conditions_of(resource: object) -> list[Object]:
 
 
 def condition_of(resource: object, condition_type: str) -> Object:
-    """A condition of the status; {} if it is missing."""
+    """The condition of this type; {} if it is missing."""
     return next((condition for condition in conditions_of(resource) if condition.get("type") == condition_type), {})
 
 
 def is_true(resource: object, condition_type: str) -> bool:
-    """Whether a condition has the status True."""
+    """Whether the condition of this type is True."""
     return condition_of(resource, condition_type).get("status") == ConditionStatus.TRUE
 
 
 def meant(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """A JSON value without empty fields: nulls, empty maps and empty lists.
+    """A JSON value without nulls, empty maps and empty lists.
 
     Go clients write ``resources: {}`` where a person writes nothing. {"a": {"b": []}, "emptyDir": {}} is {"emptyDir": {}};
     the elements of a list stay.
@@ -196,7 +196,7 @@ def timestamp_s(stamp: object) -> float | None:
 
 
 def runs_in_queue_proxy(probe: object) -> bool:
-    """Whether the queue-proxy can run a readiness probe of the serving container: plain HTTP or TCP to the pod itself."""
+    """Whether the queue-proxy can run a readiness probe of the serving container: plain HTTP or TCP to the same pod."""
     handlers = [action for handler in _HANDLERS if (action := nested(probe, handler)) is not None]
     return bool(handlers) and not any(
         nested(action, "host") or (nested(action, "scheme") or _PLAIN).upper() != _PLAIN for action in handlers
@@ -204,19 +204,19 @@ def runs_in_queue_proxy(probe: object) -> bool:
 
 
 def tcp_ports_of(containers: Iterable[Object]) -> list[int]:
-    """The ports for TCP in a pod's containers: those after the first of the container that serves."""
+    """The TCP ports of a pod's containers, except the first port of the serving container."""
     return [int(port["containerPort"]) for container in containers for port in (container.get("ports") or ())[1:]]
 
 
 def with_kubernetes_scheme(probe: Object) -> Object:
-    """A readiness probe of the serving container for a pod: Knative accepts "http", Kubernetes only "HTTP"."""
+    """A readiness probe with the scheme that Kubernetes accepts: "HTTP", where Knative also accepts "http"."""
     if not (runs_in_queue_proxy(probe) and nested(probe, "httpGet", "scheme")):
         return probe
     return {**probe, "httpGet": {**probe["httpGet"], "scheme": _PLAIN}}
 
 
 def kubelet_decides(containers: Iterable[object]) -> bool:
-    """Whether any container of a revision has a readiness probe that only the kubelet runs.
+    """Whether the kubelet, not the queue-proxy, runs a readiness probe of any container of a revision.
 
     A container that is alone serves also without ``ports``: a real API server stores a revision as it was written.
     """

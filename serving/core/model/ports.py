@@ -1,4 +1,4 @@
-"""Default ports of the system, and of the containers that it runs."""
+"""Default ports of the daemons and of the containers that they run."""
 
 PUBLIC_PORT = 8080
 INNER_PORT = 8081
@@ -10,4 +10,4 @@ CONTROL_METRICS_PORT = 6083
 DASHBOARD_PORT = 6090
 
 CONTAINER_PORT = 8080
-"""The port of a container that names none, as in Knative: its app finds it in PORT."""
+"""The port of a container that declares none, as in Knative. The app reads it from the variable PORT."""

@@ -16,12 +16,12 @@ _CONFIG, _LEGACY = ".dockerconfigjson", ".dockercfg"
 _EXPECTED = (
     f'a Secret of type kubernetes.io/dockerconfigjson, with {{"auths": {{"REGISTRY": {{"auth": ...}}}}}} in {_CONFIG}'
 )
-# Names of Docker Hub in files of credentials.
+# Names of Docker Hub in credentials files.
 _HUB = {"index.docker.io", "registry-1.docker.io"}
 
 
 def auths_of(secrets: Iterable[Object]) -> dict[str, str]:
-    """NAME:PASSWORD in base64 by registry, the first Secret's before the others'. Raises ``InvalidValue`` for a Secret without any."""
+    """Credentials in Secrets: NAME:PASSWORD in base64 by registry. Earlier Secrets win. Raises ``InvalidValue`` if a Secret has none."""
     auths: dict[str, str] = {}
     for secret in secrets:
         auths = {**_auths_of(secret), **auths}
@@ -29,21 +29,21 @@ def auths_of(secrets: Iterable[Object]) -> dict[str, str]:
 
 
 def auth_for(reference: ImageReference, auths: Mapping[str, str]) -> str:
-    """The credentials for an image: those of the longest matching registry or folder, as a kubelet chooses; "" without any."""
+    """The credentials for an image, chosen as a kubelet does: the longest matching registry or folder; "" if none match."""
     image = f"{reference.registry}/{reference.repository}".split("/")
     matching = [(key, auth) for key, auth in auths.items() if _matches(_parts(key), image)]
     return max(matching, key=lambda item: len(_parts(item[0])))[1] if matching else ""
 
 
 def _parts(key: str) -> list[str]:
-    """The host and the folders of a key. "https://index.docker.io/v1/" is that of Docker Hub."""
+    """The host and folders of a registry key. "https://index.docker.io/v1/" is Docker Hub's key."""
     host, *path = key.partition("://")[2].split("/") if "://" in key else key.split("/")
     folders = [folder for folder in path if folder and folder not in ("v1", "v2")]
     return ["docker.io" if host in _HUB else host, *folders]
 
 
 def _matches(parts: list[str], image: list[str]) -> bool:
-    # A star is within one label of the host.
+    # A star matches within one DNS label of the host.
     is_host = parts[0].count(".") == image[0].count(".") and fnmatch.fnmatchcase(image[0], parts[0])
     return is_host and parts[1:] == image[1 : len(parts)]
 
@@ -65,5 +65,5 @@ def _decoded(text: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def _auth_of(entry: Mapping[str, str]) -> str:
-    """A registry's credentials in base64; tools other than kubectl leave this field out."""
+    """A registry entry's credentials in base64; some tools omit the field ``auth``."""
     return entry.get("auth") or base64.b64encode(f"{entry['username']}:{entry['password']}".encode()).decode()

@@ -1,4 +1,4 @@
-"""Quantities: parsed from people's texts, as plain numbers, and as exact amounts of a kube-apiserver.
+"""Parses and formats durations, numbers, percentages, cpu and memory quantities.
 
 Inside the project there are seconds, ratios, millicores and bytes. "60s", "70" percent, "500m" and "1Gi" exist only
 here and where settings and manifests are read. Each ``parse_*`` raises ``InvalidValue``; each ``format_*`` writes the
@@ -30,7 +30,7 @@ _SECONDS_PER_UNIT = {
     "h": Fraction(3600),
 }
 _DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
-# Fractions of longer ones take long, and Python reads no number of more than 4,300 digits.
+# Bounds the length of numbers: long fractions are slow, and Python rejects numbers above 4,300 digits.
 _QUANTITY_LENGTH_MAX = 100
 _QUANTITY = re.compile(
     r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d{1,3})|(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei))?", re.ASCII
@@ -38,7 +38,7 @@ _QUANTITY = re.compile(
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 _COUNT = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 DURATION_FORM = rf"[+-]?(0|({_DURATION_PART.pattern})+)"
-"""The form of a duration, as a regular expression that RE2 reads too. The next ones are the same for other texts."""
+"""The form of a duration, as a regular expression also valid in RE2; the following constants are the forms of other texts."""
 NUMBER_FORM = _DECIMAL.pattern
 COUNT_FORM = _COUNT.pattern
 QUANTITY_FORM = _QUANTITY.pattern
@@ -53,7 +53,7 @@ _FLAGS = {"true": True, "false": False}
 _Amount = TypeVar("_Amount")
 
 MEMORY_ASSUMED_BYTES = 200 * 1024 * 1024
-"""Memory of a container that requests none, for sums over pods. Source: Kubernetes' scheduler."""
+"""Assumed memory of a container that requests none, for sums over pods. Source: Kubernetes' scheduler."""
 
 _NANOS = 10**9
 _DECIMAL_UNITS = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
@@ -108,7 +108,7 @@ def parse_count(text: str) -> int:
 
 
 def parse_flag(text: str) -> bool:
-    """True or false, in any case."""
+    """Parse "true" or "false", in any case."""
     flag = _FLAGS.get(text.lower())
     if flag is None:
         raise InvalidValue(text=text, expected='"true" or "false"')
@@ -123,7 +123,7 @@ def parse_percent(text: str) -> float:
 
 
 def parse_percent_or_fraction(text: str) -> float:
-    """Ratio of a percentage in Knative's two readings: "70" and "0.7" are both 0.7; up to 1 it is a fraction.
+    """Parse a percentage as Knative does: "70" and "0.7" are both 0.7; values up to 1 are fractions.
 
     Only keys that Knative reads this way use it.
     """
@@ -164,14 +164,14 @@ def format_bytes(byte_count: int) -> str:
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):
-    """Cpu in millicores and memory in bytes. None means an absent key, unlike 0."""
+    """Cpu in millicores and memory in bytes. None means that the key is absent, unlike 0."""
 
     cpu_m: int | None = None
     memory_bytes: int | None = None
 
 
 def resources_of(written: Mapping[str, Any] | None) -> Resources:
-    """Read ``{"cpu": "250m", "memory": "64Mi"}``; unreadable amounts count as unset."""
+    """Parse ``{"cpu": "250m", "memory": "64Mi"}``; invalid amounts count as unset."""
     amounts = written or {}
     cpu, memory = amounts.get("cpu"), amounts.get("memory")
     return Resources(
@@ -180,13 +180,13 @@ def resources_of(written: Mapping[str, Any] | None) -> Resources:
     )
 
 
-# A thousand pods of one revision request the same.
+# Cached: all pods of a revision request the same amounts.
 @functools.lru_cache(maxsize=4096)
 def _amount(written: str, parse: Callable[[str], int]) -> int | None:
     try:
         return parse(written)
     except InvalidValue:
-        # Admission has refused it.
+        # Admission has already rejected an invalid quantity.
         return None
 
 
@@ -198,7 +198,7 @@ def pod_peak(
     add: Callable[[_Amount, _Amount], _Amount],
     larger: Callable[[_Amount, _Amount], _Amount],
 ) -> _Amount:
-    """Peak demand of a pod, without its overhead: Kubernetes' rule (KEP-753), for amounts of any type.
+    """Peak demand of a pod without its overhead, by Kubernetes' rule (KEP-753), for amounts of any type.
 
     Each init container comes with whether it is a sidecar (``restartPolicy: Always``), which keeps running beside all later
     containers. Containers of 1 and 2 cpu after a sidecar of 1 and an init container of 4: max(1 + 1 + 2, 1 + 4) = 5.
@@ -214,13 +214,13 @@ def pod_peak(
 
 
 class ExactAmount(msgspec.Struct, frozen=True):
-    """``nanos`` is the value times 10^9: 1500m is 1,500,000,000."""
+    """An exact quantity. ``nanos`` is the value times 10^9: 1500m is 1,500,000,000."""
 
     nanos: int
     is_binary: bool = False
 
     def __add__(self, other: "ExactAmount") -> "ExactAmount":
-        """The sum, in the form of the first part that is not zero."""
+        """The sum, in the format of the first operand that is not zero."""
         return ExactAmount(self.nanos + other.nanos, self.is_binary if self.nanos else other.is_binary)
 
     def __str__(self) -> str:
@@ -228,11 +228,11 @@ class ExactAmount(msgspec.Struct, frozen=True):
 
 
 Amounts = Mapping[str, ExactAmount]
-"""Amounts by the names of their resources, such as "cpu" and "requests.memory"."""
+"""Amounts by resource name, such as "cpu" and "requests.memory"."""
 
 
 def amounts_of(written: Mapping[str, Any] | None) -> dict[str, ExactAmount]:
-    """Read a map of quantities from a manifest. Raises ``InvalidValue`` for an invalid one."""
+    """Parse a map of quantities from a manifest. Raises ``InvalidValue``."""
     amounts = {}
     for name, text in (written or {}).items():
         value = parse_quantity(str(text)) * _NANOS
@@ -241,7 +241,7 @@ def amounts_of(written: Mapping[str, Any] | None) -> dict[str, ExactAmount]:
 
 
 def total(parts: Iterable[Amounts]) -> dict[str, ExactAmount]:
-    """The sum by resource: {cpu: 500m} and {cpu: 1, pods: 1} are {cpu: 1500m, pods: 1}."""
+    """The sum by resource name: {cpu: 500m} and {cpu: 1, pods: 1} are {cpu: 1500m, pods: 1}."""
     amounts: dict[str, ExactAmount] = {}
     for part in parts:
         for name, amount in part.items():
@@ -251,7 +251,7 @@ def total(parts: Iterable[Amounts]) -> dict[str, ExactAmount]:
 
 
 def written_amount(amount: ExactAmount) -> str:
-    """The shortest text with a whole number: 2000m is "2", 1500m stays, 2048Mi is "2Gi"."""
+    """The shortest text of an amount with a whole number: 2000m is "2", 1500m stays, 2048Mi is "2Gi"."""
     value, nanos = abs(amount.nanos), abs(amount.nanos) % _NANOS
     sign = "-" if amount.nanos < 0 else ""
     if amount.is_binary and not nanos and value >= _BINARY_MIN * _NANOS:

@@ -4,13 +4,13 @@ import msgspec
 
 
 class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Pods of a revision by state."""
+    """The pods of a revision by state."""
 
     not_ready: int = 0
-    """Running pods that are not ready, yet or any more."""
+    """Running pods that are not ready."""
 
     pending: int = 0
-    """Pods without a node, or whose containers have not started."""
+    """Pods without a node, or with containers that have not started."""
 
     terminating: int = 0
     """Pods being deleted."""
@@ -23,7 +23,7 @@ class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """Costs of the policy in force and of its alternative."""
+    """The costs of the policy in force and of its alternative."""
 
     adaptive_pod_seconds: float
     adaptive_cold_requests: float
@@ -33,39 +33,39 @@ class PolicyCosts(msgspec.Struct, frozen=True, kw_only=True):
     knative_cold_requests: float
 
     covered_s: float
-    """Time covered by these numbers, in seconds: a day at most."""
+    """The period of these costs, in seconds; at most a day."""
 
 
 class RevisionNumbers(msgspec.Struct, frozen=True, kw_only=True):
-    """One revision after one decision. Loads are in the unit of the load metric; None if unknown."""
+    """A revision's numbers after a decision. Loads are in the unit of the load metric; None if unknown."""
 
     namespace: str
     configuration: str
     revision: str
 
     desired_count: int | None
-    """Pods wanted, within the bounds; None without the data to decide."""
+    """Wanted pods, within the bounds; None if the decision had no data."""
 
     requested_count: int
-    """Pods requested by the present scale."""
+    """Pods requested by the current scale."""
 
     ready_count: int
 
     is_panic: bool
-    """Whether the panic window decides."""
+    """Whether the revision is in panic."""
 
     rule: str
-    """The rule that decided; one of a closed list."""
+    """The rule that decided, from a closed list."""
 
     metric: str = "concurrency"
-    """Name of the load metric that scales it."""
+    """The name of the load metric."""
 
     stable_load: float | None = None
     panic_load: float | None = None
     target_load: float | None = None
 
     excess_burst_capacity: int | None = None
-    """Requests that may still arrive at once; below 0 the capacity is too small."""
+    """Requests that may still arrive at once; negative if the capacity is too small."""
 
     learnt_target: float | None = None
-    """The learnt target of requests in flight per pod, in force or not."""
+    """The learnt target of requests in flight per pod, whether or not it is in force."""

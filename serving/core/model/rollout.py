@@ -27,7 +27,7 @@ class RevisionShare(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class StepParameters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Time and size of the next step. Times are nanoseconds (points in time since the epoch); 0 is unset."""
+    """The time and size of the next step. Times are nanoseconds since the epoch; 0 is unset."""
 
     start_time_ns: int = msgspec.field(default=0, name="starttime")
     next_step_time_ns: int = msgspec.field(default=0, name="nextStepTime")
@@ -37,7 +37,7 @@ class StepParameters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class ConfigurationRollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The rollout of one configuration target. At rest it has one revision."""
+    """The rollout of one configuration target. A finished rollout has one revision."""
 
     configuration_name: str
     percent: int
@@ -47,7 +47,7 @@ class ConfigurationRollout(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 
     @property
     def is_done(self) -> bool:
-        """Whether the newest revision has all of the target's traffic."""
+        """Whether the newest revision receives all traffic of the target."""
         return len(self.revisions) <= 1
 
 
@@ -58,7 +58,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_done(self) -> bool:
-        """Whether no target is split between two revisions."""
+        """Whether every target has a single revision."""
         return all(configuration.is_done for configuration in self.configurations)
 
 
@@ -66,7 +66,7 @@ _DECODER = msgspec.json.Decoder(Rollout)
 
 
 def read_rollout(annotations: Mapping[str, str]) -> Rollout:
-    """The state in a Route's annotations; the empty one if there is none or it is inconsistent."""
+    """Read the state from a Route's annotations; empty if it is missing or inconsistent."""
     text = annotations.get(ROLLOUT_ANNOTATION)
     if not text:
         return Rollout()
@@ -83,7 +83,7 @@ def write_rollout(rollout: Rollout) -> str:
 
 
 def tag_splits(annotations: Mapping[str, str]) -> dict[str, tuple[tuple[str, int], ...]]:
-    """Revisions and percents by tag, for each tag in a rollout; each sums to 100."""
+    """Revisions and percents by tag, for each tag in a rollout; the percents of a tag sum to 100."""
     if ROLLOUT_ANNOTATION not in annotations:
         return {}
     return {
@@ -104,7 +104,7 @@ def _is_consistent(rollout: ConfigurationRollout) -> bool:
 
 
 def split_digest(shares: Iterable[tuple[str, int]]) -> str:
-    """16 hexadecimal digits of revisions and their percents, in any order; shares of one revision are one share."""
+    """16 hexadecimal digits over revisions and percents; neither their order nor repeated revisions change the digest."""
     sums: dict[str, int] = {}
     for revision, percent in shares:
         sums[revision] = sums.get(revision, 0) + percent

@@ -13,11 +13,11 @@ from serving.core.model.errors import UNREADABLE, InvalidValue
 from serving.core.model.slo import SLO_FORM, Slo, read_slo
 
 ROLLED_BACK_REASON = "RolledBack"
-"""Reason of the condition Ready of a Route or Service whose newest revision was rolled back, and of its Event."""
+"""The reason of the condition Ready and of the Event when the newest revision was rolled back."""
 
 _ERRORS = re.compile(r"errors\s*<\s*(100|[0-9]{1,2}(?:\.[0-9]{1,3})?)%", re.ASCII)
 CHECK_FORM = rf"\s*({_ERRORS.pattern}|{SLO_FORM})\s*(,\s*({_ERRORS.pattern}|{SLO_FORM})\s*)*"
-"""The form of the annotation; the times in it have a range beside."""
+"""The form of the annotation; the ranges of its times are checked separately."""
 _PERCENT = 100.0
 _CONDITIONS_MAX = 8
 _EXPECTED = (
@@ -27,7 +27,7 @@ _EXPECTED = (
 
 
 class RolloutCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """The conditions of a rollout step: at most ``error_share`` of responses are 5xx (None: no limit), and each goal of ``latencies`` is met."""
+    """The conditions of a rollout step: at most ``error_share`` 5xx responses (None: no limit), and all goals in ``latencies``."""
 
     text: str
     error_share: float | None = None
@@ -35,7 +35,7 @@ class RolloutCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RolloutWatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest revisions of a Route that are being rolled out under a check.
+    """The newest revisions of a Route whose rollout is checked.
 
     A step waits at most ``wait_max_s`` seconds from the first look for enough responses.
     """
@@ -46,7 +46,7 @@ class RolloutWatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokenCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a revision was rolled back, and the check that it broke."""
+    """The reason that a revision was rolled back, and the broken check."""
 
     check: str
     why: str
@@ -54,7 +54,7 @@ class BrokenCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.lru_cache(256)
 def read_rollout_check(text: str) -> RolloutCheck:
-    """The conditions of an annotation. Raises ``InvalidValue``."""
+    """Parse the conditions in an annotation. Raises ``InvalidValue``."""
     error_share: float | None = None
     latencies: dict[str, Slo] = {}
     parts = [part.strip() for part in text.split(",")]
@@ -76,7 +76,7 @@ def read_rollout_check(text: str) -> RolloutCheck:
 
 
 def read_broken(text: str) -> dict[str, BrokenCheck]:
-    """The revisions that were rolled back, of ``ROLLED_BACK_ANNOTATION``; none if it is unreadable."""
+    """Read the rolled-back revisions from ``ROLLED_BACK_ANNOTATION``; none if it is invalid."""
     try:
         return msgspec.json.decode(text, type=dict[str, BrokenCheck]) if text else {}
     except UNREADABLE:

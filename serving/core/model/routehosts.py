@@ -29,20 +29,20 @@ from serving.core.model.objects import (
 )
 from serving.core.model.selectors import SelectedName, name_for
 
-# Sorts after every timestamp: a claim without a time is the latest.
+# Sorts after every timestamp, so that a claim without a time is the newest.
 _NEVER = "~"
-# After all others: a tag that the route still serves and no longer asks for takes no host from any claim.
+# Sorts last: a tag that the status still serves and the spec has removed takes no host from another claim.
 _LEFT_OVER = "~~"
-# Networks of named addresses: 10.140 to 10.255, above those of pods and gateways.
+# The networks of short names: 10.140 to 10.255, above those of pods and gateways.
 _NAMED_FIRST, _NAMED_COUNT = 140, 116
-# Of a host that is none, in a message.
+# Most characters of an invalid host in a message.
 _SHOWN_MAX = 300
-# The last numbers 1 to 254.
+# The last number of an address, 1 to 254.
 _HOSTS = 254
 
 
 class HostRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Rules for hosts: the public domain, that of the cluster, and Go templates of a host and of a tag's name.
+    """The host rules of a cluster: the public domain, the cluster's domain, and Go templates of a host and of a tag's name.
 
     ``domains`` are domains of routes with certain labels; ``domain`` is that of all others. ``has_certificates``: public hosts have
     certificates of their own.
@@ -78,7 +78,7 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host claimed by a route, or for its ``tag``, since a time as sortable text; ``is_public`` is its visibility."""
+    """A host claimed by a route or its ``tag``, with the time of the claim as sortable text. ``is_public`` is its visibility."""
 
     host: str
     tag: str
@@ -87,7 +87,7 @@ class ClaimedHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def certificate_name(uid: str, tag: str) -> str:
-    """The name of the Certificate, and of its Secret, of a route's host or of a tag's."""
+    """The name of a Certificate and its Secret, for the host of a route or of a tag."""
     return f"route-{uid}-{zlib.adler32(tag.encode())}" if tag else f"route-{uid}"
 
 
@@ -97,7 +97,7 @@ def is_cluster_local(route: Object) -> bool:
 
 
 def tags_of(route: Object) -> list[str]:
-    """The tags of a route's traffic, in order."""
+    """The tags in a route's traffic, in order."""
     return [target["tag"] for target in nested(route, "spec", "traffic") or () if target.get("tag")]
 
 
@@ -137,7 +137,7 @@ def hosts_of(route: Object, rules: HostRules, *, tag: str = "") -> Hosts:
 
 
 def claimed_hosts(route: Object, rules: HostRules, *, served_tags: Collection[str] = ()) -> Iterator[ClaimedHost]:
-    """All hosts that a route claims, its own first.
+    """All hosts that a route claims, the route's own host first.
 
     ``served_tags`` are those of its status: while its spec cannot be served, tags that it no longer asks for keep their hosts
     if no other route claims them.
@@ -157,7 +157,7 @@ def claimed_hosts(route: Object, rules: HostRules, *, served_tags: Collection[st
 
 
 def kept_claims(route: Object) -> dict[str, str]:
-    """The recorded time of each tag's claim; none if the annotation is unreadable."""
+    """The recorded claim time of each tag; none if the annotation is invalid."""
     try:
         claims = json.loads(annotations_of(route).get(CLAIMED_TAGS_ANNOTATION, "{}"))
     except (ValueError, RecursionError):
@@ -166,18 +166,18 @@ def kept_claims(route: Object) -> dict[str, str]:
 
 
 def named_network(gateway: str) -> str:
-    """The first three numbers of the addresses of namespaces behind a gateway: "10.147.9" for 10.138.7.9."""
+    """The network of namespace addresses behind a gateway, as three numbers: "10.147.9" for 10.138.7.9."""
     first, _, third, fourth = gateway.split(".")
     return f"{first}.{_NAMED_FIRST + int(third) % _NAMED_COUNT}.{fourth}"
 
 
 def machine_gateway(inner_port: int) -> str:
-    """The gateway of pods that share their machine's network, by the port of the inner listener. 8081: 127.0.31.145."""
+    """The gateway address of pods that share their machine's network, from the inner listener's port. 8081: 127.0.31.145."""
     return f"127.0.{inner_port >> 8}.{inner_port & 255}"
 
 
 def named_address(gateway: str, namespace: str) -> str:
-    """The address at which pods of one machine reach services of a namespace by their short names.
+    """The address at which pods of a single machine reach a namespace's services by short name.
 
     Two namespaces may have the same one: a short name that both have is then no service's.
     """

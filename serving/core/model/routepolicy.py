@@ -1,4 +1,4 @@
-"""The activator's policy for a route, besides its traffic split.
+"""The activator's policy for a route, apart from its traffic split.
 
 It says who may call it, which pod serves a session, which header selects a tag, what clients get while a pod
 starts, and the ports for TCP.
@@ -41,14 +41,14 @@ _VERSION = re.compile(r"[0-9A-Za-z._-]{1,63}")
 _RULE = re.compile(r"([^=\s]+)=([^,:]*):([a-z0-9]([a-z0-9-]*[a-z0-9])?)")
 _ANY_VALUE = "*"
 TCP_PORTS_MAX = 16
-"""The most ports of a service; each is a listener in each activator."""
+"""The most TCP ports of a service; each port is a listener in each activator."""
 
 _PORT = re.compile(r"[0-9]{1,5}")
 _PORT_MAX = 65535
 _TCP = f"annotation {TCP_ANNOTATION}"
 _TCP_EXPECTED = 'a port from 1 to 65535, as in "5432", or several with commas, as in "5432,8883/tls"'
 _HEADER_PREFIX = "header:"
-# More would make each new request head slow to route.
+# The most header rules: each one slows the routing of every request.
 _RULES_MAX = 16
 
 _LENGTH = 16
@@ -56,39 +56,39 @@ _TARGET_FIELDS = ("revisionName", "percent", "tag", "url")
 
 
 class SessionAffinity(msgspec.Struct, frozen=True, kw_only=True):
-    """The key of a session: the header of this name in lower case, or our cookie if it is ""."""
+    """How requests of a session are recognised: by a header, in lower case, or by our cookie if ``header`` is ""."""
 
     header: str = ""
 
 
 class HeaderRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests whose ``header`` (in lower case) has this ``value`` go to the revision with ``tag``; "*" is any value."""
+    """Sends requests with this ``header`` (lower case) and ``value`` to the revision with ``tag``; "*" is any value."""
 
     header: str
     value: str
     tag: str
 
     def matches(self, value: str) -> bool:
-        """Whether a value of the header selects the tag."""
+        """Whether a header value selects the tag."""
         return self.value in (_ANY_VALUE, value)
 
 
 class TcpPort(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """A port at which activators listen for a service. ``is_tls``: other services may share it, each by its server name."""
+    """A TCP port of a service. If ``is_tls``, several services may share the port, each by its server name."""
 
     number: int
     is_tls: bool = False
 
 
 class SharedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host that other services may share, exact or a wildcard; ``path`` is the prefix of this one, "/" for all paths."""
+    """A host, exact or wildcard, that several services may share; ``path`` is this service's prefix, "/" for all paths."""
 
     host: str
     path: str = "/"
 
 
 class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The policy of a route. ``token_version`` is "" for the first token, ``callers`` None where they are not limited; ``problems`` are sentences for an Event."""
+    """The activator's policy for a route. ``token_version`` "" is the first token, ``callers`` None is no limit; ``problems`` are for an Event."""
 
     is_private: bool = False
     token_version: str = ""
@@ -105,32 +105,32 @@ class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def chooses(self) -> bool:
-        """Whether sessions or headers influence the choice of the revision."""
+        """Whether sessions or headers affect the choice of the revision."""
         return bool(self.affinity or self.header_rules)
 
     @property
     def needs_activator(self) -> bool:
-        """Whether each request must pass the activator, so that the public Service never leads to pods directly."""
+        """Whether every request must pass an activator, so that the public Service never contains pods."""
         return self.is_private or self.is_guarded or self.chooses
 
     @property
     def is_guarded(self) -> bool:
-        """Whether pods take requests of activators only, which check callers and tokens."""
+        """Whether pods accept requests only from activators, which check callers and tokens."""
         return self.jwt is not None or (self.callers is not None and not self.callers.is_open)
 
 
 OPEN_POLICY = RoutePolicy()
-"""The policy of a route without any of these annotations."""
+"""The policy of a route without policy annotations."""
 
 
 def route_policy(annotations: Mapping[str, str]) -> RoutePolicy:
-    """The policy in a route's annotations."""
+    """Parse the policy from a route's annotations."""
     problems: list[str] = []
     is_private = _is_private(annotations.get(ACCESS_ANNOTATION, "public"), problems)
     version = annotations.get(ACCESS_TOKEN_VERSION_ANNOTATION, "")
     if version and not _VERSION.fullmatch(version):
         problems.append(_problem(ACCESS_TOKEN_VERSION_ANNOTATION, version, "1 to 63 letters, digits, '.', '_' or '-'"))
-        # The token before must not stay valid.
+        # A changed version must revoke the previous token.
         is_private, version = True, "invalid"
     tcp_ports = _tcp_ports(annotations.get(TCP_ANNOTATION, ""), problems)
     callers = _callers(annotations.get(ALLOW_FROM_ANNOTATION), problems)
@@ -157,7 +157,7 @@ def route_policy(annotations: Mapping[str, str]) -> RoutePolicy:
 
 
 def header_rules_of(text: str, problems: list[str]) -> tuple[HeaderRule, ...]:
-    """Read "X-Beta=yes:candidate, X-Tier=*:gold"; invalid parts are left out and added to ``problems``."""
+    """Parse "X-Beta=yes:candidate, X-Tier=*:gold"; invalid rules are skipped and added to ``problems``."""
     rules: list[HeaderRule] = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         match = _RULE.fullmatch(part)
@@ -215,7 +215,7 @@ def _flag(annotations: Mapping[str, str], key: str, problems: list[str]) -> bool
 
 
 def read_tcp_ports(text: str) -> tuple[TcpPort, ...] | Problem:
-    """The ports of the annotation in order, or its problem."""
+    """Parse the TCP annotation: the ports in order, or the problem."""
     ports: dict[int, TcpPort] = {}
     for part in text.split(",") if text else ():
         word, slash, kind = part.strip().partition("/")
@@ -260,7 +260,7 @@ def _named_port(text: str, problems: list[str]) -> int:
 
 
 def _port(text: str) -> int:
-    """The number of a port; 0 if the text is none."""
+    """The port number in a text; 0 if the text is not a port."""
     return int(text) if _PORT.fullmatch(text) and int(text) <= _PORT_MAX else 0
 
 
@@ -269,7 +269,7 @@ def _problem(key: str, text: str, expected: str) -> str:
 
 
 def route_digest(route: Object, rules: HostRules) -> str:
-    """16 hexadecimal digits over the uid, visibility, claimed tags, rollout, URLs, hosts, traffic and policy of a Route."""
+    """16 hexadecimal digits over everything in a Route that affects routing: hosts, tags, rollout, traffic and policy."""
     annotations = annotations_of(route)
     served: list[object] = [
         uid_of(route),

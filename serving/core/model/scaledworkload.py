@@ -1,4 +1,4 @@
-"""ScaledWorkload: scales a workload that exists, such as a Deployment, by the requests for its Service.
+"""ScaledWorkload: scales an existing workload, such as a Deployment, by the requests for its Service.
 
 ``ScaledWorkloadSpec`` is the spec of the manifest. ``from_object`` reads one and lists every problem; ``to_object`` writes it.
 ``as_revision`` shows a workload as a Revision, so that activators and autoscalers treat both alike: the scaling keys are a
@@ -30,13 +30,13 @@ from serving.core.model.objects import Object, annotations_of, is_dns_label, mer
 KIND = "ScaledWorkload"
 
 SCALED_ALONE = "ScaledAlone"
-"""The condition that no other controller scales the target. While it is False, the target is scaled up from zero and nothing else."""
+"""The condition that no other controller scales the target. While it is False, the target is only scaled up from zero."""
 
 METRICS = ("concurrency", "rps")
-"""What activators measure. A queue-proxy would report more, and these pods have none."""
+"""The metrics of a ScaledWorkload, measured by activators, because its pods have no queue-proxy."""
 
 HOSTS_MAX = PATHS_MAX = HEADERS_MAX = RULES_MAX = 16
-"""Most entries of each list. A route is found by looking at the paths and headers of one host."""
+"""Most entries of each list: the router scans the paths and headers of a host linearly."""
 
 SCHEDULES_MAX = 16
 _TEXT_MAX = 253
@@ -54,7 +54,7 @@ _PATH = re.compile(r"/(?:(?![?#])[!-~])*")
 
 
 class WorkloadTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The object that is scaled: of any kind with a scale subresource, in the namespace of the ScaledWorkload."""
+    """The object to scale, of any kind with a scale subresource, in the ScaledWorkload's namespace."""
 
     name: str
     kind: str = "Deployment"
@@ -67,14 +67,14 @@ class WorkloadTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class WorkloadService(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The Service whose endpoints get the requests, in the same namespace. ``port`` None is its only port."""
+    """The Service whose endpoints receive the requests, in the same namespace. ``port`` None means its only port."""
 
     name: str
     port: int | str | None = None
 
 
 class HeaderMatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, order=True):
-    """A header that a request must have, with this ``value``; None is any value. Names have no case."""
+    """A header that a request must have; ``value`` None matches any value. Names are case-insensitive."""
 
     name: str
     value: str | None = None
@@ -96,13 +96,13 @@ class RoutingRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def below(
         cls, prefixes: Iterable[str], *, hosts: tuple[str, ...], headers: tuple[HeaderMatch, ...]
     ) -> "RoutingRule":
-        """The rule for prefixes as other tools write them: "api/" is "/api", and "/" among them is every path."""
+        """A rule from prefixes as other tools write them: "api/" becomes "/api", and "/" matches every path."""
         paths = dict.fromkeys(f"/{prefix.strip('/')}" for prefix in prefixes)
         return cls(hosts=hosts, paths=() if "/" in paths else tuple(paths), headers=headers)
 
 
 class WorkloadSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Times with a minimum of pods: from each ``start`` to the next ``end``, as five fields of cron."""
+    """Times with a minimum number of pods, from each ``start`` to the next ``end``; both are cron expressions of five fields."""
 
     start: str
     end: str
@@ -112,25 +112,25 @@ class WorkloadSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class WorkloadScaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The scaling keys that revisions have as annotations; None leaves a key to the settings."""
+    """The scaling keys that a revision has as annotations; None uses the settings."""
 
     min_count: int | None = msgspec.field(default=None, name="min")
-    """Fewest pods. 0 allows scale to zero."""
+    """Fewest pods. 0 allows scaling to zero."""
 
     max_count: int | None = msgspec.field(default=None, name="max")
-    """Most pods. 0 is no limit."""
+    """Most pods. 0 means no limit."""
 
     target: float | None = None
-    """Requests in flight, or a second, that a pod takes."""
+    """Target per pod: requests in flight, or requests a second."""
 
     metric: str | None = None
     """One of ``METRICS``."""
 
     window: str | None = None
-    """Time over which load is averaged, such as "60s"."""
+    """The averaging window, such as "60s"."""
 
     scale_down_delay: str | None = None
-    """Time for which a lower count must be wanted before pods go, such as "30s"."""
+    """How long a lower count must be wanted before pods are removed, such as "30s"."""
 
     policy: str | None = None
     """The scaling policy, such as knative or adaptive."""
@@ -139,7 +139,7 @@ class WorkloadScaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def annotations(self) -> dict[str, str]:
-        """The keys as a revision has them."""
+        """The keys as annotations of a revision."""
         values = {
             MIN_SCALE_ANNOTATION: self.min_count,
             MAX_SCALE_ANNOTATION: self.max_count,
@@ -167,10 +167,10 @@ class ScaledWorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     rules: tuple[RoutingRule, ...] = ()
     scaling: WorkloadScaling = WorkloadScaling()
     container_concurrency: int = 0
-    """Most requests at once in a pod; 0 is no limit."""
+    """Most requests in flight per pod; 0 means no limit."""
 
     timeout_seconds: int | None = None
-    """Longest time of a request, waiting for a pod included."""
+    """Longest time of a request, including the wait for a pod."""
 
     response_start_timeout_seconds: int | None = None
     """Longest time until the first byte of the response."""
@@ -180,7 +180,7 @@ class ScaledWorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     @classmethod
     def from_object(cls, resource: Mapping[str, Any]) -> "ScaledWorkloadSpec":
-        """The spec of a ScaledWorkload object. Raises ``SettingsError`` with every problem."""
+        """Read the spec of a ScaledWorkload. Raises ``SettingsError`` with every problem."""
         try:
             spec = msgspec.convert(resource.get("spec"), cls)
         except msgspec.ValidationError as error:
@@ -206,7 +206,7 @@ class ScaledWorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     @property
     def routing(self) -> tuple[RoutingRule, ...]:
-        """All routing rules; one without hosts, paths and headers if the spec has none."""
+        """All routing rules; a single empty rule if the spec has none."""
         first = RoutingRule(hosts=self.hosts, paths=self.paths, headers=self.headers)
         return (first, *self.rules) if first != RoutingRule() or not self.rules else self.rules
 
@@ -216,7 +216,7 @@ class ScaledWorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         return frozenset(host for rule in self.routing for host in rule.hosts)
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with the values, all of it."""
+        """Every problem in the values."""
         target, service = self.target, self.service
         yield from _matching("spec.target.name", target.name, _NAME, expected="the name of an object")
         yield from _matching("spec.target.kind", target.kind, _KIND, expected="a kind, such as Deployment")
@@ -243,7 +243,7 @@ _REQUIRED = ("target", "service")
 
 
 def as_revision(workload: Object) -> Object:
-    """A ScaledWorkload as the Revision that activators and autoscalers know. Raises ``SettingsError``.
+    """Convert a ScaledWorkload to the Revision that activators and autoscalers use. Raises ``SettingsError``.
 
     Its other annotations are those of the workload, so that what daemons save about a revision is there too; those of the spec
     win. ``serving.dev/serving-state`` is its state.
@@ -267,7 +267,7 @@ def as_revision(workload: Object) -> Object:
 
 
 def serving_state_patch(state: ServingState, *, resource_version: str, is_workload: bool) -> Object:
-    """The patch of a serving state: of a Revision's spec, or of an annotation of a ScaledWorkload, whose spec is its user's."""
+    """The patch that sets a serving state: in a Revision's spec, or in an annotation of a ScaledWorkload, whose spec is the user's."""
     metadata: Object = {"resourceVersion": resource_version}
     if is_workload:
         return {"metadata": {**metadata, "annotations": {SERVING_STATE_ANNOTATION: state.value}}}
@@ -275,7 +275,7 @@ def serving_state_patch(state: ServingState, *, resource_version: str, is_worklo
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether a host is a wildcard: "*.shop.example.com"."""
+    """Whether the host is a wildcard, such as "*.shop.example.com"."""
     return host.startswith("*.")
 
 
@@ -337,7 +337,7 @@ def _is_port(port: object) -> bool:
 
 
 def is_host(host: str) -> bool:
-    """Whether a text is a host name, or a wildcard above one. An address is none: requests name hosts."""
+    """Whether the text is a host name or a wildcard host. Addresses are not hosts."""
     labels = host.removeprefix("*.").split(".")
     try:
         ipaddress.ip_address(host)
@@ -347,7 +347,7 @@ def is_host(host: str) -> bool:
 
 
 def is_path(path: str) -> bool:
-    """Whether a text is the prefix of a path: it begins with "/", and has neither query nor characters beyond ASCII."""
+    """Whether the text is a path prefix: "/" first, ASCII only, and no query."""
     return len(path) <= _PATH_MAX and bool(_PATH.fullmatch(path))
 
 
@@ -356,18 +356,18 @@ def _text(value: object) -> str:
 
 
 def _written(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """A value of a manifest without what is unset."""
+    """A manifest value without unset fields."""
     if isinstance(value, dict):
         return {key: _written(child) for key, child in value.items() if child is not None and child not in ([], ())}
     return [_written(child) for child in value] if isinstance(value, list | tuple) else value
 
 
 def spec_patch(workload: Mapping[str, Any], wanted: ScaledWorkloadSpec) -> Object:
-    """The merge patch that gives a ScaledWorkload this spec; {} if it has it, whichever way it is written."""
+    """The merge patch that gives a ScaledWorkload this spec; {} if the specs are equal, even if written differently."""
     try:
         if ScaledWorkloadSpec.from_object(workload) == wanted:
             return {}
     except SettingsError:
-        # It is replaced.
+        # The object is replaced.
         pass
     return merge_difference(workload.get("spec") or {}, wanted.to_object(name="", namespace="")["spec"])

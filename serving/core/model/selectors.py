@@ -1,4 +1,4 @@
-"""Names chosen by labels: the most specific selector that matches wins, then the first name in the alphabet.
+"""Chooses names by labels: the most specific matching selector wins, then the alphabetically first name.
 
 Follows knative/serving 98e5ef90, pkg/reconciler/route/config/domain.go and pkg/deployment/config.go.
 """
@@ -9,7 +9,7 @@ import msgspec
 
 
 class SelectedName(msgspec.Struct, frozen=True, kw_only=True):
-    """A name for objects with all these labels; without any, for all objects."""
+    """A name for objects that have all these labels; without labels, for all objects."""
 
     name: str
     labels: tuple[tuple[str, str], ...] = ()

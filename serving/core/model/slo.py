@@ -1,4 +1,4 @@
-"""Reads the goal of a revision for its latency, such as "p95<300ms", and counts requests by how late they are.
+"""Reads a revision's latency goal, such as "p95<300ms", and counts requests by latency.
 
 ``read_slo`` turns the annotation ``autoscaling.serving.dev/slo`` into a record. Queue-proxies count their requests in bins
 relative to the limit, and the autoscaler adds the bins of all pods up: so a percentile is one of the revision, not a mean of
@@ -19,45 +19,45 @@ from serving.core.model.quantity import parse_duration_s
 from serving.core.model.stat import BINS_MAX
 
 BINS_PER_DOUBLING = 4
-"""Bins between a time and twice that time."""
+"""Bins between a latency and its double."""
 
 BINS_BELOW = 16
-"""Bins up to the limit: the first one ends at a sixteenth of it."""
+"""Bins up to the limit; the first one ends at a sixteenth of the limit."""
 
 WAIT = "wait"
-# The first bin ends at this part of the limit.
+# The upper edge of the first bin, relative to the limit.
 _LEAST_PART = 16
 _FORM = re.compile(r"p([5-9][0-9](?:\.[0-9]{1,2})?)(-wait)?\s*<\s*([0-9].*)", re.ASCII)
 SLO_FORM = _FORM.pattern
-"""The form of a goal; its time has a range beside."""
+"""The form of a goal; the range of its time is checked separately."""
 _LIMIT_MIN_S, _LIMIT_MAX_S = 0.001, 600.0
 _PERCENT = 100.0
-# What sums of shares may be off by.
+# Rounding error of sums of shares.
 _SLACK = 1e-9
 _EXPECTED = 'a percentile from p50 to p99.99 and a time from 1ms to 10m, as in "p95<300ms" for responses or "p99-wait<100ms" for waits'
 
 
 class Slo(msgspec.Struct, frozen=True, kw_only=True):
-    """A goal: the share ``share`` of requests takes at most ``limit_s`` seconds."""
+    """A latency goal: a ``share`` of the requests takes at most ``limit_s`` seconds."""
 
     share: float
     limit_s: float
     is_wait: bool = False
-    """Whether only the wait for a place in a pod counts, rather than the whole response."""
+    """Whether the goal limits the wait for a slot in a pod, rather than the whole response."""
 
     @property
     def name(self) -> str:
-        """The name of the measure: "p95" or "p99-wait"."""
+        """The name of the measure, such as "p95" or "p99-wait"."""
         return f"p{self.share * _PERCENT:.4g}{'-' + WAIT if self.is_wait else ''}"
 
     def allows(self, late_count: float, count: float) -> bool:
-        """Whether ``late_count`` late requests of ``count`` meet the goal: 5 of 100 keep a 95th percentile, 6 do not."""
+        """Whether ``late_count`` late requests of ``count`` meet the goal: a p95 goal allows 5 of 100, not 6."""
         return late_count <= (1.0 - self.share) * count + _SLACK
 
 
 @functools.lru_cache(1024)
 def read_slo(text: str) -> Slo:
-    """The goal of an annotation. Raises ``InvalidValue``."""
+    """Parse the goal in an annotation. Raises ``InvalidValue``."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise InvalidValue(text=text, expected=_EXPECTED)
@@ -72,30 +72,30 @@ def read_slo(text: str) -> Slo:
 
 
 def bin_of(took_s: float, limit_s: float) -> int:
-    """The bin of a time: up to the limit at most 16, above it at least 17."""
+    """The bin of a latency: at most 16 up to the limit, at least 17 above it."""
     if took_s <= limit_s / _LEAST_PART:
         return 0
     if took_s == math.inf:
         return BINS_MAX - 1
     number = min(math.ceil(BINS_BELOW + BINS_PER_DOUBLING * math.log2(took_s / limit_s)), BINS_MAX - 1)
-    # A logarithm may be off by a hair, and the limit itself is on time.
+    # Logarithms have rounding errors, and a request exactly at the limit is on time.
     return min(number, BINS_BELOW) if took_s <= limit_s else max(number, BINS_BELOW + 1)
 
 
 def late_sum(bins: Sequence[float]) -> float:
-    """Requests that took longer than the limit."""
+    """The number of requests that took longer than the limit."""
     return sum(bins[BINS_BELOW + 1 :])
 
 
 def add_bins(first: Sequence[float], second: Sequence[float]) -> tuple[float, ...]:
-    """The sum of two counts; bins at the end that are missing are 0."""
+    """The sum of two bin counts; missing bins at the end are 0."""
     if not (first and second):
         return tuple(first or second)
     return tuple(starmap(_plus, itertools.zip_longest(first, second, fillvalue=0.0)))
 
 
 def quantile_s(bins: Sequence[float], slo: Slo) -> float:
-    """The time within which the share of requests ended, spread evenly over its bin in logarithms. 0 without requests.
+    """The latency within which the goal's share of requests ended, interpolated logarithmically in its bin. 0 without requests.
 
     A 95th percentile of 100 requests, of which 90 are in the bin up to 252 ms and 10 in the one up to 300 ms, is half into
     the second one: 275 ms.
@@ -110,7 +110,7 @@ def quantile_s(bins: Sequence[float], slo: Slo) -> float:
 
 
 class SloMeter:
-    """Counts the requests of one source by lateness, until the counts are read."""
+    """Counts the requests of one source by latency, until ``drain``."""
 
     __slots__ = ("_bins", "slo")
 
@@ -119,7 +119,7 @@ class SloMeter:
         self._bins: list[int] = []
 
     def record(self, took_s: float) -> None:
-        """Count a request by its time, infinite for a rejected one."""
+        """Count a request by its latency in seconds, infinite if it was rejected."""
         number = bin_of(took_s, self.slo.limit_s)
         bins = self._bins
         if number >= len(bins):
@@ -127,13 +127,13 @@ class SloMeter:
         bins[number] += 1
 
     def drain(self) -> tuple[int, ...]:
-        """The counts since the last call."""
+        """Return the counts since the last call, and reset them."""
         bins, self._bins = self._bins, []
         return tuple(bins)
 
 
 def sum_bins(all_bins: Iterable[Sequence[float]]) -> tuple[float, ...]:
-    """The sum of several counts."""
+    """The sum of several bin counts."""
     return functools.reduce(add_bins, all_bins, ())
 
 

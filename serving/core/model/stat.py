@@ -9,28 +9,28 @@ from typing import Annotated
 import msgspec
 
 GAUGES_MAX = 16
-"""Most gauges that one pod reports; 16 names of 63 bytes fit a frame."""
+"""Most gauges in a pod's report; 16 names of 63 bytes fit a frame."""
 
 UNFROZEN_MAX = 200
-"""Most characters of a reason."""
+"""Most characters of the reason in ``unfrozen``."""
 
 BINS_MAX = 34
-"""Bins of requests by lateness: the last one has all times above sixteen times the limit."""
+"""The number of latency bins; the last bin holds all latencies above sixteen times the limit."""
 
-# More than any pod can have, and far from where sums of floats lose whole numbers (2**53).
+# Far above the count of any pod, and far below 2**53, where sums of floats become inexact.
 _AMOUNT_MAX = 1e12
 Amount = Annotated[float, msgspec.Meta(ge=0, le=_AMOUNT_MAX)]
 GaugeName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_:][A-Za-z0-9_:.-]{0,62}$")]
 Bins = Annotated[tuple[Amount, ...], msgspec.Meta(max_length=BINS_MAX)]
 POD_LOADS_MAX = 1000
-"""Most pods of a ScaledWorkload whose requests an activator reports."""
+"""Most pods of a ScaledWorkload in an activator's report."""
 
 PodLoads = Annotated[Mapping[str, Amount], msgspec.Meta(max_length=POD_LOADS_MAX)]
 Gauges = Annotated[Mapping[GaugeName, Amount], msgspec.Meta(max_length=GAUGES_MAX)]
 
 
 class Stat(msgspec.Struct, frozen=True, kw_only=True):
-    """One report about the requests of one source over one period.
+    """A report about the requests of one source in one period.
 
     ``at_s`` is the time of the report in seconds, stamped by the autoscaler on receipt: clocks of pods are not trusted.
     ``concurrency`` is the time-weighted mean number of requests in flight over the period, ``request_count`` the

@@ -1,4 +1,4 @@
-"""Events about the ports at which activators take TCP for a service."""
+"""Events about the TCP ports of a service at activators."""
 
 import re
 from collections.abc import Iterable
@@ -8,13 +8,13 @@ from serving.core.model.knative import TCP_ANNOTATION
 from serving.core.model.objects import Object, annotations_of
 
 TCP_UNAVAILABLE, TCP_LISTENING = "TcpUnavailable", "TcpListening"
-"""Reasons of Events: the newer one of a port says whether it takes connections."""
+"""Event reasons of a TCP port; the newest Event says whether the port accepts connections."""
 
 _PORT = re.compile(r"[0-9]{1,5}")
 
 
 def tcp_event(of: About, number: int, *, problem: str, now: str, instance: str) -> Object:
-    """The Event of a port: it takes connections, or has a ``problem``."""
+    """The Event about a port that accepts connections, or that has a ``problem``."""
     message = problem or f"port {number} takes TCP connections"
     words = EventText(reason=TCP_UNAVAILABLE if problem else TCP_LISTENING, message=message, is_warning=bool(problem))
     suffix = digest(of.uid, words.reason, message)
@@ -24,9 +24,9 @@ def tcp_event(of: About, number: int, *, problem: str, now: str, instance: str) 
 
 
 def tcp_states(events: Iterable[Object]) -> dict[int, str]:
-    """The newest Event's message by port; "" where the port accepts connections."""
+    """The message of the newest Event by port; "" if the port accepts connections."""
     states: dict[int, str] = {}
-    # Of two in one second the problem is the older one: one that stays is reported again.
+    # Of two Events in the same second the problem counts as older, because a lasting problem is reported again.
     for event in sorted(
         events, key=lambda event: (event.get("lastTimestamp") or "", event.get("reason") == TCP_LISTENING)
     ):

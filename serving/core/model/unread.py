@@ -1,4 +1,4 @@
-"""Names the fields of a document that a conversion does not read. Pure.
+"""Lists the fields of a document that a conversion ignores. Pure.
 
 A table has the fields that are read: a key leads to None where the whole value is read, and to another table where only some of
 its fields are. Lists are walked into.
@@ -10,7 +10,7 @@ Fields = Mapping[str, "Fields | None"]
 
 
 def unread(value: object, fields: Fields, path: str = "") -> Iterator[str]:
-    """The paths of fields that are not in the table, such as "deploy.replicas". Extensions (x-...) are left out."""
+    """The paths of fields missing from the table, such as "deploy.replicas". Extensions (x-...) are ignored."""
     if isinstance(value, list):
         for item in value:
             yield from unread(item, fields, path)

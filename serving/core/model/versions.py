@@ -1,4 +1,4 @@
-"""Versions of frames, messages and files; docs/version-skew.md says what may differ.
+"""Version numbers of frames, messages and files; docs/version-skew.md describes allowed differences.
 
 A version rises only when an older program would misread the newer form. Fields that are added need no new version: readers ignore
 fields that they do not know. A form without a version has version 1, so that version 1 costs no bytes.
@@ -13,17 +13,17 @@ from serving.core.model.errors import UNREADABLE, NewerFormat
 FormatVersion: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 
 STAT: Final = 1
-"""Frames with statistics: pods and activators to the autoscaler, and between autoscalers."""
+"""Frames with stats: from pods and activators to the autoscaler, and between autoscalers."""
 
 SLOTS: Final = 1
-"""Messages about slots between the activators of one machine."""
+"""Messages about slots between the activators of a machine."""
 
 DECISIONS: Final = 1
 """Lines of the decision log."""
 NEWER_DECISIONS: Final = "read them with the version that wrote them"
 
 POD_RECORDS: Final = 1
-"""Records of processes and notes about pods, which the template and control leave to their successors."""
+"""Records of pod processes, passed from a template or control process to its successor."""
 NEWER_PODS: Final = "run the newer version again, or end the pods: `serving down`, `serving up`"
 
 
@@ -35,13 +35,13 @@ _decoders = (msgspec.json.Decoder(_Versioned).decode, msgspec.msgpack.Decoder(_V
 
 
 def refuse_newer(what: str, version: int, *, known: int, action: str) -> None:
-    """Raise ``NewerFormat`` if a version is above the newest known one. ``action`` is what an operator does then."""
+    """Raise ``NewerFormat`` if the version is above ``known``. ``action`` tells an operator what to do."""
     if version > known:
         raise NewerFormat(what=what, version=version, known=known, action=action)
 
 
 def refuse_newer_text(what: str, content: bytes, *, known: int, action: str) -> None:
-    """``refuse_newer`` for a JSON or MessagePack map that does not decode as expected: a newer form may have other types."""
+    """``refuse_newer`` for an undecodable JSON or MessagePack map: a newer format may have other types."""
     for decode in _decoders:
         try:
             version = decode(content).version

@@ -1,4 +1,4 @@
-"""Divides a budget of pods or memory among revisions: "at most 20 pods", for all of them or for a namespace.
+"""Divides a budget of pods or memory among revisions, such as "at most 20 pods" in total or per namespace.
 
 ``allocate`` is pure: claims of revisions in, the pods of each out. Pods are granted one after the other, until the next one does not fit:
 
@@ -24,24 +24,24 @@ from serving.core.model.knative import RevisionKey
 from serving.core.settings.budgets import Budgets, Limits
 
 TURN_S = 60.0
-"""Shortest time for which a revision keeps its first pod while others wait for theirs, in seconds from its readiness."""
+"""Shortest time for which a revision keeps its first pod while others wait, in seconds since the pod was ready."""
 
-# Worth of a pod that is there, over that of one that must start: noise in the load must not move pods.
+# Worth of an existing pod relative to a new one, so that noise in the load moves no pods.
 _PRESENT_RATIO = 1.2
-# Time for which a division is used, in seconds; a claim that is not in it yet makes a new one.
+# How long a division is used, in seconds; a revision missing in it triggers a new division.
 _DIVISION_VALID_S = 0.25
-# Time until a revision looks again for pods of others that still end.
+# Time until a revision checks again for the ending pods of others.
 _RECHECK_S = 0.5
-# Ranks of pods; a lower one goes first.
+# Ranks of pods; the lowest is granted first.
 _FLOOR, _FIRST_POD, _BY_WORTH = range(3)
-# Above every time, so that overdue turns come after all waits.
+# Above every time: overdue turns sort after all waiting revisions.
 _AFTER_ALL = 1e18
 
 _Bid = tuple[int, float, RevisionKey, int]
 
 
 class BudgetDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """What a revision would have without a budget: ``wanted`` pods, its ``present`` scale, and its ``ready`` pods.
+    """A revision's demand without a budget: ``wanted`` pods, its ``present`` scale, and its ``ready`` pods.
 
     ``floor`` is min-scale or the initial scale, ``load`` in pods that are full to their target, and ``has_load`` whether it has requests.
     ``in_use`` are the pods for requests in flight now.
@@ -57,7 +57,7 @@ class BudgetDemand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetTenant(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision under budgets. ``existing`` counts all of its pods, ``ending`` those that terminate."""
+    """A revision under budgets. ``existing`` counts all of its pods, ``ending`` the terminating ones."""
 
     key: RevisionKey
     pod_bytes: int = 0
@@ -66,7 +66,7 @@ class BudgetTenant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision in the book: in line or in its turn since ``since_s``; the scale ``granted`` last may be unwritten."""
+    """A revision's claim. It has waited or held its turn since ``since_s``; ``granted`` is the last allowed scale, maybe unwritten."""
 
     tenant: BudgetTenant
     demand: BudgetDemand
@@ -75,13 +75,13 @@ class BudgetClaim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def used(self) -> int:
-        """Pods that it has or may have at any moment."""
+        """Pods that the revision has or may have at any moment."""
         scale = max(self.demand.present, self.granted)
         return max(self.tenant.existing, self.tenant.ending + scale)
 
 
 class Division(msgspec.Struct, frozen=True, kw_only=True):
-    """A divided budget. By scope, "" for everything together: prices, pods wanted, and where min-scale does not fit."""
+    """A divided budget by scope ("" is the whole system): prices, wanted pods, and scopes too small for min-scale."""
 
     shares: dict[RevisionKey, int]
     prices: dict[str, float]
@@ -90,7 +90,7 @@ class Division(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllowanceReason(enum.StrEnum):
-    """The reason that a budget allows a revision fewer pods than desired."""
+    """Why a budget allows a revision fewer pods than desired."""
 
     SHARE = "share"
     ENDING = "ending"
@@ -98,11 +98,11 @@ class AllowanceReason(enum.StrEnum):
     FLOORS = "floors"
     TOO_LARGE = "too large"
     MEMORY = "memory"
-    """The memory of the machine is short (``core/scaling/memoryshort.py``)."""
+    """The machine is short of memory (``core/scaling/memoryshort.py``)."""
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True):
-    """Fewer pods than desired; or zero at once, for a revision that needs none while others wait.
+    """A count below the desired one; or an immediate zero for a revision without demand while others wait.
 
     ``budget`` is its text, or what is short, and ``all_wanted`` the pods that all under it want.
     """
@@ -120,7 +120,7 @@ UNLIMITED = Allowance(count=sys.maxsize, wanted=0, reason=AllowanceReason.SHARE,
 
 
 def allocate(claims: Sequence[BudgetClaim], budgets: Budgets, *, now_s: float) -> Division:
-    """Divide the budgets among claims.
+    """Divide the budgets among the claims.
 
     Of 10 pods, revisions with a load of 12, 6 and 2 pods get 6, 3 and 1, so that each pod has twice its target. An eleventh would go to
     the first, whose seven pods then have 1.7 times theirs: that is the price.
@@ -132,7 +132,7 @@ def allocate(claims: Sequence[BudgetClaim], budgets: Budgets, *, now_s: float) -
     for place, claim in enumerate(claims):
         limits = budgets.of(claim.tenant.key[0])
         wanted.update({scope: claim.demand.wanted for scope, _ in limits})
-        # A pod that never fits must not keep others from theirs.
+        # A pod that can never fit must not block other pods.
         if all(budget.price_of(claim.tenant.pod_bytes) <= budget.amount for _, budget in limits):
             bids += _bids(claim, 0, place=place, limits=limits, now_s=now_s)
     heapq.heapify(bids)
@@ -144,7 +144,7 @@ def allocate(claims: Sequence[BudgetClaim], budgets: Budgets, *, now_s: float) -
         sizes = {scope: budget.price_of(claim.tenant.pod_bytes) for scope, budget in limits}
         full = [scope for scope, size in sizes.items() if size > left[scope]]
         for scope in full:
-            # Smaller pods further on must not keep this claim waiting for ever, so the budget is closed.
+            # The scope closes, so that smaller later pods do not delay this claim forever.
             division.prices[scope] = -order * sizes[limits[0][0]] if rank == _BY_WORTH else math.inf
             if rank == _FLOOR:
                 division.floors.add(scope)
@@ -159,7 +159,7 @@ def allocate(claims: Sequence[BudgetClaim], budgets: Budgets, *, now_s: float) -
 
 
 def _bids(claim: BudgetClaim, have: int, *, place: int, limits: Limits, now_s: float) -> list[_Bid]:
-    """The bid of a claim for its next pod, if it needs one. Worth is per unit of the widest budget that a pod uses."""
+    """A claim's bid for its next pod, if it needs one. Worth is per unit of the largest budget that the pod uses."""
     demand, key = claim.demand, claim.tenant.key
     size = limits[0][1].price_of(claim.tenant.pod_bytes) if limits else 1
     if have < demand.floor:
@@ -173,26 +173,26 @@ def _bids(claim: BudgetClaim, have: int, *, place: int, limits: Limits, now_s: f
 
 
 def _turn(claim: BudgetClaim, *, now_s: float) -> float:
-    """The position in the queue for first pods: the running turn first, then the longest wait, then the turn that is least overdue."""
+    """The order of first pods: running turns, then the longest wait, then the least overdue turn."""
     if not claim.demand.present:
         return claim.since_s
     return -math.inf if now_s - claim.since_s < TURN_S else _AFTER_ALL - claim.since_s
 
 
 class BudgetBook:
-    """The claims under budgets, and the pods that they have."""
+    """The claims of all revisions under budgets, and their pods."""
 
     def __init__(self, budgets: Budgets) -> None:
         self.budgets = budgets
         self._claims: dict[RevisionKey, BudgetClaim] = {}
-        # By scope: what all pods take of it, and what they would if each revision had all that it wants.
+        # By scope: the amount that all pods use, and the amount if every revision had all wanted pods.
         self._used: Counter[str] = Counter()
         self._asked: Counter[str] = Counter()
         self._division: Division | None = None
         self._divided_s = -math.inf
 
     def reconfigure(self, budgets: Budgets) -> None:
-        """Divide by these budgets from now on."""
+        """Replace the budgets."""
         if budgets != self.budgets:
             claims, self._claims = self._claims, {}
             self.budgets = budgets
@@ -203,7 +203,7 @@ class BudgetBook:
                 self._put(key, claim)
 
     def count_in(self, tenant: BudgetTenant, *, present: int) -> None:
-        """Count the pods of a revision that is not decided on here, or not yet."""
+        """Count the pods of a revision that this process does not decide about, or not yet."""
         demand = BudgetDemand(wanted=present, present=present, load=float(present), has_load=True)
         self._put(tenant.key, BudgetClaim(tenant=tenant, demand=demand))
 
@@ -212,10 +212,10 @@ class BudgetBook:
         self._put(key, None)
 
     def allow(self, tenant: BudgetTenant, demand: BudgetDemand, now_s: float) -> Allowance | None:
-        """The allowed pods of a revision; None without a limit."""
+        """The allowed pods of a revision; None means no limit."""
         limits = self.budgets.of(tenant.key[0])
         before = self._claims.get(tenant.key)
-        # A scale that was granted may be on its way to the cluster.
+        # The write of a granted scale may still be on its way to the cluster.
         granted = 0 if before is None else before.granted
         claim = BudgetClaim(tenant=tenant, demand=demand, since_s=_since_s(before, demand, now_s), granted=granted)
         self._put(tenant.key, claim)
@@ -234,9 +234,9 @@ class BudgetBook:
             for scope, budget in limits
         )
         count = min(share, max(demand.present, claim.used - tenant.ending + free))
-        # What was granted before counts until the scale says otherwise.
+        # A former grant counts until the scale contradicts it.
         self._put(tenant.key, msgspec.structs.replace(claim, granted=count))
-        # A pod that is not wanted any more is not kept for a window while others wait for its place.
+        # An unwanted pod is not kept for a window while others wait for its capacity.
         if count >= demand.wanted and (demand.wanted or not demand.present):
             return None
         return self._allowance(claim, division, count=count, share=share)
@@ -253,7 +253,7 @@ class BudgetBook:
                 self._asked[scope] += price * max(counted.used, counted.demand.wanted)
 
     def _ahead(self, claim: BudgetClaim, division: Division, scope: str) -> int:
-        """The part of a budget for the first pods of revisions with a longer wait."""
+        """The amount of a budget for first pods of revisions that have waited longer."""
         budget = self.budgets.by_scope[scope]
         return sum(
             budget.price_of(other.tenant.pod_bytes)
@@ -262,7 +262,7 @@ class BudgetBook:
             and other.demand.has_load
             and division.shares.get(key)
             and scope in ("", key[0])
-            # A revision with pods is behind all of them.
+            # A revision with pods comes after all these.
             and (claim.used or other.since_s < claim.since_s)
         )
 
@@ -290,7 +290,7 @@ class BudgetBook:
 
 
 def _since_s(before: BudgetClaim | None, demand: BudgetDemand, now_s: float) -> float:
-    """When a revision began to wait, or when its turn began: with its first ready pod."""
+    """When a revision began to wait; or, from its first ready pod on, when its turn began."""
     if before is None or not (demand.has_load and before.demand.has_load):
         return now_s
     is_starting = demand.present > 0 and not demand.ready

@@ -1,4 +1,4 @@
-"""Decides which dormant pods go while the memory of the machine is short.
+"""Decides which dormant pods to remove while the machine is short of memory.
 
 Input: readings of the memory, the dormant pods, and what each revision wants. Output: ``Allowance`` records, by which a revision has fewer pods
 than it wants, also than its min-scale. The pod last used longest ago goes first, and so many at once as should free what is missing.
@@ -15,19 +15,19 @@ from serving.core.model.quantity import format_percent
 from serving.core.scaling.budget import Allowance, AllowanceReason, BudgetDemand
 from serving.core.settings.dormancy import MemorySettings
 
-# Time for the memory of chosen pods to come back before more are chosen, in seconds; and while they are still there.
+# Time for chosen pods to free memory before more are chosen, in seconds; and the same while they still exist.
 _SETTLE_S = 3.0
 _HAND_OFF_S = 10.0
-# Shortest time since its last request, in seconds: reports of load are up to two seconds old, and would end the hold.
+# Shortest idle time, in seconds: load reports are up to two seconds old, and would end the hold.
 _UNUSED_S = 3.0
-# Time for which memory has to be free before pods come back without a request, in seconds, and how many times the least amount is free.
+# Time of free memory before pods return without a request, in seconds, and its multiple of the minimum.
 _CLEAR_S = 60.0
 _CLEAR_RATIO = 2.0
 _MIB = 2**20
 
 
 class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of a machine, in bytes. ``stalled_ratio`` is the part of the last 10 s in which processes waited for memory."""
+    """A machine's memory, in bytes. ``stalled_ratio`` is the share of the last 10 s in which processes waited for memory."""
 
     total_bytes: int
     available_bytes: int
@@ -35,7 +35,7 @@ class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DormantPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A dormant pod.
+    """A dormant pod that may be removed.
 
     ``used_s`` is the end of its last request, ``scale`` that of its revision, ``memory_bytes`` the memory that it may free.
     """
@@ -48,18 +48,18 @@ class DormantPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
-    """The most pods of a revision that has lost one, and why."""
+    """The most pods of a revision after a removal, and the reason."""
 
     count: int
     why: str
 
 
 class MemoryShortage:
-    """The limits of all revisions of a machine while memory is short. Times are of one monotonic clock."""
+    """The limits of all revisions during a memory shortage. Times are on one monotonic clock."""
 
     def __init__(self) -> None:
         self._holds: dict[RevisionKey, Hold] = {}
-        # Chosen pods that are still there, by name.
+        # Chosen pods that still exist, by name.
         self._going: dict[str, RevisionKey] = {}
         self._chosen_s = -math.inf
         self._clear_since_s: float | None = None
@@ -69,13 +69,13 @@ class MemoryShortage:
 
     @property
     def held_keys(self) -> frozenset[RevisionKey]:
-        """The revisions whose pods are limited."""
+        """The revisions with a limit."""
         return frozenset(self._holds)
 
     def update(
         self, reading: MemoryReading, pods: Iterable[DormantPod], *, settings: MemorySettings, now_s: float
     ) -> list[RevisionKey]:
-        """Choose pods, or release a revision; return the revisions to decide about.
+        """Choose pods to remove, or release a revision; return the revisions that need a new decision.
 
         800 MiB of 16 GiB have to be available and 760 MiB are: pods go, the idlest first, until those gone have 40 MiB.
         """
@@ -105,14 +105,14 @@ class MemoryShortage:
         return chosen
 
     def allow(self, key: RevisionKey, demand: BudgetDemand) -> Allowance | None:
-        """The allowed pods of a revision; None without a limit. A demand for more pods ends the limit."""
+        """The allowed pods of a revision; None means no limit. A demand for more pods ends the limit."""
         hold = self._holds.get(key)
         if hold is None:
             return None
         if demand.in_use > hold.count:
             del self._holds[key]
             return None
-        # At 0 a revision that wants no pod goes at once, without waiting for its window.
+        # A limit of 0 removes a revision without demand immediately, without waiting for its window.
         if demand.wanted <= hold.count and (demand.wanted or not demand.present):
             return None
         return Allowance(count=hold.count, wanted=demand.wanted, reason=AllowanceReason.MEMORY, budget=hold.why)
@@ -138,7 +138,7 @@ class MemoryShortage:
 
 
 def _shortage(reading: MemoryReading, settings: MemorySettings) -> tuple[str, int]:
-    """The reason that memory is short, and the missing bytes; "" if it is not short."""
+    """Why memory is short, and the missing bytes; "" if it is not short."""
     least_bytes = int(settings.available_min_ratio * reading.total_bytes)
     if reading.available_bytes < least_bytes:
         text = (
@@ -146,7 +146,7 @@ def _shortage(reading: MemoryReading, settings: MemorySettings) -> tuple[str, in
             f"memory.available-min {format_percent(settings.available_min_ratio)} %"
         )
         return text, least_bytes - reading.available_bytes
-    # 0 never counts stalls.
+    # 0 disables the stall check.
     if 0 < settings.stalled_max_ratio < reading.stalled_ratio:
         text = (
             f"processes waited for memory {reading.stalled_ratio:.0%} of the last 10 s, more than "

@@ -1,4 +1,4 @@
-"""Decides as a HorizontalPodAutoscaler (autoscaling/v2) does: a number of pods from their cpu and memory use.
+"""Decides a number of pods by cpu and memory use, as a HorizontalPodAutoscaler (autoscaling/v2) does.
 
 Input: the object's spec, what each pod requests and uses, the present number of pods, the earlier recommendations and changes,
 and ``now_s``. Output: the number, and why. It follows the rules of kube-controller-manager: a tolerance of a tenth, the largest
@@ -16,9 +16,9 @@ from serving.core.model.nodata import NoData
 from serving.core.model.objects import Object, nested
 from serving.core.model.quantity import parse_quantity
 
-# From which relative distance to the target the number changes.
+# Relative distance to the target that changes the number.
 _TOLERANCE = 0.1
-# What Kubernetes assumes where an object names no metric, in percent of the request.
+# Kubernetes' default target if an object has no metric, in percent of the request.
 _CPU_PERCENT = 80
 _DOWN_WINDOW_S = 300.0
 _PERIOD_S = 15.0
@@ -27,18 +27,18 @@ _DISABLED, _LEAST = "Disabled", "Min"
 
 
 class MetricTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric. ``percent`` of the requests, or the ``average`` use of a pod in cores or bytes; the other is None."""
+    """One metric: ``percent`` of the requests, or the ``average`` use of a pod in cores or bytes; the other is None."""
 
     resource: str
     container: str = ""
-    """The only container that counts; "" for all."""
+    """The measured container; "" for all containers."""
 
     percent: int | None = None
     average: float | None = None
 
 
 class PodUse(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod. ``used`` is None without a measurement. When scaling up, an unready pod counts as unused."""
+    """One pod's use. ``used`` is None without a measurement. When scaling up, an unready pod counts as unused."""
 
     requested: float | None
     used: float | None
@@ -46,7 +46,7 @@ class PodUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of one direction. ``policies`` are pods or percent, the amount, and the period in seconds."""
+    """The limits of one direction. ``policies`` are the unit (pods or percent), amount, and period in seconds."""
 
     window_s: float
     policies: tuple[tuple[str, float, float], ...]
@@ -54,7 +54,7 @@ class ScalingLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodScaling(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings in the object."""
+    """The scaling settings of a HorizontalPodAutoscaler."""
 
     count_min: int
     count_max: int
@@ -64,14 +64,14 @@ class PodScaling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodScalingState(msgspec.Struct, frozen=True, kw_only=True):
-    """Recent recommendations and recent changes, each with its time."""
+    """Recent recommendations and changes, each with its time."""
 
     recommended: tuple[tuple[float, int], ...] = ()
     changes: tuple[tuple[float, int], ...] = ()
 
 
 def pod_scaling_of(hpa: Object) -> PodScaling:
-    """The numbers of a HorizontalPodAutoscaler."""
+    """Read the scaling settings of a HorizontalPodAutoscaler."""
     spec = hpa["spec"]
     written = spec.get("metrics") or [
         {"resource": {"name": "cpu", "target": {"averageUtilization": _CPU_PERCENT}}, "type": "Resource"}
@@ -128,7 +128,7 @@ def scaled_count(
     present_count: int,
     now_s: float,
 ) -> tuple[PodScalingState, int, str]:
-    """The number of pods to run, with the next state and the reason. ``pods`` has the measured pods by metric."""
+    """The number of pods to run, the next state, and the reason. ``pods`` has the measured pods by metric."""
     if not present_count:
         return state, 0, "scale 0 is left alone"
     wanted, reason = _by_metrics(scaling, pods, present_count)
@@ -136,7 +136,7 @@ def scaled_count(
         wanted = min(max(present_count, scaling.count_min), scaling.count_max)
         reason = f"{present_count} is not between minReplicas {scaling.count_min} and maxReplicas {scaling.count_max}"
     longest_s = max(scaling.up.window_s, scaling.down.window_s)
-    # The first recommendation may follow a restart: the present number counts as recommended too.
+    # After a restart, the present number counts as a recommendation too.
     before = state.recommended or ((now_s, present_count),)
     recommended = (
         *(recommendation for recommendation in before if now_s - recommendation[0] < longest_s),
@@ -159,7 +159,7 @@ def scaled_count(
 
 
 def measured_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]]) -> list[Object]:
-    """The object's ``status.currentMetrics``: the average use of measured pods, without metrics that have none."""
+    """The object's ``status.currentMetrics``: average use of measured pods, omitting metrics without data."""
     measured: list[Object] = []
     for metric, uses in zip(scaling.metrics, pods, strict=True):
         used = [use.used for use in uses if use.used is not None]
@@ -180,7 +180,7 @@ def measured_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]]) -> l
 
 
 def _by_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]], present_count: int) -> tuple[int, str]:
-    """The largest number wanted by a metric; at least the present one while a metric is missing."""
+    """The largest number by any metric; at least the present one if a metric is missing."""
     counts, missing = [], []
     for metric, uses in zip(scaling.metrics, pods, strict=True):
         outcome = metric if isinstance(metric, NoData) else _by_metric(metric, uses, present_count)
@@ -205,9 +205,9 @@ def _by_metric(metric: MetricTarget, uses: Sequence[PodUse], present_count: int)
     shown = f"{where} at {_amount(metric, ratio)}"
     rest = [use for use in uses if use.used is None or (use.is_unready and ratio > 1)]
     if not rest:
-        # Ready pods alone are in the ratio; those that start are there for them.
+        # Only ready pods enter the ratio; starting pods already exist to take the load.
         return (present_count if abs(1 - ratio) <= _TOLERANCE else math.ceil(ratio * len(measured))), shown
-    # Missing measurements count against a change: as no usage when scaling up, as full usage when scaling down.
+    # A missing measurement counts against a change: as no usage on the way up, as full usage on the way down.
     assumed = [msgspec.structs.replace(use, used=0.0 if ratio > 1 else _full(metric, use)) for use in rest]
     careful = _ratio(metric, [*measured, *assumed])
     is_turned = (ratio < 1) != (careful < 1)
@@ -218,7 +218,7 @@ def _by_metric(metric: MetricTarget, uses: Sequence[PodUse], present_count: int)
 
 
 def _ratio(metric: MetricTarget, uses: Sequence[PodUse]) -> float:
-    """Usage relative to its target."""
+    """The usage relative to the target."""
     used = sum(use.used or 0.0 for use in uses)
     if metric.percent is None:
         return used / (len(uses) * (metric.average or 1.0))
@@ -241,7 +241,7 @@ def _amount(metric: MetricTarget, ratio: float) -> str:
 
 
 def _steady(recommended: Sequence[tuple[float, int]], scaling: PodScaling, *, present_count: int, now_s: float) -> int:
-    """The present number, raised to the recent minimum or lowered to the recent maximum of recommendations."""
+    """Stabilise the number: raise it to the recent minimum, or lower it to the recent maximum of recommendations."""
     *earlier, (_, newest) = recommended
     up_count = min([newest, *(count for at_s, count in earlier if now_s - at_s < scaling.up.window_s)])
     down_count = max([newest, *(count for at_s, count in earlier if now_s - at_s < scaling.down.window_s)])
@@ -251,7 +251,7 @@ def _steady(recommended: Sequence[tuple[float, int]], scaling: PodScaling, *, pr
 def _allowed(
     changes: Sequence[tuple[float, int]], scaling: PodScaling, wanted: int, *, present_count: int, now_s: float
 ) -> int:
-    """The number, limited by the present policies of its direction."""
+    """Limit the number by the change policies of its direction."""
     if wanted == present_count:
         return wanted
     is_up = wanted > present_count

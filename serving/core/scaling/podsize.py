@@ -1,4 +1,4 @@
-"""Decides what a pod requests while it is dormant, and when it runs again: in-place resizes as patches.
+"""Decides the requests of dormant, starting and running pods, as patches for in-place resizes.
 
 Input: a pod, whether its app sleeps, and what its containers use. Output: patches, or None where nothing changes. A dormant container requests
 the least cpu there is, and the memory that it uses with a margin. An annotation of the pod keeps what it requests awake: for the pods of
@@ -17,7 +17,7 @@ from serving.core.model.quantity import Resources, format_bytes, resources_of
 
 LEAST_CPU = "1m"
 """The smallest cpu request of Kubernetes."""
-# Beyond what was measured: a tenth, and what a first request may allocate.
+# Margin above the measured memory: a tenth, and what a first request may allocate.
 _MEMORY_MARGIN_DIVISOR = 10
 _MEMORY_MARGIN_BYTES = 8 * 2**20
 _MIB = 2**20
@@ -28,7 +28,7 @@ ContainerResources = dict[str, dict[str, str]]
 
 
 def awake_resources(pod: Object) -> dict[str, ContainerResources]:
-    """The resources of the app's running containers by name: from the annotation, else from the spec."""
+    """Resources of the app's running containers by name: from the annotation, or from the spec without it."""
     try:
         return msgspec.json.decode(
             annotations_of(pod).get(AWAKE_RESOURCES_ANNOTATION, ""), type=dict[str, ContainerResources]
@@ -38,7 +38,7 @@ def awake_resources(pod: Object) -> dict[str, ContainerResources]:
 
 
 def note_of(pod: Object) -> Object | None:
-    """The patch of the annotation; None if the pod has it, or requests nothing."""
+    """The patch that adds the annotation; None if the pod has it, or requests nothing."""
     resources = awake_resources(pod)
     if not resources or AWAKE_RESOURCES_ANNOTATION in annotations_of(pod):
         return None
@@ -46,7 +46,7 @@ def note_of(pod: Object) -> Object | None:
 
 
 def resize_of(pod: Object, *, is_dormant: bool, used: Mapping[str, Resources]) -> Object | None:
-    """The strategic merge patch for ``pods/resize``; None if the pod has the desired size.
+    """The strategic merge patch for ``pods/resize``; None if the pod already has the wanted size.
 
     A container that requests 1 cpu and 1Gi, and uses 100Mi: 1m and 118Mi while it is dormant.
     """
@@ -69,7 +69,7 @@ def resize_of(pod: Object, *, is_dormant: bool, used: Mapping[str, Resources]) -
 
 
 def start_resources(container: Object, start_cpu: str) -> ContainerResources:
-    """The resources of a starting container: at least ``start_cpu``, as request and within its limit."""
+    """The resources of a starting container: cpu of at least ``start_cpu``, as request and within its limit."""
     written = container.get("resources") or {}
     resources: ContainerResources = {
         kind: dict(amounts) for kind, amounts in written.items() if kind in {"requests", "limits"}
@@ -82,10 +82,10 @@ def start_resources(container: Object, start_cpu: str) -> ContainerResources:
 
 
 def started_resources(container: Object) -> ContainerResources:
-    """The cpu of a container once it is ready. A request cannot be removed from a pod: without one, the least there is."""
+    """The cpu of a ready container. A request cannot be removed from a pod: without one, it becomes the smallest."""
     written = container.get("resources") or {}
     limits, requests = written.get("limits") or {}, written.get("requests") or {}
-    # Kubernetes takes a missing request from the limit.
+    # Kubernetes copies a missing request from the limit.
     resources = {"requests": {"cpu": str(requests.get("cpu") or limits.get("cpu") or LEAST_CPU)}}
     return {**resources, "limits": {"cpu": str(limits["cpu"])}} if "cpu" in limits else resources
 
@@ -122,7 +122,7 @@ def _container(pod: Object, name: str) -> Object:
 
 
 def _resizable(pod: Object, name: str) -> set[str]:
-    """The resources that can change without a restart of the container."""
+    """Resources that can change without a container restart."""
     policies = _container(pod, name).get("resizePolicy") or ()
     return {"cpu", "memory"} - {
         policy.get("resourceName") for policy in policies if policy.get("restartPolicy") == _RESTARTS

@@ -1,4 +1,4 @@
-"""Resolves settings and annotations of a revision into the numbers for every daemon.
+"""Resolves settings and annotations of a revision into its scaling numbers, for every daemon.
 
 Inputs: the autoscaler's settings, the revision's scaling annotations, its containerConcurrency, and whether a route names
 it. Output: a ``ScalingSpec``. An annotation overrides a setting; a setting has a default. The autoscaler decides on the
@@ -19,11 +19,11 @@ from serving.core.settings.annotations import ScalingAnnotations, read_annotatio
 from serving.core.settings.autoscaler import KNATIVE_POLICY, KPA_CLASS, TARGET_MIN, AutoscalerSettings
 from serving.core.settings.dormancy import NEVER, read_dormant
 
-# Knative holds requests a second to this share of their target, whatever the share for concurrency is set to; so do we
-# hold every other load metric.
+# Knative's fixed target share for requests a second, independent of the share for concurrency. We use it for every
+# # other load metric too.
 OTHER_TARGET_RATIO = 0.7
 
-# Settings of Knative's windows and delays: the adaptive policy has its own.
+# Settings of Knative's windows and delays, which the adaptive policy replaces.
 _KNATIVE_PACE = frozenset(
     {
         "panic_threshold_ratio",
@@ -34,7 +34,7 @@ _KNATIVE_PACE = frozenset(
     }
 )
 
-# Decisions about the same few revisions resolve the same few specs: reading them would be most of their cost.
+# Cached, because decisions resolve the same specs again and again.
 _SPECS_KEPT = 4096
 _UNSET, _IN_FLIGHT = ScalingAnnotations(), LoadWish(metric=CONCURRENCY.name)
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 def resolve_annotations(
     annotations: Mapping[str, str], settings: AutoscalerSettings, *, container_concurrency: int, reachable: bool
 ) -> ScalingSpec:
-    """The numbers of one revision from its annotations as text; an invalid annotation has no effect."""
+    """The scaling numbers of a revision from its annotations as text; invalid annotations are ignored."""
     scaling = read_annotations(annotations, settings).scaling
     return resolve(settings, scaling, container_concurrency=container_concurrency, reachable=reachable)
 
@@ -53,7 +53,7 @@ def resolve_annotations(
 def resolve(
     settings: AutoscalerSettings, scaling: ScalingAnnotations, *, container_concurrency: int, reachable: bool
 ) -> ScalingSpec:
-    """The numbers of one revision. ``container_concurrency`` is requests at once per pod; 0 means no limit."""
+    """The scaling numbers of a revision. ``container_concurrency`` is the requests in flight per pod; 0 means no limit."""
     first, *further = (
         _measured(settings, scaling, wish, container_concurrency=container_concurrency) for wish in scaling.wishes
     )
@@ -62,16 +62,16 @@ def resolve(
     class_name = scaling.class_name or settings.pod_autoscaler_class
     own = scaling.applied_to(settings)
     policy = KNATIVE_POLICY if _has_own_pace(scaling) else own.policy
-    # Under Knative's policy nothing sleeps unless the revision asks for it.
+    # Under Knative's policy pods become dormant only if the revision sets it.
     is_asked = policy != KNATIVE_POLICY or scaling.override("dormant") is not None
     dormant = read_dormant(own.dormant if is_asked else NEVER)
     return ScalingSpec(
         class_name=class_name,
         metric=metric.name,
-        # 100 requests at once per pod, held to 70 %: 70 is aimed at, 100 is what a burst may fill.
+        # 100 requests per pod at 70 %: the target is 70, and a burst may use 100.
         target_value=first.target_value,
         total_value=first.total_value,
-        # A target in another unit does not bound requests in flight.
+        # A target in another unit does not limit requests in flight.
         target_concurrency=(
             in_flight or _measured(settings, _UNSET, _IN_FLIGHT, container_concurrency=container_concurrency)
         ).target_value,
@@ -86,7 +86,7 @@ def resolve(
         initial_scale=own.initial_scale,
         activation_scale=_or(scaling.activation_scale, 1),
         min_scale=own.min_scale,
-        # The limit bounds revisions that name no maximum, so that a wrong stat cannot start pods without end.
+        # The limit applies to revisions without a maximum, so that a wrong stat cannot start unlimited pods.
         max_scale=own.max_scale or own.max_scale_limit,
         reachable=reachable,
         progress_deadline_s=own.progress_deadline_s,
@@ -107,7 +107,7 @@ def resolve(
 
 
 def classic_target(settings: AutoscalerSettings, *, container_concurrency: int) -> float:
-    """Requests in flight that a pod should have under the classic algorithm.
+    """The target of requests in flight per pod under the classic algorithm.
 
     Model Single of 2018 is containerConcurrency 1 today; everything else is model Multi.
     """
@@ -134,7 +134,7 @@ def _total_value(
         return _or(wish.target, _or(metric.target_default, settings.requests_per_second_target_default))
     if not container_concurrency:
         return _or(wish.target, settings.container_concurrency_target_default)
-    # More than the hard limit never runs in a pod, so a higher target would never be met.
+    # A pod never runs more than the hard limit, so a higher target could not be met.
     return min(_or(wish.target, float(container_concurrency)), float(container_concurrency))
 
 
@@ -145,7 +145,7 @@ def _target_mode(settings: AutoscalerSettings, scaling: ScalingAnnotations, clas
 
 
 def _has_own_pace(scaling: ScalingAnnotations) -> bool:
-    """Annotations that tune Knative's algorithm select ``policy: knative``, unless an annotation names the policy."""
+    """Whether a revision tunes Knative's algorithm by annotations, which selects ``policy: knative`` unless it names a policy."""
     own = dict(scaling.overrides)
     is_tuned = scaling.target_utilization_ratio is not None or scaling.metric_aggregation_algorithm is not None
     return "policy" not in own and (is_tuned or not _KNATIVE_PACE.isdisjoint(own))

@@ -42,25 +42,25 @@ from serving.core.scaling.spec import ScalingSpec
 from serving.core.settings.autoscaler import CLASSIC_CLASS, KPA_CLASS, AutoscalerSettings
 
 _UNREACHABLE = "reserve"
-# Why a container waits that nothing is wrong with; None of one that does not wait.
+# Reasons of a waiting container without a fault; None is the reason of a container that does not wait.
 _STARTING = (None, "ContainerCreating", "PodInitializing")
 _CRC_RANGE = 2**32
 _OURS = (KPA_CLASS, CLASSIC_CLASS)
 Group = tuple[str, str]
-"""Namespace and name of a Configuration, or of a revision that has none."""
+"""The namespace and name of a Configuration, or of a revision without a Configuration."""
 
 
 class ServingContainer(msgspec.Struct, frozen=True, kw_only=True):
-    """A container of a revision."""
+    """The container of a revision that receives requests."""
 
     name: str = ""
 
     limits: Resources = Resources()
-    """Its limits; a missing cpu limit is replaced by the request, the only guaranteed cpu. None: neither is set."""
+    """The container's limits; a missing cpu limit is replaced by the request, which is guaranteed. None: neither is set."""
 
 
 def serving_container(containers: Sequence[Mapping[str, Any]]) -> ServingContainer:
-    """The only container, or the one with a port."""
+    """The only container, or the container with a port."""
     container = next((listed for listed in containers if listed.get("ports")), containers[0] if containers else {})
     resources = container.get("resources") or {}
     limits, requests = resources_of(resources.get("limits")), resources_of(resources.get("requests"))
@@ -71,7 +71,7 @@ def serving_container(containers: Sequence[Mapping[str, Any]]) -> ServingContain
 
 
 def memory_of(containers: Sequence[Mapping[str, Any]]) -> int:
-    """The memory that containers request together, in bytes; else their limit, else 200 MiB, as node scores assume."""
+    """Memory requested by all containers, in bytes; without requests their limits, else 200 MiB, as node scores assume."""
     total = 0
     for container in containers:
         resources = container.get("resources") or {}
@@ -81,7 +81,7 @@ def memory_of(containers: Sequence[Mapping[str, Any]]) -> int:
 
 
 class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision of this installation to scale. ``was_ready``: its first pods were ready once."""
+    """A revision to scale. ``was_ready`` says that its first pods were ready once."""
 
     key: RevisionKey
     uid: str
@@ -92,56 +92,56 @@ class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
     was_ready: bool
     spec: ScalingSpec
     is_failed: bool = False
-    """Whether its condition Ready is False."""
+    """Whether the condition Ready is False."""
 
     configuration: str = ""
-    """Name of its Configuration; "" without one."""
+    """The name of the Configuration; "" without one."""
 
     service: str = ""
-    """Name of its Service; "" without one."""
+    """The name of the Service; "" without one."""
 
     path: TrafficPath = TrafficPath.PROXY
-    """The path written last."""
+    """The traffic path written last."""
 
     anticipated: AnticipatedPods | None = None
-    """Anticipated pods published last; None for none."""
+    """The anticipated pods published last; None if none."""
 
     learnt: str = ""
-    """Learnt state of the adaptive policy, as written last; "" for none."""
+    """The adaptive policy's learnt state, as written last; "" if none."""
 
     savings: str = ""
-    """Hourly costs of both policies, as written last; "" for none."""
+    """The hourly costs of both policies, as written last; "" if none."""
 
     learnt_target: str = ""
-    """Learnt target, as written last; "" for none."""
+    """The learnt target, as written last; "" if none."""
 
     pod_bytes: int = 0
-    """Memory that one pod requests, as ``memory_of`` counts it."""
+    """Memory requested by one pod, in bytes, by ``memory_of``."""
 
     shortage: str = ""
-    """Why a budget is too small for it, as written last; "" if none is."""
+    """Why the budget is too small, as written last; "" if it is large enough."""
 
     policy_failure: str = ""
-    """Why Knative's policy decides in place of its own, as written last; "" if its own decides."""
+    """Why Knative's policy replaces the configured one, as written last; "" if it does not."""
 
     container: ServingContainer = ServingContainer()
-    """The container that takes requests, and its limits; without name or limits where the revision has none."""
+    """The container that receives requests, with its limits; name or limits are empty if the revision has none."""
 
     is_workload: bool = False
-    """Whether it is a ScaledWorkload: activators alone report its load."""
+    """Whether the object is a ScaledWorkload, whose load only activators report."""
 
     has_state: bool = True
-    """Whether its serving state was ever written. A new ScaledWorkload has none: it rests while its target is at zero."""
+    """Whether its serving state was ever written. A new ScaledWorkload has none: it is idle while its target is at zero."""
 
     is_contested: bool = False
     """Whether another controller scales the target of a ScaledWorkload."""
 
     contested: str = ""
-    """Who else sets the scale of the target, as written last; "" for none."""
+    """The other controller that scales the target, as written last; "" if none."""
 
     @property
     def depends_on_usage(self) -> bool:
-        """Whether measurements of cpu and memory may change its target. Protection acts within limits only."""
+        """Whether cpu and memory measurements may change its target. The mode protect needs limits for that."""
         mode, limits = self.spec.target_mode, self.container.limits
         has_limit = limits.cpu_m is not None or limits.memory_bytes is not None
         return mode is TargetMode.USE or (mode is TargetMode.PROTECT and has_limit)
@@ -156,37 +156,37 @@ class ScaledDeployment(msgspec.Struct, frozen=True, kw_only=True):
     replica_count: int
     resource_version: str
     target: WorkloadTarget | None = None
-    """The target of a ScaledWorkload; None for the Deployment of a revision."""
+    """The target of a ScaledWorkload; None for a revision's Deployment."""
 
 
 class Trouble(enum.StrEnum):
-    """The reason a pod cannot start."""
+    """Why a pod cannot start."""
 
     PENDING = "pending"
     """No node has enough room."""
 
     FAILING = "failing"
-    """A container cannot be started, or ended and waits for its restart."""
+    """A container cannot start, or has ended and waits for its restart."""
 
 
 class ScaledPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod of a revision. A pod being deleted is not ready, whatever its status."""
+    """A pod of a revision. A pod being deleted is never ready."""
 
     name: str
     key: RevisionKey
     is_ready: bool
     is_ending: bool
     deletion_cost: str
-    """The value of its annotation; pods of the lowest cost are removed first. "" if it has none."""
+    """The pod-deletion-cost annotation; the pods with the lowest cost are removed first. "" if unset."""
 
     phase: str = "Running"
     """Pending, Running, Succeeded or Failed."""
 
     trouble: Trouble | None = None
-    """The obstacle to its start; None if there is none, or if it is ready or ending."""
+    """Why the pod cannot start; None if nothing prevents it, or if the pod is ready or terminating."""
 
     oom_kill_count: int = 0
-    """OOM kills of its containers, if the last end was one; otherwise 0."""
+    """OOM kills of its containers, if the last termination was an OOM kill; otherwise 0."""
 
     is_dormant: bool = False
     """Whether its app sleeps."""
@@ -232,7 +232,7 @@ def revision_of(resource: Mapping[str, Any], settings: AutoscalerSettings) -> Sc
 
 
 def workload_of(resource: Object, settings: AutoscalerSettings) -> ScaledRevision | None:
-    """Read a ScaledWorkload as the revision that it is to the autoscaler. Raises ``SettingsError`` if it cannot be read.
+    """Read a ScaledWorkload as a scaled revision. Raises ``SettingsError`` if it is invalid.
 
     It ran before anybody scaled it, so no initial scale is due, and no condition of it says that its pods failed.
     """
@@ -250,7 +250,7 @@ def workload_of(resource: Object, settings: AutoscalerSettings) -> ScaledRevisio
 
 
 def target_of(resource: Object, key: RevisionKey, target: WorkloadTarget, *, uid: str) -> ScaledDeployment:
-    """Read the target of a ScaledWorkload with this key and uid: any object with ``spec.replicas``."""
+    """Read the target of a ScaledWorkload with this key and uid, of any kind with ``spec.replicas``."""
     replicas = (resource.get("spec") or {}).get("replicas")
     return ScaledDeployment(
         name=target.name,
@@ -263,7 +263,7 @@ def target_of(resource: Object, key: RevisionKey, target: WorkloadTarget, *, uid
 
 
 def deployment_of(resource: Mapping[str, Any]) -> ScaledDeployment | None:
-    """Read a Deployment of a revision; None for any other, including one with only the label."""
+    """Read the Deployment of a revision; None for other Deployments, even if they have the label."""
     metadata = resource["metadata"]
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
     owners = metadata.get("ownerReferences") or ()
@@ -284,7 +284,7 @@ def deployment_of(resource: Mapping[str, Any]) -> ScaledDeployment | None:
 
 
 def pod_of(resource: Mapping[str, Any], *, workload: str | None = None) -> ScaledPod | None:
-    """Read a Pod of a revision, by its label, or of a ScaledWorkload; None for any other."""
+    """Read a Pod of a revision (by its label) or of a ScaledWorkload; None for other pods."""
     metadata = resource["metadata"]
     revision = workload or (metadata.get("labels") or {}).get(REVISION_LABEL)
     if revision is None:
@@ -316,7 +316,7 @@ def _trouble(status: Mapping[str, Any]) -> Trouble | None:
 
 
 def oom_kill_count_of(status: Mapping[str, Any]) -> int:
-    """Count the OOM kills in the status of a pod: the restarts of containers last killed for memory, plus one before the restart."""
+    """Count the OOM kills in a pod's status: restarts of containers whose last termination was an OOM kill, plus unrestarted ones."""
     count = 0
     for container_status in status.get("containerStatuses") or ():
         restarts = int(container_status.get("restartCount") or 0)
@@ -328,7 +328,7 @@ def oom_kill_count_of(status: Mapping[str, Any]) -> int:
 
 
 def turn_ratio(key: RevisionKey) -> float:
-    """The place of a revision's turn in each period, from 0 to below 1, to spread the revisions."""
+    """The offset of a revision's decisions in each period, as a ratio below 1; it spreads the revisions over the period."""
     return zlib.crc32("/".join(key).encode()) / _CRC_RANGE
 
 
@@ -344,5 +344,5 @@ def _written_path(annotations: Mapping[str, str]) -> TrafficPath:
 
 
 def group_of(key: RevisionKey, revision: ScaledRevision | None) -> Group:
-    """The group of a revision; an unknown revision is a group of its own."""
+    """The group of a revision: its Configuration, or the revision itself if unknown."""
     return key if revision is None or not revision.configuration else (key[0], revision.configuration)

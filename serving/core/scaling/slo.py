@@ -1,4 +1,4 @@
-"""Decides how many requests a pod gets so that a goal for latency holds, such as "p95<300ms".
+"""Sets a pod's target load so that a latency goal such as "p95<300ms" is met.
 
 Input: requests by how late they are (``core/model/slo.py``), the load a pod, and the revision's numbers. Output: the target of one
 pod, by which the usual algorithm then decides: windows, panic, rates and bounds act as for any other target.
@@ -21,38 +21,38 @@ from serving.core.model.loadmetric import CONCURRENCY
 from serving.core.model.slo import Slo, late_sum, quantile_s, sum_bins
 from serving.core.scaling.spec import ScalingSpec
 
-# Seconds in which lateness is noticed, and those that show that there is room.
+# Seconds in which lateness is detected, and in which spare capacity is proved.
 _RECENT_S, _CALM_S = 10.0, 60.0
-# Longest wait for new pods before they are judged as they are: those that never become ready must not stop the next step.
+# Longest wait for new pods before the goal is judged again: pods that never become ready must not stop the next step.
 _SETTLE_S = 60.0
-# Standard deviations above the goal's own share of late requests that are more than chance (Poisson).
+# Standard deviations (Poisson) above the allowed late requests that are more than chance.
 _CHANCE = 2.0
 _LATE_MIN = 2
-# Percentiles below this share of the limit are all the same.
+# Share of the limit below which percentiles count as equal.
 _RATIO_MIN = 0.01
 _CALM_COUNT_MIN = 20
-# Bounds of one step down. A wait grows without bound where hardly a pod is missing, so that it says less of how many are.
+# Bounds of one step down. A wait has no upper bound even if little capacity is missing, so its step is smaller.
 _STEP_MIN, _WAIT_STEP_MIN, _STEP_MAX = 0.25, 0.7, 0.9
-# Share of the limit below which there is room, and the largest steps up.
+# Share of the limit below which capacity is spare, and the largest steps up.
 _ROOM_RATIO = 0.7
 _GROWTH_MAX, _WAIT_GROWTH_MAX = 1.5, 1.15
-# Load over target from which on the missing pods, and not the target, are why requests are late; and the most at once for that.
+# Load over target above which lateness is due to missing pods rather than the target; and the most pods added for it.
 _OVERLOAD_RATIO = 1.1
 _CATCH_UP_RATIO = 2.0
-# The step down then: room for the next burst. It is made good for in 20 minutes, so that more than one in 20 lowers the target for good.
+# The step down in that case leaves room for the next burst. The target recovers from it within 20 minutes.
 _BURST_STEP = 0.8
-# Share by which ready pods change that makes the load a pod of the last seconds meaningless.
+# Relative change of ready pods that invalidates the load per pod of the last seconds.
 _RESIZED_RATIO = 0.2
-# Late times in a row with hardly a request a pod from which on pods do not help.
+# Consecutive late verdicts at hardly one request per pod that prove pods do not help.
 _HOPELESS_COUNT = 3
-# Share of the target that pods must have had for their times to say anything of a higher one.
+# Share of the target that pods must have reached before a higher one is tried.
 _TRIED_RATIO = 0.5
-# Share of the load that was late that is tried again, and its growth a minute: it doubles within an hour.
+# Share of the late load that is tried again, and its growth per minute: it doubles within an hour.
 _BELOW_CEILING_RATIO, _CEILING_RELAX_RATIO = 0.75, 1.0118
 _MINUTE_S = 60.0
-# Least requests in flight a pod: below it a request is nearly always alone.
+# Fewest requests in flight per pod: below it a request is usually alone.
 _IN_FLIGHT_MIN, _IN_FLIGHT_MAX = 0.5, 1000.0
-# Other loads: the range around the revision's own target.
+# For other metrics: the range around the configured target.
 _RANGE = 20.0
 _HOPELESS_S = 600.0
 
@@ -65,26 +65,26 @@ class SloVerdict(enum.StrEnum):
     ROOM = "room"
     LATE = "late"
     SETTLING = "settling"
-    """Late, and the pods for it are still starting, or have not been there for long."""
+    """Late, while the pods for it are starting or have just become ready."""
 
     BOUNDED = "bounded"
-    """Late, at the largest scale."""
+    """Late, but the scale is at its maximum."""
 
     HOPELESS = "hopeless"
-    """Late, although pods have hardly a request each."""
+    """Late, although pods have hardly one request each."""
 
 
 class SloView(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements since the last change: requests by lateness, and the mean load of a ready pod."""
+    """Measurements since the last change: requests by latency, and the mean load of a ready pod."""
 
     recent: tuple[float, ...] = ()
-    """Bins of the last 10 s with the pods of now."""
+    """Latency bins of the last 10 s with the current pods."""
 
     steady: tuple[float, ...] = ()
-    """Bins of the last minute with the pods of now."""
+    """Latency bins of the last minute with the current pods."""
 
     bins: tuple[float, ...] = ()
-    """Bins of the last minute."""
+    """Latency bins of the last minute."""
 
     pod_load: float = 0.0
     ready_count: int = 0
@@ -92,7 +92,7 @@ class SloView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SloOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict, its numbers, and the new target. ``more_count`` pods are missing."""
+    """The verdict with its numbers, and the new target. ``more_count`` pods are missing."""
 
     slo: Slo
     verdict: SloVerdict
@@ -102,19 +102,19 @@ class SloOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SloState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state from one decision to the next."""
+    """The state between two decisions."""
 
     since_s: float = 0.0
-    """Begin of the time that is judged: the last change."""
+    """Start of the judged time: the last change."""
 
     target: float | None = None
-    """Target load of a pod; None for the revision's own."""
+    """Target load per pod; None for the configured target."""
 
     awaited_count: int = 0
-    """Pods that must be ready before times are judged again; 0 for none."""
+    """Pods that must be ready before the next verdict; 0 for none."""
 
     ceiling: float = math.inf
-    """Load of a pod that was late last."""
+    """Load per pod at the last late verdict."""
 
     ceiling_s: float = 0.0
     hopeless_count: int = 0
@@ -124,7 +124,7 @@ class SloState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step(state: SloState, seen: SloView, *, spec: ScalingSpec, now_s: float) -> tuple[SloState, SloOutcome]:
-    """Judge the goal of ``spec``, and change the target by at most one step. ``spec`` has the revision's own target."""
+    """Judge the latency goal in ``spec``, and change the target by at most one step. ``spec`` has the configured target."""
     slo = spec.slo
     assert slo is not None
     low, high = _bounds(spec)
@@ -161,12 +161,12 @@ def step(state: SloState, seen: SloView, *, spec: ScalingSpec, now_s: float) -> 
 
 
 def _lag_s(state: SloState, slo: Slo) -> float:
-    """The seconds for which requests from before a change may still end: the duration of late requests."""
+    """How long requests from before a change may still end, in seconds: the duration of late requests."""
     return min(slo.limit_s if state.late is None else state.late.quantile_s, _SETTLE_S)
 
 
 def is_late(bins: Sequence[float], slo: Slo) -> bool:
-    """Whether more requests are late than the goal allows, and than chance explains.
+    """Whether more requests are late than the goal allows and chance explains.
 
     Of 60 requests a 95th percentile allows 3; chance may make 6 of it, so that 7 are late.
     """
@@ -207,7 +207,7 @@ def _late(
 def _with_pods(
     state: SloState, seen: SloView, late: SloOutcome, *, load: float, spec: ScalingSpec, now_s: float
 ) -> tuple[SloState, SloOutcome]:
-    """Propose the pods that a load needs at the state's target, within rate and maximum scale, and wait for them."""
+    """Request the pods that a load needs at the state's target, within rate and maximum scale, and wait for them."""
     assert state.target is not None
     most = math.ceil(spec.max_scale_up_rate * max(1, seen.ready_count))
     wanted = min(math.ceil(load / state.target), most, spec.max_scale or most)
@@ -216,7 +216,7 @@ def _with_pods(
 
 
 def _bounds(spec: ScalingSpec) -> tuple[float, float]:
-    """The least and the largest target. A hard limit is the most that a pod ever has."""
+    """The lowest and highest target; a hard limit bounds the latter."""
     own = spec.target_value
     if spec.metric != CONCURRENCY.name:
         return own / _RANGE, own * _RANGE
@@ -228,14 +228,14 @@ def _outcome(slo: Slo, verdict: SloVerdict, bins: Sequence[float], *, target: fl
 
 
 class RevisionSlo:
-    """The goal of one revision with its measurements. ``outcome`` is None before the first decision."""
+    """The latency goal of one revision with its measurements. ``outcome`` is None before the first decision."""
 
     __slots__ = ("_bins", "_loads", "_own", "_ready_count", "_resized_s", "_state", "outcome")
 
     def __init__(self, now_s: float) -> None:
         self._own: ScalingSpec | None = None
         self._state = SloState(since_s=now_s)
-        # By time: bins of reports; load of seconds, with the pods that were ready.
+        # Timed entries: latency bins of reports; load of seconds, with the number of ready pods.
         self._bins: deque[tuple[float, tuple[float, ...]]] = deque()
         self._loads: deque[tuple[float, float, int]] = deque()
         self._ready_count = 0
@@ -243,17 +243,17 @@ class RevisionSlo:
         self.outcome: SloOutcome | None = None
 
     def record(self, bins: tuple[float, ...], now_s: float) -> None:
-        """Add the requests of a pod's report."""
+        """Add the latency bins of a pod's report."""
         if bins:
             self._bins.append((now_s, bins))
 
     def record_load(self, load: float, at_s: float) -> None:
-        """Add the load of a second, in the unit of the revision's metric."""
+        """Add a second's load, in the unit of the revision's metric."""
         if self._ready_count:
             self._loads.append((at_s, load, self._ready_count))
 
     def update(self, spec: ScalingSpec, *, ready_count: int, present_scale: int, now_s: float) -> ScalingSpec:
-        """Decide, and return the numbers of the revision with the target that the goal needs."""
+        """Decide, and return the scaling numbers with the target that the goal needs."""
         if spec.slo is None:
             self._own = self.outcome = None
             return spec
@@ -261,7 +261,7 @@ class RevisionSlo:
             self._own = spec
             self._state = SloState(since_s=now_s)
         if ready_count and not self._ready_count:
-            # Requests that waited for the first pod say nothing of its target.
+            # Requests that waited for the first pod do not reflect its target.
             self._state = msgspec.structs.replace(self._state, since_s=now_s + _RECENT_S / 2)
         if abs(ready_count - self._ready_count) > _RESIZED_RATIO * self._ready_count:
             self._resized_s = now_s + _lag_s(self._state, spec.slo)
@@ -288,7 +288,7 @@ class RevisionSlo:
 
 
 def with_slo_target(spec: ScalingSpec, target: float) -> ScalingSpec:
-    """The revision's numbers with another target, at the same utilisation."""
+    """The scaling numbers with another target, at the same utilisation."""
     if target == spec.target_value:
         return spec
     changed = msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""Aggregates stats of pods and activators into one load sample per second.
+"""Combines stats of pods and activators into one load sample per second.
 
 Input: reports of pods and activators, with the times of their receipt. Output: for each completed second, one ``Second`` with
 every pod's latest report and the sum of the activators' reports in it. So no window sees a second with missing sources, and none
@@ -19,36 +19,36 @@ import msgspec
 
 from serving.core.model.stat import Stat
 
-# Age up to which a pod's report counts, in seconds: one report a second, of which one may be lost and one late.
+# Longest validity of a pod's report, in seconds: with one report a second, one may be lost and one late.
 REPORT_VALID_S = 2.5
-# No window is longer than so many seconds.
+# Longest width of any window, in seconds.
 _WINDOW_MAX_S = 3600
-# What an activator reported within this time is what it has inside. A bit less than the second between two of its reports,
-# of which only one may be in it.
+# Age up to which an activator's reports are its present load. It is slightly below the second between two reports,
+# # so that only one of them counts.
 _PRESENT_S = 0.9
-# An activator's reports are kept per twentieth of a second, its pace of pokes: at most 40 for two seconds.
+# An activator's reports are kept per twentieth of a second, the rate of pokes: at most 40 in two seconds.
 _SLOTS_PER_S = 20
 
 
 class Second(msgspec.Struct, frozen=True, kw_only=True):
-    """All reports of one second of the clock. ``number`` 61 is the time from 61 s to 62 s."""
+    """All reports in one second of the clock. ``number`` 61 is the time from 61 s to 62 s."""
 
     number: int
 
     pods: tuple[Stat, ...]
-    """The latest report of each pod, with the part that passed an activator."""
+    """The latest report of each pod, including requests through activators."""
 
     activators: Stat | None
     """The sum of the activators' reports; None without one."""
 
     @property
     def load(self) -> Stat:
-        """The load of all sources. 5 in a pod, 3 of them through an activator that reports 4: 5 - 3 + 4 = 6."""
+        """The load of all sources. A pod has 5, of which 3 came through an activator that reports 4: 5 - 3 + 4 = 6."""
         return _sum((*self.pods, self.activators) if self.activators else self.pods)
 
 
 class Sources:
-    """The sources of one revision. Call ``complete`` before each ``record_*``: a report counts for the present second."""
+    """All sources of one revision's load. Call ``complete`` before each ``record_*``: a report counts for the current second."""
 
     __slots__ = ("_activators", "_number", "_pods")
 
@@ -67,7 +67,7 @@ class Sources:
         """The requests in each pod of a ScaledWorkload, by the last report of each activator."""
         loads: dict[str, float] = {}
         for reports in self._activators.values():
-            # A poke names no pods.
+            # A poke does not list pods.
             named = next((stat.pod_loads for stat in reversed(reports) if stat.pod_loads), {})
             for pod, load in named.items():
                 loads[pod] = loads.get(pod, 0.0) + load
@@ -75,7 +75,7 @@ class Sources:
 
     @property
     def is_silent(self) -> bool:
-        """Whether no source has a report that still counts, as of the last call."""
+        """Whether no source has a valid report, as of the last call."""
         return not self._pods and not self._activators
 
     def record_pod(self, stat: Stat) -> None:
@@ -102,13 +102,13 @@ class Sources:
         self._pods.pop(name, None)
 
     def complete(self, now_s: float) -> list[Second]:
-        """The seconds completed since the last call, oldest first, without those without a report."""
+        """The seconds completed since the last call, oldest first; seconds without a report are omitted."""
         number = math.floor(now_s)
         first, self._number = self._number, number
         if first is None or not (self._pods or self._activators):
             return []
         seconds: list[Second] = []
-        # No report counts for longer, except that of a dormant pod.
+        # No report is valid for longer, except a dormant pod's.
         is_dormant = any(pod.is_dormant for pod in self._pods.values())
         seconds_max = _WINDOW_MAX_S if is_dormant else math.ceil(REPORT_VALID_S) + 1
         for second_number in range(first, min(number, first + seconds_max)):
@@ -120,7 +120,7 @@ class Sources:
         return seconds
 
     def present(self, now_s: float) -> Stat:
-        """The load in flight now, as reported; never below 0.
+        """The reported load in flight now; never below 0.
 
         For activators that is what they reported within the last moment or in the whole second before, whichever is more:
         a report that follows pokes leaves out what they said.
@@ -143,7 +143,7 @@ class Sources:
             stat
             for stats in self._activators.values()
             for stat in stats
-            # A poke alone does not show the mean.
+            # A poke has no mean.
             if math.floor(stat.at_s) == number and (stat.window_concurrency != 0 or not stat.concurrency)
         ]
         if not pods and not reports:
@@ -154,7 +154,7 @@ class Sources:
         return Second(number=number, pods=pods, activators=activators)
 
     def _forget(self, number: int) -> None:
-        """Drop sources that are silent for too long."""
+        """Drop sources that were silent for too long."""
         self._pods = {name: stat for name, stat in self._pods.items() if _counts(stat, number)}
         self._activators = {
             name: reports for name, reports in self._activators.items() if math.floor(reports[-1].at_s) >= number - 1
@@ -165,7 +165,7 @@ class Sources:
 
 
 def _counts(stat: Stat, now_s: float) -> bool:
-    """Whether a pod's report is valid."""
+    """Whether a pod's report is still valid."""
     return stat.is_dormant or now_s - stat.at_s < REPORT_VALID_S
 
 
@@ -190,7 +190,7 @@ def _window_requests(stats: Iterable[Stat]) -> float:
 
 
 def _sum(stats: Iterable[Stat]) -> Stat:
-    """The sum of several reports, without the part that passed an activator.
+    """The sum of several reports, excluding requests through activators.
 
     A pod with requests that does not report a gauge counts as the mean of those that do: its page may be slow because it is
     overloaded. Gauges of 4 and 6, and a busy pod without one: 15.

@@ -1,4 +1,4 @@
-"""The resolved numbers of one revision, for every daemon that scales, wakes or creates it.
+"""The resolved scaling numbers of one revision, for every daemon that scales, wakes or creates it.
 
 Settings, annotations and containerConcurrency have been read, checked and merged into a ``ScalingSpec`` (``resolve.py``);
 no decision looks at them again. A spec holds no text to parse, no percentage and no unset value. Follows knative/serving
@@ -15,24 +15,24 @@ from serving.core.model.loadmetric import LoadMetric, load_metric
 from serving.core.model.slo import Slo
 from serving.core.settings.autoscaler import DECISION_PERIOD_S, KNATIVE_POLICY, KPA_CLASS
 
-# Decimals that survive of a length in seconds: Go's durations count nanoseconds, and ratios such as 0.29 are not exact.
+# Decimals kept in a time: Go's durations are in nanoseconds, and ratios such as 0.29 are inexact.
 _NANOSECOND_DIGITS = 9
 
 
 class WindowKind(enum.StrEnum):
-    """The averaging of a window's buckets; the values are those of ``metric-aggregation-algorithm``."""
+    """How a window averages its buckets; the values are those of ``metric-aggregation-algorithm``."""
 
     LINEAR = "linear"
     WEIGHTED_EXPONENTIAL = "weightedExponential"
 
     @classmethod
     def _missing_(cls, value: object) -> "WindowKind | None":
-        """The other spelling that Knative takes."""
+        """Accept Knative's other spelling."""
         return cls.WEIGHTED_EXPONENTIAL if value == "weighted-exponential" else None
 
 
 class MeasuredMetric(msgspec.Struct, frozen=True, kw_only=True):
-    """One load metric of a revision, with its numbers as in ``ScalingSpec``."""
+    """One load metric of a revision, with the same numbers as ``ScalingSpec``."""
 
     metric: str
     target_value: float
@@ -69,13 +69,13 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     3600, whole."""
 
     panic_window_s: float
-    """Width of the window that notices a burst. At least 1, whole: see the function ``panic_window_s``."""
+    """Width of the window that detects a burst. At least 1, whole: see the function ``panic_window_s``."""
 
     window_kind: WindowKind
     """How both windows are averaged."""
 
     scale_down_delay_s: float
-    """Time for which a lower count must hold before it takes effect. 0: at once."""
+    """Time for which a lower count must be wanted before it takes effect. 0: immediately."""
 
     initial_scale: int
     """Pods that must be ready once before the revision counts as initialised. 0: none."""
@@ -90,26 +90,26 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Most pods. 0: no limit."""
 
     reachable: bool
-    """Whether a route may send requests here. False: scale-down is not delayed, and ``min_scale`` does not apply."""
+    """Whether a route may send requests to the revision. False: no scale-down delay and no ``min_scale``."""
 
     progress_deadline_s: float
     """Deadline for the first pods to become ready. Above 0."""
 
     enable_scale_to_zero: bool
-    """Whether the last pod may be removed. False: 1 stays."""
+    """Whether the last pod may be removed. False: 1 pod stays."""
 
     scale_to_zero_grace_s: float
-    """Longest wait before the last pod is removed, from the time that activators became the endpoints. Above 0."""
+    """Longest wait before the last pod is removed, after the activators became the endpoints. Above 0."""
 
     scale_to_zero_pod_retention_s: float
-    """Shortest time that the last pod stays after the revision became inactive. 0: as short as the grace allows."""
+    """Shortest time that the last pod stays after the revision became inactive. 0: only the grace period applies."""
 
-    # Records of decisions that lack the fields below were written before there were any.
+    # Fields below are absent in decision records of earlier versions.
     class_name: str = KPA_CLASS
     """The scaling class. Source: annotation ``class``."""
 
     target_concurrency: float = 70.0
-    """Target requests in flight per pod, whatever the metric; equals ``target_value`` for concurrency."""
+    """Target requests in flight per pod, for any metric; equals ``target_value`` for concurrency."""
 
     container_concurrency: int = 0
     """Hard limit of concurrent requests per pod; 0: no limit."""
@@ -118,7 +118,7 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The policy for the last pod and for spare capacity. Source: annotation ``policy``."""
 
     target_mode: TargetMode = TargetMode.SHADOW
-    """The use of the learnt target. Source: annotation ``autoscaling.serving.dev/target``, else ``adaptive.learnt-target``."""
+    """How the learnt target is used. Source: annotation ``autoscaling.serving.dev/target``, else ``adaptive.learnt-target``."""
 
     cold_start_worth_s: float = 60.0
     """Worth of a cold start under ``policy: adaptive``, in pod-seconds. At least 1."""
@@ -137,14 +137,14 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Idle time before a pod's app is frozen. None: never."""
 
     dormant_call: str = ""
-    """The app's own calls to sleep and to wake, for ``settings.dormancy.read_calls``; "" freezes it instead."""
+    """The app's HTTP calls for sleeping and waking, for ``settings.dormancy.read_calls``; "" freezes the app instead."""
 
     dormant_cost: float = 1.0
-    """Price of a second of a dormant pod, of which a second of a running pod costs 1."""
+    """Price of a dormant pod per second; a running pod costs 1."""
 
     @property
     def load_metric(self) -> LoadMetric:
-        """The load metric of that name."""
+        """The load metric named by ``metric``."""
         return load_metric(self.metric)
 
 
@@ -157,7 +157,7 @@ def dormant_variables(spec: ScalingSpec) -> dict[str, str]:
 
 
 def panic_window_s(stable_window_s: float, ratio: float) -> float:
-    """Width of the panic window: its share of the stable one, rounded half up to whole seconds, at least 1 s.
+    """Width of the panic window: a share of the stable window, rounded half up to whole seconds, at least 1 s.
 
     0.1 of 60 s is 6 s; 0.1 of 15 s is 1.5 s, so 2 s; 0.05 of 6 s is 0.3 s, so 1 s.
     """

@@ -1,4 +1,4 @@
-"""The adaptive policy's proposals without requests in flight, the figures behind them, and the budget of starts ahead of requests."""
+"""The adaptive policy's proposals for an idle revision, their reasons, and the budget of pre-warmed starts."""
 
 import math
 
@@ -9,13 +9,13 @@ from serving.core.scaling.adaptive.gaps import BIN_STARTS_S, Array, GapHistory, 
 from serving.core.scaling.decision.policy import KEEP_ALIVE, PRE_WARMING, KeepReason
 from serving.core.scaling.kpa.merge import Proposal
 
-# Ahead of what time a request is expected at all, in seconds, where no pod is kept.
+# The horizon of the probability of a request while no pod is kept, in seconds.
 _OUTLOOK_S = 60.0
 _MINUTE_S = 60.0
 
 
 def proposals_of(algorithm: Proposal, window: KeepWindow | None) -> tuple[Proposal, ...]:
-    """The proposals without requests in flight, when the algorithm's count is only the tail of its window."""
+    """The proposals for a revision without requests in flight, once the algorithm's count only reflects past load."""
     if window is not None:
         decider = PRE_WARMING if window.from_s else KEEP_ALIVE
         return (algorithm, Proposal(decider=decider, desired=1, reason="a request is expected"))
@@ -25,7 +25,7 @@ def proposals_of(algorithm: Proposal, window: KeepWindow | None) -> tuple[Propos
 
 
 def reason_of(hazard: Array, gaps: GapHistory, age_s: float, *, window: KeepWindow | None) -> KeepReason:
-    """The figures behind a window at an age of the gap, for people."""
+    """The figures that explain a keep window at a gap's age, for people."""
     until_s = age_s + _OUTLOOK_S if window is None else window.to_s
     expected = np.concatenate(([0.0], np.cumsum(hazard[:-1] * np.diff(BIN_STARTS_S))))
     before, by = np.interp((age_s, until_s), BIN_STARTS_S, expected)
@@ -42,7 +42,7 @@ def reason_of(hazard: Array, gaps: GapHistory, age_s: float, *, window: KeepWind
 
 
 class PreWarmBudget:
-    """Limits starts ahead of requests to ``per_minute``, over all revisions that share this budget."""
+    """Limits pre-warming to ``per_minute`` starts, over all revisions that share this budget."""
 
     __slots__ = ("_at_s", "_per_minute", "_permits")
 
@@ -53,7 +53,7 @@ class PreWarmBudget:
         self._at_s: float | None = None
 
     def spend(self, now_s: float) -> bool:
-        """Count one more start if it is allowed now; return whether it is. A clock set back adds nothing."""
+        """Count a start if the budget allows it, and return whether it does. A clock set back adds nothing."""
         passed_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
         self._at_s = now_s
         self._permits = min(self._per_minute, self._permits + passed_s * self._per_minute / _MINUTE_S)

@@ -1,4 +1,4 @@
-"""Gaps between the requests of a revision, and the rate of the next request computed from them.
+"""The gaps between a revision's requests, and the rate of the next request derived from them.
 
 A gap is the time from the end of the last request to the next arrival. Gaps are counted by length, in bins of 1 s up to 50 s
 and of 3 % beyond; old ones fade. The hazard of a bin is the rate of arrivals, per second, of a revision that has been idle
@@ -21,39 +21,39 @@ from serving.core.scaling.adaptive.policy_story import HazardCurve
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-# Bins of one second, the resolution of a report, as long as 3 % are less than that; beyond, 3 % tell 60 minutes from 62.
+# Bins are one second wide while that exceeds 3 %, the resolution of a report; beyond, 3 % separate 60 minutes from 62.
 _FINE_UNTIL_S = 50.0
 _BIN_RATIO = 1.03
-# Longer gaps are one bin: nothing is kept or pre-warmed for them.
+# Longer gaps share a bin: no pod is kept or pre-warmed for them.
 _LONGEST_S = 6 * 3600.0
 _LAST_WIDTH_S = 3600.0
-# A price of nothing would keep a pod for ever.
+# A price of 0 would keep a pod forever.
 _COST_MIN = 0.01
-# Gaps after which one counts half: the history follows a change of the calls within some 100 of them.
+# A gap counts half after this many newer gaps, so that the history follows a change within about 100 gaps.
 _HALF_LIFE_GAPS = 50.0
 _GROWTH = 2.0 ** (1.0 / _HALF_LIFE_GAPS)
-# Weights grow with each gap, so that no old one has to be touched; here they are scaled back, far below what a double holds.
+# The weight of a new gap grows, so that old ones need no update; beyond this weight all counts are scaled back.
 _WEIGHT_MAX = 1e9
-# How many gaps the belief of a group, and of the population, counts for.
+# The weight, in gaps, of the prior of a group, and of the population.
 _FINE_STRENGTH = 2.0
 _GROUP_STRENGTH = 2.0
-# Part of the population's counts that the shipped prior stands for, in gaps.
+# The weight of the shipped prior in the population's counts, in gaps.
 _SHIPPED_STRENGTH = 200.0
 
-# A gap of which less than this is left is as good as forgotten.
+# Below this weight a gap counts as forgotten.
 _DUMPED_MIN = 0.005
-# The total weight of all gaps is at most 1 / (1 - 1 / growth), some 73.
+# The total weight of all gaps is at most 1 / (1 - 1 / growth), about 73.
 _DUMPED_MAX = 100.0
-# Fitted to half of the functions of a day of Azure Functions (2019), each function counting the same; see
-# docs/scaling-quality.md. Mean time to the next request, in seconds, by group.
+# Fitted to half of the functions of one day of Azure Functions (2019), each function with equal weight; see
+# # docs/scaling-quality.md. Mean time to the next request, in seconds, by group.
 SHIPPED_PRIOR: tuple[float, ...] = tuple(
     1.0 / mean_s for mean_s in (40000, 24, 43, 74, 124, 163, 136, 198, 490, 498, 1075, 3757, 4912, 13448, 47817, 6482)
 )
-"""Rates by group of an unknown population."""
-# The curve goes on for half as long as the last window again, and to this age at least, in seconds.
+"""Rates by group for an unknown population."""
+# A displayed curve extends half a window beyond the last window, and at least to this age, in seconds.
 _BEYOND_RATIO = 1.5
 _AGE_MIN_S = 300.0
-# Bins that are shown one by one; of later ones, every second.
+# The number of bins displayed individually; of later bins every second one.
 _FINE_BINS = 20
 
 
@@ -70,7 +70,7 @@ def _bin_starts() -> Array:
 BIN_STARTS_S: Array = _bin_starts()
 """Shortest gap of each bin, in seconds; the last bin has no end."""
 
-# The same for a search, which is faster in a list.
+# The same as a list, which is faster to search.
 _BIN_STARTS = BIN_STARTS_S.tolist()
 _WIDTHS_S: Array = np.append(np.diff(BIN_STARTS_S), _LAST_WIDTH_S)
 _GROUPS = np.concatenate(([0], np.floor(np.log2(np.maximum(BIN_STARTS_S[1:], 1.0))).astype(int) + 1))
@@ -84,7 +84,7 @@ _GROUP_WIDTHS_S: Array = np.append(np.diff(_GROUP_STARTS_S), _LAST_WIDTH_S)
 
 
 class GapPrior:
-    """Rates of the population by group, per second: at first the shipped ones, later those of the revisions here."""
+    """The population's rates by group, per second: initially shipped, later learnt from the revisions of this cluster."""
 
     __slots__ = ("_events", "_exposure_s", "_rates")
 
@@ -98,13 +98,13 @@ class GapPrior:
 
     @property
     def rates(self) -> Array:
-        """Arrivals per second of idleness, by group."""
+        """Arrivals per second of idle time, by group."""
         if self._rates is None:
             self._rates = self._events / self._exposure_s
         return self._rates
 
     def record(self, gap_s: float, *, weight: float) -> None:
-        """Add a gap of a revision with a ``weight``, so that a revision with many gaps still counts as one."""
+        """Add a revision's gap with a ``weight`` that makes all revisions count equally."""
         group = int(_GROUPS[_bin_of(gap_s)])
         self._events[group] += weight
         self._exposure_s[:group] += weight * _GROUP_WIDTHS_S[:group]
@@ -123,7 +123,7 @@ class GapHistory:
         self._weight = 1.0
 
     def record(self, gap_s: float) -> None:
-        """Record a gap of this many seconds that has ended."""
+        """Record an ended gap of ``gap_s`` seconds."""
         self.gap_count += 1
         self._weight *= _GROWTH
         self._counts[_bin_of(gap_s)] += self._weight
@@ -132,7 +132,7 @@ class GapHistory:
             self._weight = 1.0
 
     def hazard(self, prior: GapPrior) -> Array:
-        """Arrivals per second of idleness, by bin.
+        """Arrivals per second of idle time, by bin.
 
         A bin of 3 s in which 2 of 5 gaps ended, 3 of them outlasting it, was idle for 3 x (3 + 2 / 2) = 12 s: 2 / 12 a second.
         """
@@ -147,18 +147,18 @@ class GapHistory:
         return rates
 
     def ended_between(self, from_s: float, to_s: float) -> tuple[float, float]:
-        """Count gaps of at least ``from_s``, and those that ended before ``to_s``; old ones count for less."""
+        """Count gaps of at least ``from_s``, and how many of them ended before ``to_s``; old gaps weigh less."""
         first, last = _bin_of(from_s), _bin_of(to_s)
         ended, later = float(self._counts[first:last].sum()), float(self._counts[max(first, last) :].sum())
         return (ended + later) / self._weight, ended / self._weight
 
     def dump(self) -> dict[str, float]:
-        """The counts by bin, for ``load``; bins without any are left out."""
+        """The counts of non-empty bins, as input for ``load``."""
         counts = self._counts / self._weight
         return {str(index): round(float(counts[index]), 3) for index in np.flatnonzero(counts > _DUMPED_MIN)}
 
     def load(self, dumped: dict[str, float]) -> None:
-        """Restore the counts of another history. Raises ``InvalidValue`` for anything but a ``dump``."""
+        """Restore the counts of a ``dump``. Raises ``InvalidValue``."""
         counts = np.zeros(len(BIN_STARTS_S))
         for name, count in dumped.items():
             if not name.isdecimal() or int(name) >= len(counts) or not 0 <= count <= _DUMPED_MAX:
@@ -176,7 +176,7 @@ def _bin_of(gap_s: float) -> int:
 
 
 def _ends_by_group(rates: Array) -> Array:
-    """Share of all gaps that end in each group, at these rates."""
+    """The share of all gaps that end in each group, given the rates."""
     widths_s = _GROUP_WIDTHS_S
     survived = np.exp(-np.concatenate(([0.0], np.cumsum(rates * widths_s)[:-1])))
     shares: Array = np.maximum(survived * (1.0 - np.exp(-rates * widths_s)), 1e-6)
@@ -188,14 +188,14 @@ _BIN_STARTS_ARRAY = BIN_STARTS_S[:-1]
 
 
 class KeepWindow(msgspec.Struct, frozen=True):
-    """A period of a gap in which a pod should be ready, in seconds since the last request ended."""
+    """A period of an idle gap in which a pod should be ready, in seconds since the last request ended."""
 
     from_s: float
     to_s: float
 
 
 class GapPlan(msgspec.Struct, frozen=True):
-    """The plan for one gap: the windows, and the worth of a start.
+    """The plan for an idle gap: its windows, and the worth of a start.
 
     The rates behind them would be a quarter of a revision's state; on request they are computed again from the gaps.
     """
@@ -205,10 +205,10 @@ class GapPlan(msgspec.Struct, frozen=True):
 
 
 class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of the windows, in seconds but for ``pre_warms``."""
+    """Bounds of the keep windows, in seconds except ``pre_warms``."""
 
     worth_s: float
-    """Pod-seconds that a cold start is worth."""
+    """Worth of a cold start, in pod-seconds."""
 
     min_s: float
     max_s: float
@@ -219,14 +219,14 @@ class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
     pre_warms: bool
 
     dormant_after_s: float = math.inf
-    """Idle time after which a pod is dormant."""
+    """Idle time after which a pod becomes dormant."""
 
     dormant_cost: float = 1.0
-    """Price of a second of a dormant pod; a running one costs 1."""
+    """Price of a dormant pod per second, relative to a running pod."""
 
     @property
     def kept_max_s(self) -> float:
-        """Longest first window. A gap may cost ``max_s`` pod-seconds: with 30 min, 10 s and a fifth it is 150 min less 40 s."""
+        """Longest first window: a gap may cost ``max_s`` pod-seconds. With 30 min, 10 s and a fifth it is 150 min less 40 s."""
         longest_s = max(self.max_s, self.min_s)
         if self.dormant_after_s >= longest_s:
             return longest_s
@@ -235,21 +235,21 @@ class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def warming_s(self) -> float:
-        """Fixed cost of a pod in pod-seconds: its start, and its time until it is dormant."""
+        """Fixed cost of a started pod in pod-seconds: its start, and the time until it is dormant."""
         if self.dormant_after_s == math.inf:
             return self.start_s
         return self.start_s + self.dormant_after_s * (1.0 - self.dormant_cost)
 
     @property
     def prices(self) -> "Array | float":
-        """Price of a second in each bin but the last, by whether a pod kept until then is dormant or running."""
+        """Price per second in each bin except the last: the dormant or the running price of a pod kept until then."""
         if self.dormant_after_s == math.inf:
             return 1.0
         return np.where(self.dormant_after_s <= _BIN_STARTS_ARRAY, self.dormant_cost, 1.0)
 
 
 def keep_windows(hazard: Array, bounds: KeepBounds) -> tuple[KeepWindow, ...]:
-    """The windows, in order. The first begins at 0 and lasts from ``min_s`` to ``max_s``; later ones are for pre-warming.
+    """The keep windows, in order. The first begins at 0 and lasts from ``min_s`` to ``max_s``; later ones are for pre-warming.
 
     ``hazard`` is the rate by bin. A pause of at most ``bridge_s`` joins two windows. A later window must also pay for the start
     of its pod: its expected saving less its cost is at least the start time of the pod.
@@ -275,19 +275,19 @@ def keep_windows(hazard: Array, bounds: KeepBounds) -> tuple[KeepWindow, ...]:
 
 
 def _saved_s(hazard: Array, widths_s: Array, bounds: KeepBounds) -> float:
-    """Expected pod-seconds saved by keeping a pod through a window, less its cost, if no request arrived before."""
+    """Expected pod-seconds saved by a pod in a window, less its cost, if no request arrived before."""
     ahead = hazard * widths_s
     waiting = np.exp(-(np.add.accumulate(ahead) - ahead))
     return float((waiting * (hazard * bounds.worth_s - bounds.dormant_cost) * widths_s).sum())
 
 
 def curve_of(hazard: Array, windows: Sequence[KeepWindow], *, worth_s: float, gap_count: int) -> HazardCurve:
-    """The hazard curve of a revision whose cold start is worth ``worth_s`` pod-seconds."""
+    """The hazard curve for display. ``worth_s`` is the worth of a cold start in pod-seconds."""
     last = int(np.searchsorted(BIN_STARTS_S, max(_AGE_MIN_S, _BEYOND_RATIO * windows[-1].to_s)))
     bins = [*range(_FINE_BINS), *range(_FINE_BINS, min(last + 1, len(hazard)), 2)]
     return HazardCurve(
         ages_s=tuple(round(float(BIN_STARTS_S[index]), 1) for index in bins),
-        # Of two bins that are one point the higher rate counts: a narrow peak is what a pod is started for.
+        # Merged bins show the higher rate, because a pod is started for a narrow peak.
         rates=tuple(float(f"{hazard[index : index + 1 + (index >= _FINE_BINS)].max():.3g}") for index in bins),
         threshold=1.0 / worth_s,
         windows=tuple((round(window.from_s, 1), round(window.to_s, 1)) for window in windows),

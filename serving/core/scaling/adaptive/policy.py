@@ -1,4 +1,4 @@
-"""The adaptive policy of one revision: seconds of load in, advice for each decision out.
+"""The adaptive policy of one revision: observes seconds of load, and gives advice for each decision.
 
 While requests are in flight, Knative's algorithm decides. Once the revision is idle, its earlier gaps decide how long its last
 pod stays, and whether a pod is started ahead of the next request. Before five gaps are known, and while learning would have cost
@@ -30,26 +30,26 @@ from serving.core.scaling.decision.policy import NEUTRAL, Advice, KeepReason, Po
 from serving.core.scaling.spec import ScalingSpec
 from serving.core.settings.autoscaler import ADAPTIVE_POLICY, AdaptiveSettings, AutoscalerSettings
 
-# Weight of the newest cold start in the mean of the requests that wait for one.
+# Weight of the newest cold start in the mean number of waiting requests.
 _WOKEN_WEIGHT = 0.2
-# Gaps that must be known before they decide: until then the last pod stays for the stable window.
+# Fewest recorded gaps before they decide; until then the last pod stays for the stable window.
 _GAPS_MIN = 5
-# The last pod stays for so many times its start at least.
+# The last pod stays at least this many times its start time.
 _KEPT_STARTS = 3.0
-# A revision weighs in the population's prior as much as so many gaps, however many it has.
+# Most gaps of one revision in the population's prior, so that all revisions weigh equally.
 _PRIOR_GAPS = 50
-# Least time between two times at which a revision's history is saved, in seconds: each is a write to the API.
+# Shortest time between two saves of a revision's history, in seconds: each save is an API write.
 _SAVE_PERIOD_S = 300.0
-# Age of the figures that explain a decision, in seconds.
+# Greatest age of the figures that explain a decision, in seconds.
 _REPEATED_AFTER_S = 10.0
-# Seconds by which the load may be off the edge of the stable window: of the report, and of its bucket.
+# Seconds by which the load may cross the edge of the stable window late: one report, and one bucket.
 _WINDOW_SLACK_S = 3.0
-# Least time to the next look, in seconds, so that rounding makes no busy loop.
+# Shortest time to the next check, in seconds; rounding must not cause a busy loop.
 _RECHECK_MIN_S = 0.05
 
 
 class AdaptivePolicy(RevisionPolicy):
-    """One revision. ``budget`` and ``prior`` are shared by all revisions of an autoscaler."""
+    """The adaptive policy of one revision. All revisions of an autoscaler share ``budget`` and ``prior``."""
 
     name = ADAPTIVE_POLICY
     observes = True
@@ -63,7 +63,7 @@ class AdaptivePolicy(RevisionPolicy):
         budget: PreWarmBudget,
         explains: bool = True,
     ) -> None:
-        """``explains`` adds the figures for people to the advice, which cost more than the advice itself."""
+        """``explains`` adds figures for people to the advice; they cost more than the advice."""
         super().__init__()
         self._explains = explains
         self._spec = spec
@@ -73,10 +73,10 @@ class AdaptivePolicy(RevisionPolicy):
         self._gaps = GapHistory()
         self._idle: GapPlan | None = None
         self._regret = KeepRegret()
-        # Pods that Knative keeps in this gap, and what the last one cost beyond Knative: its cold requests are still coming.
+        # Knative's pods in this gap, and the last gap's excess cost over Knative, whose cold requests still arrive.
         self._tail_count = 1
         self._unsettled: tuple[float, int] | None = None
-        # Requests that would have waited for one cold start, and those of the last gap's end so far.
+        # Mean requests that wait for a cold start, and those counted so far at the last gap's end.
         self._arrivals_per_start = 1.0
         self._woken_count = 0.0
         self._woken_second: int | None = None
@@ -87,12 +87,12 @@ class AdaptivePolicy(RevisionPolicy):
 
     @property
     def _kept_min_s(self) -> float:
-        """Shortest time the last pod stays, so that a slow start is not wasted."""
+        """Shortest time, in seconds, that the last pod stays, so that a slow start is not wasted."""
         settings = self._settings
         return max(settings.keep_alive_min_s, min(_KEPT_STARTS * self.start_s, settings.keep_alive_start_max_s))
 
     def update(self, spec: ScalingSpec) -> None:
-        """Apply changed numbers of the revision."""
+        """Apply the changed settings of the revision."""
         self._spec = spec
         self._idle = None
         self._explained = None
@@ -105,17 +105,17 @@ class AdaptivePolicy(RevisionPolicy):
         if since_s is not None and number - since_s >= 1.0:
             self._record_gap(number - since_s, number)
         if self._woken_second is not None and (left_s := self._woken_second + self.start_s - number) > 0:
-            # Of a second that outlasts the start, some requests find the pod ready.
+            # If the second outlasts the start, only part of its requests wait for the pod.
             self._woken_count += second.request_count * min(1.0, left_s)
         if since_s is None or number >= since_s:
             self.idle_since_s = max(number + 1.0, since_s or 0.0)
         self._idle = self._warmed_window = self._explained = None
 
     def _record_gap(self, gap_s: float, number: int) -> None:
-        """Record a gap that ended in a second."""
+        """Record the gap that ended in second ``number``."""
         if gap_s >= self._kept_min_s:
             if self._unsettled is not None:
-                # The cold requests of a gap are known with the next one.
+                # The cold requests of a gap are complete only at the next gap.
                 pod_seconds, cold = self._unsettled
                 self._regret.record(pod_seconds, cold * max(1.0, self._woken_count))
             if self._regret.is_counted and self._gaps.gap_count >= _GAPS_MIN:
@@ -124,7 +124,7 @@ class AdaptivePolicy(RevisionPolicy):
                     gap_s, windows, spec=self._spec, pod_count=self._tail_count, start_s=self.start_s
                 )
             self._tail_count = 1
-            # Long enough for the pod to be removed: count the requests that would have waited for a new one.
+            # The gap removed the pod under Knative: count the requests that would have waited for a new one.
             if self._woken_second is not None:
                 self._arrivals_per_start += _WOKEN_WEIGHT * (max(1.0, self._woken_count) - self._arrivals_per_start)
             self._woken_second = number
@@ -133,7 +133,7 @@ class AdaptivePolicy(RevisionPolicy):
         self._prior.record(gap_s, weight=min(1.0, _PRIOR_GAPS / self._gaps.gap_count))
 
     def propose(self, view: PolicyView) -> Advice:
-        """Advice to combine with the algorithm's count."""
+        """The advice for one decision; the scaler combines it with the algorithm's count."""
         in_flight, wanted, now_s = view.in_flight, view.algorithm.desired, view.now_s
         if self.idle_since_s is None:
             self.idle_since_s = now_s
@@ -147,7 +147,7 @@ class AdaptivePolicy(RevisionPolicy):
         age_s = max(0.0, now_s - self.idle_since_s)
         min_s = self._kept_min_s
         if age_s < min_s:
-            # Most gaps end before a plan is needed, which costs more than all the rest.
+            # Most gaps end before a plan is needed, and the plan is the most expensive part.
             proposals = proposals_of(view.algorithm, KeepWindow(0.0, min_s))
             return Advice(proposals=proposals, active_min_s=min_s, recheck_in_s=max(_RECHECK_MIN_S, min_s - age_s))
         if self._idle is None:
@@ -168,7 +168,7 @@ class AdaptivePolicy(RevisionPolicy):
         return int(any(window.from_s - self.start_s - ahead_s <= age_s < window.to_s for window in self._idle.windows))
 
     def unchanged_for_s(self, *, in_flight: float, now_s: float) -> float | None:
-        """Time for which the policy keeps one ready pod; None: ``propose`` has to be called.
+        """How long, in seconds, the policy keeps one ready pod unchanged; None requires a call of ``propose``.
 
         It holds while the algorithm wants one pod too, as long as each second of its windows had a load. With requests in
         flight the answer is infinite: only another load changes the advice then.
@@ -180,7 +180,7 @@ class AdaptivePolicy(RevisionPolicy):
         if in_flight > 0:
             return math.inf if is_in_window else None
         if not _is_learnt_used(self._gaps, self._regret, spec=self._spec, settings=self._settings):
-            # Knative's keeps the pod for as long as the windows have a load, and decides in periods only.
+            # Knative's keep-alive holds the pod while the windows have load, and decides once per period only.
             left_s = self._spec.stable_window_s - _WINDOW_SLACK_S - age_s
             return left_s if left_s > self._spec.decision_period_s else None
         to_s = self._kept_min_s
@@ -191,7 +191,7 @@ class AdaptivePolicy(RevisionPolicy):
         return max(_RECHECK_MIN_S, to_s - age_s) if age_s < to_s else None
 
     def due_save(self, now_s: float) -> str | None:
-        """The learnt state as text for ``load``; None without changes, or after a recent save."""
+        """The learnt state as text for ``load``; None if it is unchanged or was saved recently."""
         is_new = self._gaps.gap_count != self._saved_count
         if not is_new or (self._saved_at_s is not None and 0 <= now_s - self._saved_at_s < _SAVE_PERIOD_S):
             return None
@@ -215,7 +215,7 @@ class AdaptivePolicy(RevisionPolicy):
         self._idle = self._explained = None
 
     def curve(self) -> HazardCurve | None:
-        """The request rates that decide the keep-alive, for display; None before the first gap."""
+        """The request rates behind the keep-alive, for display; None before the first gap."""
         if not self._gaps.gap_count:
             return None
         if self._idle is None:
@@ -228,7 +228,7 @@ class AdaptivePolicy(RevisionPolicy):
         hazard = self._gaps.hazard(self._prior)
         settings, spec = self._settings, self._spec
         bounds = KeepBounds(
-            # One start makes all cold that come meanwhile.
+            # All requests that arrive during a start are cold.
             worth_s=spec.cold_start_worth_s * self._arrivals_per_start,
             min_s=self._kept_min_s,
             max_s=settings.keep_alive_max_s,
@@ -241,7 +241,7 @@ class AdaptivePolicy(RevisionPolicy):
         return GapPlan(keep_windows(hazard, bounds), bounds.worth_s)
 
     def _window_at(self, age_s: float, *, present_scale: int, now_s: float) -> tuple[KeepWindow | None, float | None]:
-        """The window for having or starting a pod now, and the time of the next change."""
+        """The keep window at this idle age, and the time of the next change."""
         assert self._idle is not None
         for window in self._idle.windows:
             lead_s = self.start_s if window.from_s else 0.0
@@ -250,18 +250,18 @@ class AdaptivePolicy(RevisionPolicy):
             if age_s < window.to_s:
                 if not window.from_s or present_scale or self._may_warm(window, now_s):
                     return window, max(_RECHECK_MIN_S, window.to_s - age_s)
-                # The budget is spent.
+                # The budget has no starts remaining.
                 return None, 60.0 / self._settings.pre_warming_per_minute
         return None, None
 
     def _may_warm(self, window: KeepWindow, now_s: float) -> bool:
-        """Whether a pod may be started for a window; each window counts once."""
+        """Whether a pod may be started for the window; each window uses the budget once."""
         if self._warmed_window != window and self._budget.spend(now_s):
             self._warmed_window = window
         return self._warmed_window == window
 
     def _reason(self, age_s: float, window: KeepWindow | None) -> KeepReason:
-        """The figures for people, which may be some seconds old: they cost more than the decision."""
+        """The figures for people. They may be some seconds old, because computing them costs more than a decision."""
         explained = self._explained
         if explained is None or explained[0] != window or not 0 <= age_s - explained[1].age_s < _REPEATED_AFTER_S:
             hazard = self._gaps.hazard(self._prior)
@@ -270,7 +270,7 @@ class AdaptivePolicy(RevisionPolicy):
 
 
 def _is_learnt_used(gaps: GapHistory, regret: KeepRegret, *, spec: ScalingSpec, settings: AdaptiveSettings) -> bool:
-    """Whether the keep-alive is learnt from the gaps; otherwise it is Knative's."""
+    """Whether the gaps decide the keep-alive; otherwise Knative's algorithm does."""
     is_known = settings.keep_alive and gaps.gap_count >= _GAPS_MIN
     return is_known and not regret.is_worse(spec.cold_start_worth_s)
 
@@ -283,7 +283,7 @@ def adaptive_policy(
     budget: PreWarmBudget | None = None,
     explains: bool = True,
 ) -> AdaptivePolicy:
-    """The adaptive policy of a revision. The default prior is the shipped one."""
+    """Create the adaptive policy of a revision. The default prior is the shipped one."""
     return AdaptivePolicy(
         spec,
         settings,

@@ -1,4 +1,4 @@
-"""Records of the gaps learnt by the adaptive policy and of its savings, and a sentence about them.
+"""Records of the adaptive policy's gaps and savings, and their description in a sentence.
 
 Input: costs of both policies. Output: "over the last day: 12 cold requests instead of 31, 40 pod-minutes less than under
 Knative's policy, estimated", or under Knative's policy the estimate for the adaptive one. This module imports no decider, so that
@@ -13,9 +13,9 @@ from serving.core.model.revisionnumbers import PolicyCosts
 from serving.core.settings.autoscaler import KNATIVE_POLICY
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86_400.0
-# Smaller values are not reported.
+# Smaller costs are not reported.
 _COVERED_MIN_S = 60.0
-# A difference of fewer pod-seconds, and of a smaller share, is none.
+# A smaller difference, in pod-seconds and in share, counts as none.
 _SAVED_MIN_S, _SAVED_MIN_RATIO = 30.0, 0.005
 
 
@@ -25,24 +25,24 @@ class _Cost(NamedTuple):
 
 
 class HazardCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """The rate of the next request by the age of a gap. Ages are seconds since the last request ended."""
+    """The rate of the next request by the age of an idle gap. Ages are seconds since the last request ended."""
 
     ages_s: tuple[float, ...]
     rates: tuple[float, ...]
-    """Requests per second of idleness, between consecutive ages."""
+    """Requests per second of idle time, between consecutive ages."""
 
     threshold: float
-    """The rate above which a pod is kept: 1 over the worth of a cold start."""
+    """The rate above which a pod is kept: 1 / worth of a cold start."""
 
     windows: tuple[tuple[float, float], ...]
-    """Ages between which a pod is kept; from the second on it is started ahead of a request."""
+    """Ages between which a pod is kept; all windows but the first start a pod ahead of a request."""
 
     gap_count: int
-    """Gaps seen so far."""
+    """Number of recorded gaps."""
 
 
 class PolicyStory(msgspec.Struct, frozen=True, kw_only=True):
-    """One revision: the policy in force, its alternative in shadow, and the costs of both."""
+    """One revision: the policy in force, its shadow alternative, and the costs of both."""
 
     namespace: str
     revision: str
@@ -50,21 +50,21 @@ class PolicyStory(msgspec.Struct, frozen=True, kw_only=True):
     """The policy in force."""
 
     shadow_scale: int
-    """Pods that the other policy would have now."""
+    """Pods that the other policy would request now."""
 
     costs: PolicyCosts
     sentence: str
-    """The savings as a sentence; "" without any to report."""
+    """The savings as a sentence; "" if there are none to report."""
 
     idle_since_wall_s: float | None
     """When the last request ended, in seconds since the epoch; None without one."""
 
     curve: HazardCurve | None
-    """None before the first gap, and unless requested."""
+    """None before the first gap, and if not requested."""
 
 
 def savings_sentence(costs: PolicyCosts, *, running: str) -> str:
-    """A sentence with the costs of both policies, ``running`` being in force; "" before there is enough to compare."""
+    """A sentence comparing the costs of both policies, where ``running`` is in force; "" without enough data."""
     adaptive = _Cost(costs.adaptive_pod_seconds, costs.adaptive_cold_requests)
     knative = _Cost(costs.knative_pod_seconds, costs.knative_cold_requests)
     if costs.covered_s < _COVERED_MIN_S or not adaptive.pod_seconds + knative.pod_seconds:

@@ -1,4 +1,4 @@
-"""Compares the learnt keep-alive of a revision with Knative's, gap by gap, to say which of the two decides.
+"""Compares the costs of a revision's learnt keep-alive with Knative's, gap by gap, and decides which is used.
 
 The policies differ only in the pods that they keep through a gap, so the length of a gap gives the cost of the other one without
 simulating a queue. Both are counted whichever decides, in pod-seconds and in cold requests, and a gap counts half after 50 more.
@@ -16,27 +16,27 @@ from serving.core.scaling.adaptive.gaps import KeepWindow
 from serving.core.scaling.decision.policy import RegretReason
 from serving.core.scaling.spec import ScalingSpec
 
-# Gaps after which one counts half, as in the history of gaps.
+# Number of newer gaps after which a gap counts half, as in ``GapHistory``.
 _HALF_LIFE_GAPS = 50.0
 _KEPT = 2.0 ** (-1.0 / _HALF_LIFE_GAPS)
-# Part of the dial at which the learnt one must cost no more: what it spends on long gaps is sure, what it saves is not.
+# Price of a cold request, as part of the dial: the cost of long gaps is certain, the saving is not.
 _WORTH_RATIO = 0.5
-# Cold starts that it must have saved, and cold requests beyond Knative's that pass for noise.
+# Fewest saved cold starts, and most excess cold requests that count as noise.
 _SAVED_MIN_COUNT, _NOISE_COUNT = 0.25, 0.5
-# Names of the counts in a saved state, beside those of gaps.
+# Names of these counts in a saved state, next to those of gaps.
 _SAVED = ("regret-pod-seconds", "regret-cold")
 _SAVED_MAX = 1e9
 
 
 class GapCost(msgspec.Struct, frozen=True):
-    """Cost of a gap under one policy: pod-seconds, and whether the request that ended it was cold."""
+    """Cost of a gap under one policy: pod-seconds, and whether the request at its end was cold."""
 
     pod_seconds: float
     is_cold: bool
 
 
 def cost_of(gap_s: float, windows: Sequence[KeepWindow], *, pod_count: int, start_s: float) -> GapCost:
-    """The cost of pods kept through the windows of a gap.
+    """The cost of keeping pods through the windows of one gap.
 
     ``pod_count`` pods stay through the first window, which begins at 0, and one through each later one, started ahead of it. A
     cold request waits for a pod that costs its start. 2 pods for 60 s of a gap of 100 s, with a start of 10 s: 130 pod-seconds.
@@ -52,7 +52,7 @@ def cost_of(gap_s: float, windows: Sequence[KeepWindow], *, pod_count: int, star
 def difference(
     gap_s: float, windows: Sequence[KeepWindow], *, spec: ScalingSpec, pod_count: int, start_s: float
 ) -> tuple[float, int]:
-    """Pod-seconds and cold requests of a gap beyond Knative's, which keeps all pods for the window, a period and the retention."""
+    """Pod-seconds and cold requests of a gap in excess of Knative, which keeps all pods for window, period and retention."""
     kept_s = spec.stable_window_s + spec.decision_period_s + spec.scale_to_zero_pod_retention_s
     ours = cost_of(gap_s, windows, pod_count=pod_count, start_s=start_s)
     theirs = cost_of(gap_s, (KeepWindow(0.0, kept_s),), pod_count=pod_count, start_s=start_s)
@@ -60,12 +60,12 @@ def difference(
 
 
 class KeepRegret:
-    """The cost of a revision's learnt keep-alive beyond Knative's: below 0 where it costs less."""
+    """The excess cost of a revision's learnt keep-alive over Knative's; negative if it costs less."""
 
     __slots__ = ("cold_requests", "pod_seconds")
 
     is_counted: ClassVar[bool] = True
-    """Whether gaps are compared at all; those of rivals are not."""
+    """Whether gaps are compared; False for the rival policies of a benchmark."""
 
     def __init__(self) -> None:
         self.pod_seconds = self.cold_requests = 0.0
@@ -76,24 +76,24 @@ class KeepRegret:
         self.cold_requests = self.cold_requests * _KEPT + cold_requests
 
     def is_worse(self, dial_s: float) -> bool:
-        """Whether Knative's decides. At a dial of 120 the learnt one must save 15 pod-seconds, or a cold request for 45 more."""
+        """Whether Knative's keep-alive decides. Dial 120: the learnt one must save 15 pod-seconds, or a cold request for 45."""
         worth_s = _WORTH_RATIO * dial_s
         cost_s = self.pod_seconds + worth_s * self.cold_requests
         return self.cold_requests > _NOISE_COUNT or cost_s > -_SAVED_MIN_COUNT * worth_s
 
     def reason(self, dial_s: float) -> RegretReason | None:
-        """The figures for people; None where the learnt one decides, and before there are any."""
+        """The figures for people; None if the learnt keep-alive is used, or without data."""
         if not self.is_worse(dial_s) or not (self.pod_seconds or self.cold_requests):
             return None
         return RegretReason(pod_seconds=self.pod_seconds, cold_requests=self.cold_requests)
 
     def dump(self) -> dict[str, float]:
-        """The counts by name, for ``load``; empty before there are any."""
+        """The counts by name, as input for ``load``; empty without data."""
         counts = (round(self.pod_seconds, 1), round(self.cold_requests, 2))
         return dict(zip(_SAVED, counts, strict=True)) if any(counts) else {}
 
     def load(self, dumped: dict[str, float]) -> dict[str, float]:
-        """Load saved counts, and return the unread rest. Raises ``InvalidValue``."""
+        """Restore saved counts, and return the unread entries. Raises ``InvalidValue``."""
         counts = [dumped.get(name, 0.0) for name in _SAVED]
         for name, count in zip(_SAVED, counts, strict=True):
             if not -_SAVED_MAX <= count <= _SAVED_MAX:

@@ -1,4 +1,4 @@
-"""The autoscaler of June 2018: from points to a number of pods, in a stable and a panic mode.
+"""The autoscaler of June 2018: computes a number of pods from points, in stable and panic mode.
 
 In: one point a second of each pod (mean requests in flight, requests that arrived), the settings, the target per pod, and the
 time. Out: how many pods, with everything that led there, or "no data". Pods are those that reported within the stable window. It
@@ -17,14 +17,14 @@ from serving.core.model.stat import Stat
 from serving.core.scaling.classic.points import NANOSECONDS_PER_SECOND, Points, WindowSums
 from serving.core.settings.classic import ClassicSettings
 
-# Panic begins at twice the target per pod: fixed in the original.
+# Panic begins at twice the target per pod; the original has this constant too.
 PANIC_THRESHOLD_RATIO = 2.0
-# Two divisions and a multiplication follow the sum, each off by half a unit in the last place; 16 is plenty.
+# Rounding: two divisions and a multiplication follow the sum, each off by half a unit in the last place; 16 is ample.
 _OPERATIONS_ERROR_RATIO = 16 * 2.0**-53
 
 
 class ClassicMode(enum.StrEnum):
-    """The rule behind the desired count."""
+    """The window that decided the count."""
 
     STABLE = "stable"
     PANIC = "panic"
@@ -32,7 +32,7 @@ class ClassicMode(enum.StrEnum):
 
 
 class ClassicLimit(enum.StrEnum):
-    """The rule that changed the desired count from the mode's own window."""
+    """The rule that changed the count of the mode's window."""
 
     SCALE_UP_RATE = "max-scale-up-rate"
     PANIC_HOLD = "panic-hold"
@@ -40,7 +40,7 @@ class ClassicLimit(enum.StrEnum):
 
 
 class ClassicDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A decision of the classic algorithm. Concurrencies are means over points, counts of pods before the ceiling.
+    """A decision of the classic algorithm. Concurrencies are means over points, pod counts are before rounding up.
 
     ``desired_panic_count`` and ``observed_panic_concurrency`` are None while the panic window is empty. ``idle_s`` is the
     only input of a decision for idleness.
@@ -65,7 +65,7 @@ class ClassicScaler:
     __slots__ = ("_last_traffic_ns", "_panic_count_max", "_panic_ns", "_points")
 
     def __init__(self, *, started_s: float) -> None:
-        """``started_s`` is when the revision began to be watched; until the first request, idleness counts from there."""
+        """``started_s`` is when observation of the revision began; idleness counts from it until the first request."""
         self._points = Points()
         self._panic_ns: int | None = None
         self._panic_count_max = 0.0
@@ -73,12 +73,12 @@ class ClassicScaler:
 
     @property
     def is_panicking(self) -> bool:
-        """Whether the last decision left the scaler in panic."""
+        """Whether the scaler is in panic after the last decision."""
         return self._panic_ns is not None
 
     @property
     def panic_count_max(self) -> float:
-        """Most pods wanted in this panic, before the ceiling; 0 outside panic."""
+        """Most pods wanted in the current panic, before rounding up; 0 outside panic."""
         return self._panic_count_max
 
     @property
@@ -87,7 +87,7 @@ class ClassicScaler:
         return len(self._points)
 
     def record(self, stat: Stat) -> None:
-        """Add a point. Points may arrive late, twice (the last one counts) and, with wrong clocks, early."""
+        """Add a point. Points may arrive late, early, or twice, in which case the last one counts."""
         self._points.record(stat)
 
     def decide(self, settings: ClassicSettings, *, target_concurrency: float, now_s: float) -> ClassicDecision | NoData:
@@ -125,7 +125,7 @@ class ClassicScaler:
     ) -> ClassicDecision:
         rate_max = settings.max_scale_up_rate
         stable = self._stable_demand(sums, target_concurrency, rate_max)
-        # The pods are those of the stable window for the panic demand too, as in the original.
+        # As in the original, panic demand also uses the pods of the stable window.
         panic = _demand(
             sums.panic_sum, sums.panic_point_count, sums.stable_pod_count, target=target_concurrency, rate_max=rate_max
         )
@@ -151,7 +151,7 @@ class ClassicScaler:
         )
 
     def _stable_demand(self, sums: WindowSums, target: float, rate_max: float) -> "_ClassicDemand":
-        """The demand of the stable window, from the fast sum unless its ceiling depends on the order of additions."""
+        """The demand of the stable window. It uses the fast sum, unless rounding up depends on the order of additions."""
 
         def demand(stable_sum: float) -> _ClassicDemand:
             demand = _demand(
@@ -168,7 +168,7 @@ class ClassicScaler:
 
 
 class _ClassicDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """The demand of one window: mean requests in flight per point, and pods before the ceiling."""
+    """The demand of one window: mean requests in flight per point, and pods before rounding up."""
 
     concurrency: float
     pod_count: float
@@ -178,7 +178,7 @@ class _ClassicDemand(msgspec.Struct, frozen=True, kw_only=True):
 def _demand(
     concurrency_sum: float, point_count: int, pod_count: int, *, target: float, rate_max: float
 ) -> _ClassicDemand | None:
-    """Mean over points, not pods. Worked: mean 15 over 3 pods, target 10: ratio 1.5, so 4.5 pods. None without points."""
+    """The demand as a mean over points, not pods; None without points. Mean 15 over 3 pods, target 10: ratio 1.5, 4.5 pods."""
     if not point_count:
         return None
     concurrency = concurrency_sum / point_count

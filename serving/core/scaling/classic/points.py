@@ -1,4 +1,4 @@
-"""The points of the classic algorithm: stored by time, one per pod and instant, summed in one fixed order.
+"""The points of the classic algorithm: sorted by time, one per pod and instant, summed in a fixed order.
 
 Recording appends; sorting, replacing and dropping wait for the next decision, which reads all points anyway. Storage is
 one array a column with free room at its end: the oldest points fall off the front by moving an index, and new points
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from serving.core.model.stat import Stat
 from serving.core.settings.classic import ClassicQuirks
 
-# Times are compared as whole nanoseconds, as in the original: "exactly as old as the window" must not hang on a float.
+# Times are compared in whole nanoseconds, as in the original, so that float rounding does not decide at the window's edge.
 NANOSECONDS_PER_SECOND = 1_000_000_000
-# Room for a dozen pods at one point a second, so that most revisions never grow their columns.
+# Space for a dozen pods at one point a second; most revisions never need more.
 _ROOM_START = 1024
 _GROWTH = 2
 # Multiples of 1/1024 up to 2**16 add up exactly in float64 (53 bits) for up to 2**27 points, in any order.
@@ -37,10 +37,10 @@ _Floats = NDArray[np.float64]
 
 
 class WindowSums(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over the points for a decision: concurrency in requests, counts of points and pods."""
+    """Sums of both windows: concurrency in requests, counts of points and pods."""
 
     stable_sum: float
-    """Added in pairs; at most ``stable_error_ratio`` from the sum in order."""
+    """The pairwise sum; at most ``stable_error_ratio`` from the sum in order."""
 
     stable_error_ratio: float
     stable_point_count: int
@@ -48,11 +48,11 @@ class WindowSums(msgspec.Struct, frozen=True, kw_only=True):
     panic_sum: float
     panic_point_count: int
     traffic_at_ns: int | None
-    """Time of the newest point with traffic that this reading sees for the first time; None without one."""
+    """Time of the newest point with traffic that no earlier reading contained; None without one."""
 
 
 class Points:
-    """All points of one revision that may still count. One thread at a time."""
+    """All unexpired points of one revision. Not thread-safe."""
 
     __slots__ = (
         "_at_ns",
@@ -95,7 +95,7 @@ class Points:
         return self._end - self._begin + len(self._new_at_s)
 
     def record(self, stat: Stat) -> None:
-        """Store one point. A second point of the same pod and instant replaces the first. Late points count."""
+        """Store a point, also a late one. A second point of the same pod and instant replaces the first."""
         pod_id = self._pod_ids.get(stat.pod)
         if pod_id is None:
             pod_id = self._claim_id(stat.pod)
@@ -105,7 +105,7 @@ class Points:
         self._new_request_count.append(stat.request_count)
 
     def read(self, *, now_s: float, stable_window_s: float, panic_window_s: float, quirks: ClassicQuirks) -> WindowSums:
-        """Sums over both windows at ``now_s``; drops points as old as the stable window.
+        """The sums of both windows at ``now_s``. Drops points as old as the stable window.
 
         A point that the stable window drops still counts in a panic window that is longer, this once: the original
         sums while it walks and deletes.
@@ -132,7 +132,7 @@ class Points:
         )
 
     def stable_sum_in_order(self) -> float:
-        """The sum over the stable window of the last reading, added in order."""
+        """The stable window's sum of the last reading, added in order."""
         return _sum_in_order(self._concurrency[self._begin : self._end], self._scratch)
 
     def _stable_sum_in_pairs(self) -> tuple[float, float]:
@@ -159,7 +159,7 @@ class Points:
         return pod_id
 
     def _merge_new(self, now_ns: int, stable_after_ns: int, quirks: ClassicQuirks) -> int | None:
-        """Merge the new points into the old ones; return the newest time with traffic among those kept."""
+        """Merge new points into old ones; return the newest time with traffic among the kept points."""
         at_ns = np.rint(np.array(self._new_at_s) * NANOSECONDS_PER_SECOND).astype(np.int64)
         pod = np.array(self._new_pod)
         concurrency = np.array(self._new_concurrency)
@@ -173,7 +173,7 @@ class Points:
         if not quirks.points_from_the_future:
             np.minimum(at_ns, now_ns, out=at_ns)
         self._count_pods(pod, 1)
-        # Only the stored points that are not older than the oldest new one can be out of order, or be replaced.
+        # Only stored points newer than the oldest new point can be out of order or replaced.
         tail = self._begin + int(self._at_ns[self._begin : self._end].searchsorted(at_ns.min()))
         if tail < self._end:
             at_ns = np.concatenate((self._at_ns[tail : self._end], at_ns))
@@ -183,7 +183,7 @@ class Points:
         if not _is_sorted(at_ns, pod):
             order = np.lexsort((pod, at_ns))
             at_ns, pod, concurrency, traffic = at_ns[order], pod[order], concurrency[order], traffic[order]
-            # The sort is stable, so the last of equals is the one that was recorded last.
+            # The sort is stable, so the last of equal points was recorded last.
             is_last = np.append((at_ns[1:] != at_ns[:-1]) | (pod[1:] != pod[:-1]), True)
             if not is_last.all():
                 self._count_pods(pod[~is_last], -1)
@@ -204,7 +204,7 @@ class Points:
         self._concurrency[tail : self._end] = concurrency
 
     def _make_room(self, kept_count: int, needed_count: int) -> None:
-        """Move the kept points to the front, of longer columns if at least half would be used."""
+        """Move the kept points to the front, and enlarge the columns if at least half of the space is needed."""
         room = len(self._at_ns)
         while room < needed_count * _GROWTH:
             room *= _GROWTH
@@ -242,7 +242,7 @@ def _are_coarse(concurrency: _Floats) -> bool:
 
 
 def _sum_in_order(ascending: _Floats, scratch: _Floats) -> float:
-    """Sum in order. ``scratch`` takes the partial sums: a new array of this size costs as much in page faults."""
+    """Sum in order. ``scratch`` holds partial sums, because a new array of this size costs as much in page faults."""
     return float(np.cumsum(ascending[::-1], out=scratch[: ascending.size])[-1]) if ascending.size else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Holds a decision within a budget over several revisions, and within the memory of the machine.
+"""Limits a decision to the budgets over several revisions, and to the memory of the machine.
 
 Input: the merged count and what it was made of. Output: the demand for ``core/scaling/budget.py`` and ``memoryshort.py``, the count that its allowance leaves, and
 the sentence of both.
@@ -19,7 +19,7 @@ from serving.core.scaling.kpa.merge import MergeDecision, ScaleBound, bounded, m
 from serving.core.scaling.spec import ScalingSpec
 
 Limit = Callable[[BudgetDemand], Allowance | None]
-"""Asks the budgets of a revision for the pods that it wants; None: it gets all of them."""
+"""Requests pods from a revision's budgets; None allows all wanted pods."""
 
 _WHY = {
     AllowanceReason.SHARE: "all under it want {one.all_wanted}",
@@ -29,10 +29,10 @@ _WHY = {
     AllowanceReason.TOO_LARGE: "one pod alone is larger",
     AllowanceReason.MEMORY: "{one.budget}",
 }
-# Longest wait before the last pod goes for the memory of the machine, in seconds, from the time that activators became the endpoints.
+# Longest wait before a memory shortage removes the last pod, in seconds, since the activators became the endpoints.
 _SHORT_GRACE_S = 1.0
 _SHORTAGES = (AllowanceReason.FLOORS, AllowanceReason.TOO_LARGE)
-# Their pods wait for requests that may come; they are worth the load that is left in the windows.
+# Pods of these deciders wait for possible requests; their worth is the load in the windows.
 _IDLE = (KEEP_ALIVE, PRE_WARMING)
 
 
@@ -45,7 +45,7 @@ def demand_of(
     spec: ScalingSpec,
     is_initialized: bool,
 ) -> BudgetDemand:
-    """The demand of a decision; without data, the current pods. A revision that is waking has one pod in use.
+    """The demand of a decision; the current pods without data. A waking revision has one pod in use.
 
     The load is that of the windows or in flight, whichever is more; other deciders, such as triggers, count with the pods they want.
     """
@@ -87,7 +87,7 @@ def within(merged: MergeDecision | NoData, allowance: Allowance) -> MergeDecisio
 
 
 def gated(spec: ScalingSpec, allowance: Allowance) -> ScalingSpec:
-    """The numbers for the gate to zero. For the memory of the machine the last pod of any revision goes, as soon as the hand-off is proved."""
+    """The spec for the gate to zero. In a memory shortage any last pod is removed once the hand-off is proved."""
     if allowance.reason is not AllowanceReason.MEMORY or allowance.count:
         return spec
     return msgspec.structs.replace(
@@ -99,7 +99,7 @@ def gated(spec: ScalingSpec, allowance: Allowance) -> ScalingSpec:
 
 
 def allowance_reason(allowance: Allowance) -> str:
-    """The reason that a budget allows no more pods: "all under it want 31, and with one more pod ..."."""
+    """Why a budget allows no more pods, in words: "all under it want 31, and with one more pod ..."."""
     price = ""
     if allowance.reason is AllowanceReason.SHARE and 0 < allowance.price < math.inf:
         price = f", and with one more pod the most loaded would have {allowance.price:.2g} times its target"
@@ -107,7 +107,7 @@ def allowance_reason(allowance: Allowance) -> str:
 
 
 def shortage_of(allowance: Allowance | None) -> str:
-    """The reason that a budget is too small for the wanted pods; "" if it is not."""
+    """Why a budget is too small for the wanted pods; "" if it is large enough."""
     if allowance is None or allowance.reason not in _SHORTAGES:
         return ""
     return f"the budget of {allowance.budget} is too small: {_WHY[allowance.reason]}"

@@ -1,4 +1,4 @@
-"""Runs policies of users with Knative's in place of failing ones.
+"""Runs user policies, and uses Knative's policy when they fail.
 
 A policy fails if it raises, takes too long, or returns no usable count. The reason is in the advice, and so in ``serving why``.
 """
@@ -14,42 +14,42 @@ from serving.core.scaling.decision.policy import NEUTRAL, Advice, Policy, Policy
 from serving.core.scaling.kpa.merge import COUNT_MAX, Proposal
 
 POLICY_TIME_MAX_S = 0.1
-"""Longest call of a user's policy, in seconds."""
+"""Longest call of a user policy, in seconds."""
 
 PolicyClass = Callable[[], Policy]
-"""Creates a policy of a package or a file for one revision."""
+"""Creates a user policy for one revision, from a package or a file."""
 
 FindPolicy = Callable[[str], PolicyClass | None]
-"""Finds a class by a name that is not known yet; None if there is none. Raises ``InvalidValue`` if it cannot be loaded."""
+"""Finds a policy class by an unknown name; None if there is none. Raises ``InvalidValue`` if loading fails."""
 
 T = TypeVar("T")
 
-# Calls in a row that are too slow before a policy is left out, and for how long it is, in seconds.
+# Consecutive slow calls before a policy is suspended, and the suspension in seconds.
 _OVERRUNS_MAX, _LEFT_OUT_S = 3, 60.0
-# Time without a failure after which a policy is no longer reported as failing, in seconds: each change is a write to the API.
+# Time without failures until a policy counts as healthy again, in seconds: each change is an API write.
 _FAILED_S = 60.0
-# Characters of a reason or an error that are kept.
+# Longest stored reason or error, in characters.
 _REASON_MAX = 200
 
 
 class PolicyOverrun(BaseException):
-    """A call of a user's policy took longer than ``POLICY_TIME_MAX_S``. Not an ``Exception``, so that the policy does not catch it."""
+    """A user policy exceeded ``POLICY_TIME_MAX_S``. Not an ``Exception``, so that policies do not catch it."""
 
 
 class PolicyCaller(Protocol):
-    """Runs one call of a user's policy and bounds its time. The shell provides one that has a clock."""
+    """Runs one call of a user policy with a time limit. The shell provides an implementation with a clock."""
 
     def __call__(self, call: Callable[[], T], /) -> T:
-        """The result of the call. Raises ``PolicyOverrun`` if it takes longer than ``POLICY_TIME_MAX_S``."""
+        """Return the call's result. Raises ``PolicyOverrun`` if it takes longer than ``POLICY_TIME_MAX_S``."""
 
 
 def run_unbounded(call: Callable[[], T], /) -> T:
-    """Run a call without a bound, where time is virtual."""
+    """Run a call without a time limit, for virtual time."""
     return call()
 
 
 class MissingPolicy(RevisionPolicy):
-    """Replaces an unknown policy by Knative's; each advice has the reason."""
+    """Uses Knative's policy in place of an unknown one; every advice has the reason."""
 
     def __init__(self, failure: str) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class MissingPolicy(RevisionPolicy):
 
 
 class GuardedPolicy(RevisionPolicy):
-    """Runs a policy of a user, and replaces a failing one by Knative's for that decision.
+    """Runs a user policy, and uses Knative's for each decision in which it fails.
 
     A policy that is too slow three times in a row is left out for a minute.
     """
@@ -72,7 +72,7 @@ class GuardedPolicy(RevisionPolicy):
     skips_periods = False
 
     def __init__(self, policy_class: PolicyClass, name: str, *, run: PolicyCaller = run_unbounded) -> None:
-        """``policy_class`` is called once; if it fails, each advice has the error."""
+        """Calls ``policy_class`` once; if it fails, every advice has the error."""
         super().__init__()
         self.name = name
         self._run = run
@@ -90,7 +90,7 @@ class GuardedPolicy(RevisionPolicy):
             self._policy, self.counts_waiting = created
 
     def observe(self, second: SecondOfLoad) -> None:
-        """Record a completed second. A failure is reported with the next decision."""
+        """Record a completed second. The next decision reports a failure."""
         policy = self._policy
         if policy is None or second.number < self._left_out_until_s:
             return
@@ -118,7 +118,7 @@ class GuardedPolicy(RevisionPolicy):
         return Advice(failure=failure)
 
     def _guarded(self, step: str, call: Callable[[], T]) -> tuple[T | None, str]:
-        """The result of a call, and "" or why it has none."""
+        """Run one call: its result, and "" or the reason for a missing result."""
         try:
             result = self._run(call)
         except KeyboardInterrupt:
@@ -137,7 +137,7 @@ class GuardedPolicy(RevisionPolicy):
             self._left_out_until_s = now_s + _LEFT_OUT_S
 
     def _checked(self, answer: object, view: PolicyView) -> Advice:
-        """A user's proposal as advice, with at least one pod for requests in flight. Raises ``ValueError`` or ``TypeError``."""
+        """Convert a user's proposal to advice, with at least one pod if requests are in flight. Raises ``ValueError``, ``TypeError``."""
         if isinstance(answer, Proposal):
             answer = Advice(proposals=(answer,))
         if not isinstance(answer, Advice):
@@ -151,7 +151,7 @@ class GuardedPolicy(RevisionPolicy):
             floor = 1 if view.in_flight else 0
             proposals = tuple(self._named(proposal, floor) for proposal in answer.proposals)
             answer = msgspec.structs.replace(answer, proposals=proposals, failure=None)
-        # The decision log stores it: a field of another type fails here rather than there.
+        # The decision log stores this field; a wrong type must fail here.
         return msgspec.convert(msgspec.to_builtins(answer), Advice)
 
     def _named(self, proposal: Proposal, floor: int) -> Proposal:
@@ -165,5 +165,5 @@ class GuardedPolicy(RevisionPolicy):
 
 
 def _brief(error: BaseException) -> str:
-    """An error of a user's code in one line of at most 200 characters."""
+    """An error of user code in one line of at most 200 characters."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:_REASON_MAX]

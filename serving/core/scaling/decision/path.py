@@ -1,4 +1,4 @@
-"""Decides the path of requests to a revision's public Service, and reads the present one from its slices.
+"""Decides the traffic path of a revision's public Service, and reads the current path from its EndpointSlices.
 
 Input: the EndpointSlices that the controller makes, and a decision with its excess burst capacity. Output: since when they name
 activators only, and the path that the autoscaler writes. Without a public Service the activators never leave the path, and
@@ -17,11 +17,11 @@ from serving.core.scaling.kpa.burst import traffic_path
 from serving.core.scaling.kpa.decide import ScaleDecision
 
 PUBLIC_SLICES = "endpointslice.kubernetes.io/managed-by=serving-controller"
-"""The label selector of the slices that the controller makes."""
+"""Label selector of the controller's EndpointSlices."""
 
 
 class PublicSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """One slice of a revision's public Service; ``names_pods`` says whether it contains a pod."""
+    """One EndpointSlice of a revision's public Service; ``names_pods`` says whether it contains a pod."""
 
     name: str
     key: tuple[str, str]
@@ -29,7 +29,7 @@ class PublicSlice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublicSlices:
-    """All slices of one revision's public Service; most have one. ``proxy_since_s`` is None while one contains a pod."""
+    """All EndpointSlices of a revision's public Service. ``proxy_since_s`` is None while any contains a pod."""
 
     __slots__ = ("_names_pods", "proxy_since_s")
 
@@ -43,7 +43,7 @@ class PublicSlices:
         return bool(self._names_pods)
 
     def update(self, public: PublicSlice, now_s: float, *, is_gone: bool = False) -> bool:
-        """Store or delete a slice; return whether that changes the path of requests."""
+        """Store or delete a slice; return whether the traffic path changed."""
         if is_gone:
             self._names_pods.pop(public.name, None)
         else:
@@ -56,7 +56,7 @@ class PublicSlices:
 
 
 def public_slice_of(slice_object: Mapping[str, Any]) -> PublicSlice | None:
-    """A slice of a revision's public Service; None for one of a route's."""
+    """Read a slice of a revision's public Service; None if it belongs to a route."""
     metadata = slice_object["metadata"]
     owners = metadata.get("ownerReferences") or ()
     revision = next((owner["name"] for owner in owners if owner.get("kind") == "Revision"), None)
@@ -65,7 +65,7 @@ def public_slice_of(slice_object: Mapping[str, Any]) -> PublicSlice | None:
     return PublicSlice(
         name=metadata["name"],
         key=(metadata.get("namespace", ""), revision),
-        # Endpoints of pods have a reference; those of activators have none.
+        # Pod endpoints have a targetRef; activator endpoints do not.
         names_pods=any(endpoint.get("targetRef") for endpoint in slice_object.get("endpoints") or ()),
     )
 
@@ -73,7 +73,7 @@ def public_slice_of(slice_object: Mapping[str, Any]) -> PublicSlice | None:
 def wanted_path(
     decided: Decided, *, present: TrafficPath, wanted_count: int | NoData, is_inactive: bool, ready_count: int
 ) -> TrafficPath:
-    """The path after a decision. Without data it stays; the classic algorithm always keeps the activators."""
+    """The path after a decision. Without data it stays the same; the classic algorithm always uses the activators."""
     detail = decided.detail
     if isinstance(detail, ScaleDecision):
         excess = detail.excess_burst_capacity
@@ -85,6 +85,6 @@ def wanted_path(
         is_inactive=is_inactive,
         excess=excess,
         ready_count=ready_count,
-        # The controller decides what is possible without any.
+        # The controller decides the path without activators.
         ready_activator_count=1,
     )

@@ -17,44 +17,44 @@ from serving.core.settings.autoscaler import KNATIVE_POLICY
 
 KEEP_ALIVE = "keep-alive"
 PRE_WARMING = "pre-warming"
-"""Names of the deciders that have pods ahead of requests."""
+"""Names of deciders that start pods ahead of requests."""
 
-# Time that a pod takes to start until one was measured, in seconds.
+# Assumed start time of a pod until one was measured, in seconds.
 _START_S = 2.0
-# Weight of the newest start in their mean: starts differ by what is cached on a node.
+# Weight of the newest start time in the mean: image caches make starts differ.
 _START_WEIGHT = 0.2
 
 
 class SecondOfLoad(msgspec.Struct, frozen=True):
-    """The load of a revision in one completed second. Number 61 is the time from 61 s to 62 s."""
+    """The load of a revision in one completed second. ``number`` 61 is the time from 61 s to 62 s."""
 
     number: int
     concurrency: float
-    """Mean requests in flight, queued ones included."""
+    """Mean requests in flight, including queued ones."""
 
     request_count: float
     """Requests that arrived."""
 
 
 class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
-    """The revision at one decision."""
+    """A policy's view of the revision at one decision."""
 
     now_s: float
-    """The time of the decision, on the clock of the seconds of load."""
+    """Time of the decision, on the clock of ``SecondOfLoad``."""
 
     wall_s: float = 0.0
-    """The same in seconds since the epoch; in the simulator, since the start of the trace."""
+    """Time of the decision in seconds since the epoch; in the simulator, since the start of the trace."""
 
     algorithm: Proposal
-    """The proposal of Knative's algorithm, or of the classic one; its count is ``NoData`` without a report."""
+    """The proposal of Knative's or the classic algorithm; its count is ``NoData`` without a report."""
 
     in_flight: float | None
-    """Requests in flight now, queued ones included; None while no ready pod reports."""
+    """Requests in flight now, including queued ones; None if no ready pod reports."""
 
     present_scale: int
     ready_count: int
     spec: ScalingSpec
-    """The numbers of the revision in force: targets, windows, bounds."""
+    """The revision's scaling numbers in force: targets, windows, bounds."""
 
     @property
     def algorithm_count(self) -> int:
@@ -63,15 +63,15 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeepReason(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason to keep, start or release the last pod. Ages are seconds since the last request ended."""
+    """Why the last pod is kept, started or released. Ages are seconds since the last request ended."""
 
     age_s: float
 
     until_s: float | None
-    """Age up to which a pod is kept; None if none is kept at this age."""
+    """Age until which a pod is kept; None if none is kept now."""
 
     ahead_s: float
-    """The horizon of the figures: until ``until_s``, or a minute if no pod is kept."""
+    """Horizon of the probability, in seconds: until ``until_s``, or a minute if no pod is kept."""
 
     is_ahead: bool
     """Whether the pod is started ahead of a periodic request, rather than kept since the last one."""
@@ -80,42 +80,42 @@ class KeepReason(msgspec.Struct, frozen=True, kw_only=True):
     """Probability that the next request comes within ``ahead_s``."""
 
     gaps_lasted: float
-    """Past gaps that lasted at least as long as this one; older ones count for less."""
+    """Past gaps at least as long as the current one; older gaps weigh less."""
 
     gaps_ended: float
-    """Those of them that ended within ``ahead_s``."""
+    """The number of ``gaps_lasted`` that ended within ``ahead_s``."""
 
 
 class RegretReason(msgspec.Struct, frozen=True, kw_only=True):
-    """The excess cost of the learnt keep-alive over Knative's in the last gaps, which disables it."""
+    """The excess cost over Knative in recent gaps that disables the learnt keep-alive."""
 
     pod_seconds: float
     cold_requests: float
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy's result: proposals that replace the algorithm's, inputs for the gate, and the time of the next decision."""
+    """A policy's answer: replacement proposals, inputs for the gate, and the time of the next decision."""
 
     proposals: tuple[Proposal, ...] | None = None
-    """None: the algorithm's proposal remains unchanged."""
+    """None keeps the algorithm's proposal."""
 
     active_min_s: float | None = None
-    """Shortest time that a revision stays active before zero; None: the stable window."""
+    """Shortest active time of a revision before zero; None uses the stable window."""
 
     recheck_in_s: float | None = None
-    """Time for which the advice stays the same without requests; None: for good."""
+    """How long the advice is valid without requests; None has no limit."""
 
     keep: KeepReason | None = None
-    """The reason to keep the last pod; None where requests in flight decide, or no earlier ones are known."""
+    """Why the last pod is kept; None if requests in flight decide, or no earlier requests are known."""
 
     regret: RegretReason | None = None
-    """None where the learnt keep-alive decides, or nothing is known of its cost."""
+    """None if the learnt keep-alive decides, or its cost is unknown."""
 
     failure: str | None = None
-    """Why the policy was replaced by Knative's for this decision; None if it was not."""
+    """Why Knative's policy replaced this one for the decision; None if it did not."""
 
     def proposed(self, algorithm: Proposal) -> tuple[Proposal, ...]:
-        """The effective proposals: those of the advice, else those of the algorithm."""
+        """The effective proposals: the advice's, or the algorithm's if the advice has none."""
         return (algorithm,) if self.proposals is None else self.proposals
 
 
@@ -124,7 +124,7 @@ NEUTRAL = Advice()
 
 
 class Policy(Protocol):
-    """A scaling policy for one revision, as a package or a file provides it.
+    """The interface of a user's scaling policy for one revision, from a package or a file.
 
     An attribute ``counts_waiting`` that is true makes requests count at once that wait for the first pod.
     """
@@ -137,7 +137,7 @@ class Policy(Protocol):
 
 
 class RevisionPolicy:
-    """The policy of one revision as the scaler uses it. The base class is Knative's policy, which gives no advice.
+    """The policy of one revision as used by the scaler. The base class is Knative's policy, which gives no advice.
 
     ``start_s`` is the mean time of a pod's start. ``idle_since_s`` is when the last request ended; None if there was none, or
     if the policy does not observe seconds.
@@ -145,13 +145,13 @@ class RevisionPolicy:
 
     name = KNATIVE_POLICY
     observes = False
-    """Whether proposals depend on the observed seconds."""
+    """Whether proposals depend on observed seconds."""
 
     counts_waiting = False
-    """Whether requests that wait for the first pod count at once, beside the windows."""
+    """Whether requests that wait for the first pod count immediately, in addition to the windows."""
 
     failure = ""
-    """Why Knative's policy decides in place of a user's, now or within the last minute; "" if it does not."""
+    """Why Knative's policy replaced a user's within the last minute; "" if it did not."""
 
     skips_periods = True
     """Whether ``Advice.recheck_in_s`` and ``unchanged_for_s`` are exact, so that the simulator may skip periods."""
@@ -164,17 +164,17 @@ class RevisionPolicy:
         """Record a completed second; seconds without load may be skipped."""
 
     def propose(self, view: PolicyView) -> Advice:
-        """Advice to combine with the algorithm's count."""
+        """The advice for one decision; the scaler combines it with the algorithm's count."""
         del view
         return NEUTRAL
 
     def started(self, took_s: float) -> None:
-        """Record how many seconds a pod took to become ready."""
+        """Record a pod's start time in seconds."""
         if math.isfinite(took_s) and took_s > 0:
             self.start_s += _START_WEIGHT * (took_s - self.start_s)
 
     def update(self, spec: ScalingSpec) -> None:
-        """Apply changed numbers of the revision."""
+        """Apply the changed settings of the revision."""
 
     def anticipated_count(self, *, ahead_s: float, now_s: float) -> int:
         """Pods needed in ``ahead_s`` seconds for an expected request."""
@@ -182,12 +182,12 @@ class RevisionPolicy:
         return 0
 
     def unchanged_for_s(self, *, in_flight: float, now_s: float) -> float | None:
-        """Time for which the policy keeps one ready pod; None: ``propose`` has to be called."""
+        """How long, in seconds, the policy keeps one ready pod unchanged; None requires a call of ``propose``."""
         del in_flight, now_s
         return None
 
     def due_save(self, now_s: float) -> str | None:
-        """The learnt state as text for ``load``; None without changes, or after a recent save."""
+        """The learnt state as text for ``load``; None if it is unchanged or was saved recently."""
         del now_s
         return None
 

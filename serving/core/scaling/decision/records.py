@@ -1,4 +1,4 @@
-"""The records of one decision: its inputs, the algorithm's part, and the outcome. The decision log stores them as they are."""
+"""The records of one decision, stored in the decision log: its inputs, the algorithm's proposal, and the outcome."""
 
 import enum
 
@@ -22,7 +22,7 @@ from serving.core.settings.autoscaler import KpaQuirks
 
 
 class DecisionCause(enum.StrEnum):
-    """The cause of a decision."""
+    """What triggered a decision."""
 
     PERIOD = "period"
     LOAD = "load"
@@ -31,30 +31,30 @@ class DecisionCause(enum.StrEnum):
 
 
 class InFlight(msgspec.Struct, frozen=True, kw_only=True):
-    """The present load in requests, and whether all of it waits because no pod is ready or wanted."""
+    """The current load in requests, and whether all of them wait because no pod is ready or wanted."""
 
     present: Stat
     is_waiting: bool
 
     def load(self, metric: LoadMetric) -> float:
-        """The load in the unit of the metric."""
+        """The load in the metric's unit."""
         return metric.amount(self.present)
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """The algorithm's proposal, and its own record behind it."""
+    """The algorithm's proposal, with the algorithm's record behind it."""
 
     proposal: Proposal
     detail: ScaleDecision | ClassicDecision | NoData
 
     @property
     def desired_count(self) -> int | None:
-        """The count wanted by the algorithm; None without data."""
+        """The algorithm's count; None without data."""
         return None if isinstance(self.proposal.desired, NoData) else self.proposal.desired
 
 
 class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """All inputs of a decision, except the windows, which are read only for a record.
+    """All inputs of a decision, except windows, which only a record contains.
 
     The names of the fields in JSON are those of the first version of the decision log.
     """
@@ -74,32 +74,32 @@ class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
     advice: Advice = NEUTRAL
     """Advice of the revision's policy; neutral under ``policy: knative``."""
     learnt: LearntTarget | None = None
-    """The learnt target; when in force, ``spec`` contains it too. None without data."""
+    """The learnt target; if in force, ``spec`` contains it too. None without data."""
     slo: SloOutcome | None = None
-    """The state of the goal for latency; ``spec`` contains its target. None without a goal."""
+    """The state of the latency goal; ``spec`` contains its target. None without a goal."""
     allowance: Allowance | None = None
-    """The pods that a budget over several revisions allows; None without one, or if it allows all."""
+    """The pods that a budget over several revisions allows; None means all."""
 
 
 class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision: its inputs, its result, and the steps between."""
+    """A decision's inputs, result, and intermediate steps."""
 
     inputs: DecisionInputs
 
     apply_count: int | None
-    """Scale to set; None to leave it."""
+    """The scale to set; None leaves the scale."""
 
     to_reserve: bool
-    """Whether to reserve the revision before its scale becomes 0."""
+    """Whether to move the revision to Reserve before its scale becomes 0."""
 
     to_prove: bool
-    """Whether to prove that the activator is in the path, and to decide again."""
+    """Whether to prove that the activator is in the path, and decide again."""
 
     path: TrafficPath
-    """The path for requests; without a public Service, the path written last."""
+    """The traffic path; without a public Service, the path written last."""
 
     recheck_in_s: float | None
-    """When the clock alone may change the result; None: not before the next period."""
+    """Seconds until the clock alone may change the result; None: not before the next period."""
 
     decided: Decided
     merged: MergeDecision | NoData
@@ -113,7 +113,7 @@ class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def view(self) -> ScalerView:
-        """The cluster's state."""
+        """The cluster's state at the decision."""
         return self.inputs.view
 
     @property
@@ -122,7 +122,7 @@ class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.inputs.in_flight.present
 
     def is_like(self, other: "ScalerOutcome") -> bool:
-        """Whether another decision is equal but for a countdown, so that only one needs to be stored."""
+        """Whether another decision differs only in a countdown, so that only one needs to be stored."""
         return (
             self.gate.is_like(other.gate)
             and self.phase is other.phase

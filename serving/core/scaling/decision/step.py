@@ -1,4 +1,4 @@
-"""One scaling decision of a revision, from windows that are up to date to the outcome.
+"""One scaling decision of a revision, from updated windows to the outcome.
 
 ``step`` is the only place where the parts of a decision meet, in this order: the algorithm and each further metric, the policy's
 advice, the proposals of triggers and of loading pods, bounds, the budget, the gate to zero, and the path. The autoscaler, the
@@ -26,22 +26,22 @@ from serving.core.scaling.spec import ScalingSpec
 from serving.core.settings.autoscaler import KpaQuirks
 
 _WOKEN = Proposal(decider=ACTIVATOR_DECIDER, desired=1, reason="active at scale 0")
-# An app may report 0 while it works on its last request; the pod stays for it.
+# An app may report 0 while processing its last request, for which the pod stays.
 _BUSY = Proposal(decider="requests", desired=1, reason="requests in flight")
 
 
 class RevisionState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state between two decisions of one revision."""
+    """A revision's state between two decisions."""
 
     kpa: KpaState | None
-    """The state of the algorithm; None for the classic one, whose state is its points."""
+    """The algorithm's state; None for the classic one, whose state is its points."""
 
     gate: GateState
     further: tuple[KpaState, ...] = ()
     """The states of the further metrics, in the order of ``ScalingSpec.further_metrics``."""
 
     latest_count: int | None = None
-    """Pods that the algorithm, the policy and the further metrics wanted last; None without data."""
+    """The last count wanted by the algorithm, the policy and the further metrics; None without data."""
 
     resets_windows: bool = False
     """Whether this decision woke the revision under a policy that counts waiting requests: the seconds in the windows are
@@ -49,32 +49,32 @@ class RevisionState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of one decision; the windows are up to date."""
+    """The inputs of one decision; the windows are already updated."""
 
     at_s: float
     wall_s: float = 0.0
-    """The time in seconds since the epoch, for policies with a timetable."""
+    """The time in seconds since the epoch, for scheduled policies."""
 
     cause: DecisionCause
     view: ScalerView
     in_flight: InFlight
     observed: Observation | NoData = NoData(missing="no observation")
-    """The load of the windows; not read for the classic algorithm."""
+    """The load in the windows; ignored by the classic algorithm."""
 
     classic: Decided | None = None
-    """The proposal of the classic algorithm from its points; None for today's."""
+    """The classic algorithm's proposal; None for today's algorithm."""
 
     further: tuple[Observation | NoData, ...] = ()
     """The load of each further metric, in the order of ``ScalingSpec.further_metrics``."""
 
     proposals: tuple[Proposal, ...] = ()
-    """Proposals of triggers."""
+    """The proposals of triggers."""
 
     loading_count: int = 0
-    """Pods that report to be loading."""
+    """Number of pods that report to be loading."""
 
     knows_in_flight: bool = True
-    """Whether ``in_flight`` is known. It is not while no ready pod reports: silence is not idleness."""
+    """Whether ``in_flight`` is known: it is unknown while no ready pod reports."""
 
     spec: ScalingSpec
     quirks: KpaQuirks
@@ -85,7 +85,7 @@ class StepInputs(msgspec.Struct, frozen=True, kw_only=True):
 def step(
     state: RevisionState, inputs: StepInputs, policy: RevisionPolicy, *, limit: Limit | None = None
 ) -> tuple[RevisionState, ScalerOutcome]:
-    """Decide once. ``limit`` applies the budgets over several revisions; None applies no budget."""
+    """Make one decision. ``limit`` applies budgets over several revisions; None applies none."""
     view, in_flight, now_s = inputs.view, inputs.in_flight, inputs.at_s
     kpa, decided = (state.kpa, inputs.classic) if inputs.classic is not None else _decided(state, inputs)
     further_states, further = _further(state, inputs) if inputs.further else ((), ())
@@ -131,7 +131,7 @@ def step(
 
 
 def spec_of_metric(spec: ScalingSpec, index: int) -> ScalingSpec:
-    """The numbers of the revision for one of its further metrics."""
+    """The scaling numbers for one of the revision's further metrics."""
     metric = spec.further_metrics[index]
     return msgspec.structs.replace(
         spec,
@@ -155,7 +155,7 @@ def _decided(state: RevisionState, inputs: StepInputs) -> tuple[KpaState, Decide
 def _decide(
     state: KpaState, observed: Observation | NoData, *, spec: ScalingSpec, inputs: StepInputs
 ) -> tuple[KpaState, ScaleDecision | NoData]:
-    """Decide by one metric. The current load replaces averages that are below it.
+    """Decide by one metric. If the current load exceeds the averages, it replaces them.
 
     They understate it while no request is served, because then the queue only grows, and before the first second is complete.
     """
@@ -172,7 +172,7 @@ def _decide(
 
 
 def _at_least(observed: Observation | NoData, load: float) -> Observation | NoData:
-    """The averages, raised to the present load."""
+    """The averages, raised to the current load."""
     if isinstance(observed, NoData):
         return Observation(stable=load, panic=load) if load else observed
     return Observation(stable=max(observed.stable, load), panic=max(observed.panic, load))
@@ -200,7 +200,7 @@ def _proposal_of_metric(spec: ScalingSpec, detail: ScaleDecision | NoData) -> Pr
 
 
 def _loading(count: int, view: ScalerView) -> tuple[Proposal, ...]:
-    """The proposal to keep loading pods, which a lower scale would remove first because they are not ready."""
+    """The proposal to keep loading pods: a lower scale would remove these unready pods first."""
     if not count or not view.present_scale:
         return ()
     desired = min(view.present_scale, view.ready_count + count)
@@ -209,9 +209,9 @@ def _loading(count: int, view: ScalerView) -> tuple[Proposal, ...]:
 
 
 def conclude(inputs: DecisionInputs, decided: Decided, limit: Limit | None = None) -> tuple[GateState, ScalerOutcome]:
-    """Merge the proposals within bounds and budget, and pass the gate to zero: the next gate, and the outcome."""
+    """Limit the merged proposals, and pass the gate to zero; return the next gate state and the outcome."""
     view, spec, now_s = inputs.view, inputs.spec, inputs.at_s
-    # The load of a request that finds no pod is reported some milliseconds before its revision is seen Active.
+    # A request without a pod is reported some milliseconds before its revision becomes Active.
     is_busy = inputs.in_flight.present.concurrency > 0
     woken = (_WOKEN,) if view.is_starting or (view.present_scale == 0 and is_busy) else ()
     busy = (_BUSY,) if spec.load_metric.gauge and is_busy else ()
@@ -228,7 +228,7 @@ def conclude(inputs: DecisionInputs, decided: Decided, limit: Limit | None = Non
         inputs = msgspec.structs.replace(inputs, allowance=limit(demand))
     allowance = inputs.allowance or UNLIMITED
     merged, spec = within(merged, allowance), gated(spec, allowance)
-    # Without a public Service they have always been in the path for the grace period.
+    # Without a public Service the activators have always been in the path, so the grace period has passed.
     proxy_since_s = view.proxy_since_s if view.has_public else now_s - spec.scale_to_zero_grace_s
     gate_inputs = GateInputs(
         desired=merged if isinstance(merged, NoData) else merged.desired_count,
@@ -241,7 +241,7 @@ def conclude(inputs: DecisionInputs, decided: Decided, limit: Limit | None = Non
         active_min_s=inputs.advice.active_min_s if allowance.count else 0.0,
     )
     state, gate = gate_step(inputs.gate, gate_inputs, spec=spec, now_s=now_s, quirks=inputs.quirks)
-    # Requests that wait for a turn under a budget keep their revision awake.
+    # Requests that wait under a budget keep their revision awake.
     may_rest = view.serving_state is ServingState.ACTIVE and not (inputs.allowance and is_busy)
     apply_count = gate.wanted if gate.action is GateAction.APPLY and isinstance(gate.wanted, int) else None
     if apply_count is not None and apply_count > max(allowance.count, view.present_scale):
@@ -255,7 +255,7 @@ def conclude(inputs: DecisionInputs, decided: Decided, limit: Limit | None = Non
     )
     waits_s = (gate.recheck_in_s, inputs.advice.recheck_in_s, allowance.recheck_in_s)
     outcome = ScalerOutcome(
-        # The gate's story is for its own errors, and longer than all the rest.
+        # The gate's story only serves its error messages, and is longer than the rest of the record.
         inputs=msgspec.structs.replace(inputs, gate=msgspec.structs.replace(inputs.gate, story=())),
         apply_count=apply_count,
         to_reserve=apply_count == 0 and may_rest,

@@ -1,4 +1,4 @@
-"""Excess burst capacity and its effect: whether the activator stays in the path.
+"""Computes excess burst capacity, and decides whether the activator stays in the path.
 
 Input: ready pods, the load in the panic window, the revision's numbers. Output: requests that could arrive at once
 beyond those asked for; the path of traffic. It changes no endpoint. Follows
@@ -11,13 +11,13 @@ from serving.core.model.knative import TrafficPath
 from serving.core.model.nodata import NoData
 from serving.core.scaling.spec import ScalingSpec
 
-# The status field is an int32; what would not fit is held at its ends, so that its sign stays right.
+# The status field is an int32; values are clamped, so that the sign stays right.
 _INT32_MIN = -(2**31)
 _INT32_MAX = 2**31 - 1
 
 
 def excess_burst_capacity(*, ready_count: int, observed_panic: float, spec: ScalingSpec) -> int:
-    """Capacity of the ready pods beyond the load and the target burst capacity.
+    """Request capacity of the ready pods beyond the load and the target burst capacity.
 
     3 pods of 100 with a load of 50 and a target burst capacity of 211: 300 - 211 - 50 = 39, so the activator may leave
     the path; below 0 it stays. A target burst capacity of 0 always gives 0, one of -1 always -1.
@@ -37,7 +37,7 @@ def traffic_path(
     ready_count: int,
     ready_activator_count: int,
 ) -> TrafficPath:
-    """The pods are the endpoints if there is enough excess; otherwise the activators are.
+    """The pods are the endpoints if the excess is sufficient; otherwise the activators are.
 
     ``wanted_count`` is the count of the gate, ``NoData`` before the first decision. With neither pod nor activator the
     path leads to the activators, which hold requests once they return.

@@ -23,14 +23,14 @@ from serving.core.settings.autoscaler import SAFE, KpaQuirks
 
 
 class ScalerMode(enum.StrEnum):
-    """The windows to decide on: the stable one, or both."""
+    """The window that decided the count: the stable one, or in panic also the panic one."""
 
     STABLE = "stable"
     PANIC = "panic"
 
 
 class ScaleLimit(enum.StrEnum):
-    """The last rule that changed the count from the load's own."""
+    """The last rule that changed the count computed from the load."""
 
     UP_RATE = "max-scale-up-rate"
     DOWN_RATE = "max-scale-down-rate"
@@ -47,33 +47,33 @@ class KpaState(msgspec.Struct, frozen=True, kw_only=True):
     """Last time that the panic threshold was reached; None outside panic."""
 
     panic_count_max: int = 0
-    """Most pods wanted since panic began. Before the first panic: the pods ready at the start."""
+    """Most pods wanted since panic began. Before the first panic: the pods that were ready at the start."""
 
     delay: DelayWindow = DelayWindow()
     """Counts wanted within the scale-down delay."""
 
     starting_delay_slot_count: int = 0
-    """Length of the delay when the scaler was created; only for the quirk ``delay_keeps_its_length``."""
+    """Initial length of the delay; only for the quirk ``delay_keeps_its_length``."""
 
     start_hold_count: int = 0
-    """Lower bound of decisions until a full stable window was seen: the scale found at the start. Then 0."""
+    """The scale found when the autoscaler started: a lower bound of decisions for one stable window. Then 0."""
 
     watched_since_s: float | None = None
-    """Time of the first decision on data; None before it."""
+    """Time of the first decision with data; None before it."""
 
 
 class ScaleDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The wanted pods, and every step to that number; enough to repeat the decision."""
+    """The wanted pods, with all intermediate values needed to repeat the decision."""
 
     desired_count: int
     """The result, before minimum, maximum and the gate to zero."""
 
     mode: ScalerMode
     limited_by: ScaleLimit | None
-    """The rule that changed the result from load over target; None if none did."""
+    """The rule that changed the count computed from the load; None if none did."""
 
     excess_burst_capacity: int
-    """Requests that could arrive at once beyond the requested ones; below 0 the activator stays in the path."""
+    """Requests that could arrive at once beyond the target burst capacity; if negative, the activator stays in the path."""
 
     at_s: float
     ready_count: int
@@ -84,10 +84,10 @@ class ScaleDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Load of the stable window over the target, rounded up, before any limit."""
 
     desired_panic_count: int
-    """The same of the panic window."""
+    """Load of the panic window over the target, rounded up, before any limit."""
 
     rate_count_min: int
-    """Fewest pods that ``max_scale_down_rate`` allows; 0 when unreachable."""
+    """Fewest pods that ``max_scale_down_rate`` allows; 0 if the revision is unreachable."""
 
     rate_count_max: int
     """Most pods that ``max_scale_up_rate`` allows."""
@@ -96,7 +96,7 @@ class ScaleDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Pods for the stable window within the rates, raised to the activation scale."""
 
     panic_count: int
-    """The same of the panic window."""
+    """Pods for the panic window within the rates, raised to the activation scale."""
 
     is_over_panic_threshold: bool
     panic_since_s: float | None
@@ -106,16 +106,16 @@ class ScaleDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Pods before the scale-down delay: ``stable_count``, in panic ``panic_count_max``."""
 
     delayed_count: int
-    """Pods after the delay."""
+    """Pods after the scale-down delay."""
 
     start_hold_count: int
-    """Lower bound after a recent start; 0 without."""
+    """Lower bound shortly after a start of the autoscaler; otherwise 0."""
 
 
 def starting_state(
     *, ready_count: int, present_scale: int, spec: ScalingSpec, now_s: float, quirks: KpaQuirks = SAFE
 ) -> KpaState:
-    """Initial state of a scaler. Its revision may have pods already.
+    """The initial state of a scaler whose revision may already have pods.
 
     ``ready_count`` is 0 if it is unknown; ``present_scale`` is what the revision's scale says. With more than one
     ready pod the scaler starts in panic, so that a restart of the autoscaler, which loses all history, takes none away.
@@ -137,7 +137,7 @@ def decide(
     now_s: float,
     quirks: KpaQuirks = SAFE,
 ) -> tuple[KpaState, ScaleDecision | NoData]:
-    """Decide once. With ``NoData`` on either input, return it and keep the state.
+    """Make one decision. If either input is ``NoData``, return it and keep the state.
 
     A load of 95 at a target of 70 and 1 ready pod: 95 / 70, so 2 pods, at most 1000 x 1; 2 pods over 1 ready reach the
     panic threshold of 2.
@@ -150,7 +150,7 @@ def decide(
 
 
 def with_initial_scale(state: KpaState, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks = SAFE) -> KpaState:
-    """The state after a decision whose revision was not initialised: the scale-down delay counts the initial scale too.
+    """The state after a decision about an uninitialised revision: the scale-down delay includes the initial scale.
 
     The bounds raise the count after this algorithm, so the delay has not seen it.
     """
@@ -164,7 +164,7 @@ def with_initial_scale(state: KpaState, *, spec: ScalingSpec, now_s: float, quir
 def _decide(
     state: KpaState, observed: Observation, *, ready_count: int, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
 ) -> tuple[KpaState, ScaleDecision]:
-    # With no pod ready, growth is from 1. 1.1 x 2 pods = 2.2, so up: else 2 would stay 2 for ever.
+    # Without ready pods, growth starts at 1. 1.1 x 2 pods = 2.2 is rounded up; otherwise 2 would stay 2 forever.
     base_count = max(1, ready_count)
     count_max = math.ceil(spec.max_scale_up_rate * base_count)
     count_min = math.floor(base_count / spec.max_scale_down_rate) if spec.reachable else 0
@@ -225,7 +225,7 @@ def _decide(
 
 
 def count_for(observed: float, target: float) -> int:
-    """Pods for a load: 95 at 70 a pod are 1.36, so 2. A negative load, which reports can sum up to, needs none."""
+    """Pods for a load: 95 at 70 a pod are 1.36, so 2. A negative sum of reports needs none."""
     pods = observed / target
     if pods <= 0:
         return 0
@@ -233,7 +233,7 @@ def count_for(observed: float, target: float) -> int:
 
 
 def _limited(desired_count: int, spec: ScalingSpec, *, count_min: int, count_max: int) -> tuple[int, ScaleLimit | None]:
-    """A count within the rates, of which the upper one prevails, raised to the activation scale under any load."""
+    """The count limited by the rates (the upper rate wins), and raised to the activation scale under load."""
     count, limit = desired_count, None
     if count < count_min:
         count, limit = count_min, ScaleLimit.DOWN_RATE
@@ -245,7 +245,7 @@ def _limited(desired_count: int, spec: ScalingSpec, *, count_min: int, count_max
 
 
 def _panic(state: KpaState, *, is_over: bool, hold_s: float, now_s: float) -> tuple[float | None, int]:
-    """The last reason for panic, and the most pods wanted in it. It ends once the hold has passed since."""
+    """The panic state: the last time of its threshold, and most pods wanted. Panic ends once ``hold_s`` has passed."""
     if is_over:
         return now_s, state.panic_count_max
     if state.panic_since_s is not None and state.panic_since_s + hold_s < now_s:
@@ -256,7 +256,7 @@ def _panic(state: KpaState, *, is_over: bool, hold_s: float, now_s: float) -> tu
 def _delayed(
     state: KpaState, count: int, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
 ) -> tuple[DelayWindow, int]:
-    """The most pods wanted within the delay. An unreachable revision has no delay and adds nothing to it."""
+    """Most pods wanted within the delay. An unreachable revision neither has a delay nor adds to it."""
     slots = state.starting_delay_slot_count if quirks.delay_keeps_its_length else slot_count(spec.scale_down_delay_s)
     if slots and spec.reachable:
         delay = state.delay.record(count, slot_count=slots, now_s=now_s)

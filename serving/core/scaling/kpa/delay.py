@@ -15,12 +15,12 @@ _SLOT_S = int(DECISION_PERIOD_S)
 
 
 def slot_count(delay_s: float, *, slot_s: int = _SLOT_S) -> int:
-    """Slots of a delay, the newest included: 7 s are 4 slots of 2 s; 0 s are none."""
+    """Number of slots in a delay, including the newest: 7 s are 4 slots of 2 s; 0 s are none."""
     return math.ceil(delay_s / slot_s)
 
 
 class DelayWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """Recent counts, as far as each can still be the maximum.
+    """Recent counts that may still become the maximum.
 
     ``peaks`` are pairs of slot and count: slots ascend, counts descend, for a count is forgotten as soon as a later one
     is as large. So the first peak is the maximum, and a window that only ever grew holds a single pair.
@@ -30,11 +30,11 @@ class DelayWindow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def maximum(self) -> int:
-        """The largest count in a window with any."""
+        """The largest count of a non-empty window."""
         return self.peaks[0][1]
 
     def record(self, count: int, *, slot_count: int, now_s: float, slot_s: int = _SLOT_S) -> "DelayWindow":
-        """The window after ``count`` was wanted at ``now_s``; it spans ``slot_count`` slots, at least 1.
+        """The window with ``count`` added at ``now_s``; it spans at least one of ``slot_count`` slots.
 
         A time before the newest slot counts as the newest. With 3 slots (a delay of 6 s), 5 wanted at 0 s and 1 from
         2 s on: the maximum is 5 up to 4 s, whose slots are 0, 1 and 2, and 1 at 6 s, whose slots are 1, 2 and 3.
@@ -43,7 +43,7 @@ class DelayWindow(msgspec.Struct, frozen=True, kw_only=True):
         peaks = self.peaks
         if peaks:
             slot = max(slot, peaks[-1][0])
-            # Counts descend: mostly none is above the newest.
+            # Counts descend, so usually none exceeds the newest.
             is_above = peaks[0][1] > count
             peaks = (
                 tuple([peak for peak in peaks if peak[1] > count and peak[0] > slot - slot_count]) if is_above else ()

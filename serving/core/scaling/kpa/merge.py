@@ -14,7 +14,7 @@ from serving.core.model.nodata import NoData
 from serving.core.scaling.spec import ScalingSpec
 
 COUNT_MAX = 2**31 - 1
-"""Most pods that anything may want: replicas are an int32."""
+"""Most pods of any decider: replicas are an int32."""
 
 ACTIVATOR_DECIDER = "activator"
 """The decider that wakes a revision."""
@@ -35,7 +35,7 @@ class ScaleBound(enum.StrEnum):
 
 
 class Bounded(msgspec.Struct, frozen=True, kw_only=True):
-    """A count within its bounds, and the bound that changed it, if any. ``count_max`` 0 means no maximum."""
+    """A count within its bounds, and the effective bound, if any. ``count_max`` 0 means no maximum."""
 
     count: int
     limited_by: ScaleBound | None
@@ -44,7 +44,7 @@ class Bounded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bounded(count: int, *, spec: ScalingSpec, is_initialized: bool) -> Bounded:
-    """``count``, at least the minimum and, stronger, at most the maximum.
+    """Raise ``count`` to the minimum, then limit it to the maximum.
 
     The minimum is ``min_scale``; until the revision was initialised, ``initial_scale`` if that is larger. Neither holds
     for an unreachable revision. With min 2, initial 5 and max 4: 0 becomes 4 before and 2 after.
@@ -64,7 +64,7 @@ def bounded(count: int, *, spec: ScalingSpec, is_initialized: bool) -> Bounded:
 
 
 def ready_count_min(spec: ScalingSpec, *, is_initialized: bool) -> int:
-    """Pods that must be ready for the revision to be active: at least its minimum, and 1.
+    """Pods that must be ready for an active revision: its minimum, and at least 1.
 
     Until it was initialised the initial scale takes the place of the 1, so that 0 is possible: such a revision is ready
     without ever having had a pod.
@@ -82,21 +82,21 @@ def _minimum(spec: ScalingSpec, *, is_initialized: bool) -> tuple[int, ScaleBoun
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """The count of pods wanted by one decider, or ``NoData``; ``reason`` is the rule that limited it."""
+    """One decider's count of pods, or ``NoData``; ``reason`` is the rule that limited it."""
 
     decider: str
     desired: int | NoData
     reason: str
 
     is_content: bool = False
-    """Whether the decider wants no change. Its reason is then reported only if the count is its own."""
+    """Whether the decider wants no change; its reason is then only reported if its count wins."""
 
 
 class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The merged count for one revision, and the proposals behind it."""
+    """The merged count of a revision, with the proposals behind it."""
 
     desired_count: int
-    """Pods wanted by all together, within the bounds."""
+    """The merged count within the bounds."""
 
     decided_by: str | None
     """Decider whose count was the largest, the first of them if several were; None when the present scale was above
@@ -107,27 +107,27 @@ class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     present_scale: int
     bounds: Bounded
-    """The count within the bounds, and the bound that changed it."""
+    """The count within the bounds, and the effective bound."""
 
     proposals: tuple[Proposal, ...]
 
 
 def conclusion(merged: MergeDecision | NoData) -> tuple[object, ...]:
-    """The parts of a decision for comparison with another decision."""
+    """The parts of a decision that two decisions are compared by."""
     if isinstance(merged, NoData):
         return (merged,)
     return (merged.desired_count, merged.decided_by, merged.silent, merged.bounds.limited_by)
 
 
 def most(proposals: Sequence[Proposal]) -> int | None:
-    """The largest count that is proposed; None without data."""
+    """The largest proposed count; None without data."""
     return max((proposal.desired for proposal in proposals if not isinstance(proposal.desired, NoData)), default=None)
 
 
 def merge(
     proposals: Sequence[Proposal], *, present_scale: int, spec: ScalingSpec, is_initialized: bool
 ) -> MergeDecision | NoData:
-    """The largest proposal within the bounds; ``NoData`` when no decider has data.
+    """The largest proposal within the bounds; ``NoData`` if no decider has data.
 
     Load wants 3, cpu 5, at a maximum of 4: 4. Load wants 3, cpu is silent, at a present scale of 10: 10; at 2: 3.
 

@@ -1,4 +1,4 @@
-"""Load of a revision over the last seconds: a ring of buckets, read as a plain or as a weighted average.
+"""The load of a revision over the last seconds: a ring of buckets, read as a plain or weighted average.
 
 Input: values with the time at which they came; a bucket holds the sum of all that came in its second, over all sources, so the
 average over buckets is the load of the whole revision. Output: that average, and whether there is anything to average. Missing
@@ -22,19 +22,19 @@ from serving.core.model.stat import Stat
 from serving.core.scaling.spec import WindowKind
 from serving.core.settings.autoscaler import SAFE, KpaQuirks
 
-# Six decimals of a linear average, as the original keeps them: less load than that is none.
+# Linear averages have six decimals, as in the original; a smaller load counts as 0.
 _AVERAGE_SCALE = 1e6
-# From here on a double has no six decimals left to round, so it is its own rounding.
+# From this value on a double has fewer than six decimals, so rounding changes nothing.
 _UNROUNDED_MIN = 2.0**52 / _AVERAGE_SCALE
-# Share of the weight that lies within a weighted window, and the least weight of its newest bucket. Source: Knative.
+# Share of the total weight within a weighted window, and least weight of the newest bucket. Source: Knative.
 _WEIGHT_WITHIN_RATIO = 0.9999
 _SMOOTHING_MIN = 0.2
-# Buckets worth weighing: 0.8^200 is 4e-20, below the last bit of a double.
+# Number of buckets with weight: 0.8^200 is 4e-20, below the last bit of a double.
 _WEIGHED_BUCKETS_MAX = 200
 
 
 class SeenBuckets(msgspec.Struct, frozen=True, kw_only=True):
-    """Buckets of a window, oldest first, and the number of the first of them."""
+    """A window's buckets, oldest first, with the number of the first."""
 
     first: int
     values: tuple[float, ...]
@@ -78,13 +78,13 @@ class Window(abc.ABC):
 
     @abc.abstractmethod
     def average(self, now_s: float) -> float:
-        """Load at ``now_s``; 0.0 for an empty window, which ``is_empty`` distinguishes from a load of 0.
+        """Load at ``now_s``; 0.0 for an empty window, which only ``is_empty`` distinguishes from no load.
 
         A time before the newest bucket reads that bucket as the present.
         """
 
     def record(self, at_s: float, value: float) -> None:
-        """Add a value at ``at_s``. Values a whole window older than the newest bucket are ignored."""
+        """Add a value at ``at_s``. Values older than the newest bucket by a whole window are ignored."""
         self.record_in(math.floor(at_s) // self._granularity_s, value)
 
     def record_in(self, bucket: int, value: float) -> None:
@@ -92,7 +92,7 @@ class Window(abc.ABC):
         last, count = self._last, self._bucket_count
         if bucket != last:
             if last is not None and bucket == last + 1 and count > 1:
-                # Mostly it is the next second.
+                # Usually the next second.
                 self._last = bucket
                 self._ring[bucket % count] = 0.0
             elif last is None or bucket > last:
@@ -104,14 +104,14 @@ class Window(abc.ABC):
         self._ring[bucket % count] += value
 
     def seen(self) -> "SeenBuckets":
-        """The window's content, for a record; empty before the first value."""
+        """The window's content, as input for ``restore``; empty before the first value."""
         if self._last is None:
             return SeenBuckets(first=0, values=())
         count = self._seen_bucket_count
         return SeenBuckets(first=self._last - count + 1, values=tuple(reversed(self._newest_first(count))))
 
     def restore(self, seen: "SeenBuckets") -> None:
-        """Restore the content of another window: the averages are the same to the last bit."""
+        """Restore the content of another window, with bit-identical averages."""
         for age, value in enumerate(seen.values):
             self.record_in(seen.first + age, value)
 
@@ -120,7 +120,7 @@ class Window(abc.ABC):
         return self._last is None or self._bucket(now_s) - self._last > self._silent_buckets_max
 
     def resize(self, window_s: float, now_s: float) -> None:
-        """Change the width. Values that still fit are kept; expired ones are dropped."""
+        """Change the width. Values within the new width are kept."""
         if window_s == self._window_s:
             return
         ring, count, last, first = self._ring, self._bucket_count, self._last, self._first
@@ -137,7 +137,7 @@ class Window(abc.ABC):
             self._first = oldest if first is None or self._quirks.resize_reads_low else max(first, oldest)
 
     def read_as(self, kind: WindowKind) -> "Window":
-        """The same buckets as a window of another kind; do not use this one afterwards."""
+        """The same buckets as a window of another kind; the old window must no longer be used."""
         other = window_of(kind, self._window_s, granularity_s=self._granularity_s, quirks=self._quirks)
         other._take_over(self)  # noqa: SLF001 - its own class
         return other
@@ -159,13 +159,13 @@ class Window(abc.ABC):
 
     @property
     def _seen_bucket_count(self) -> int:
-        """Buckets from the first to the newest, both included, at most the window's."""
+        """Number of buckets from the first to the newest, limited to the window's width."""
         if self._first is None or self._last is None:
             return self._bucket_count
         return min(self._last - self._first + 1, self._bucket_count)
 
     def _newest_first(self, bucket_count: int) -> "array[float]":
-        """The newest buckets, newest first."""
+        """The newest ``bucket_count`` buckets, newest first."""
         assert self._last is not None
         newest = self._last % self._bucket_count
         return (self._ring[newest::-1] + self._ring[:newest:-1])[:bucket_count]
@@ -183,7 +183,7 @@ class Window(abc.ABC):
 
 
 class LinearWindow(Window):
-    """Plain average over the buckets from the first value on."""
+    """Plain average over the buckets since the first value."""
 
     __slots__ = ()
 
@@ -205,7 +205,7 @@ class LinearWindow(Window):
 
 
 class WeightedWindow(Window):
-    """Average that counts the newest bucket most and each older one by a fixed share less.
+    """Average in which the newest bucket weighs most, and each older one a fixed share less.
 
     The newest of n buckets weighs s = 1 - 0.0001^(1/n), but at least 0.2; each older one (1 - s) times the next. For
     6 buckets s is 0.785, from 42 buckets on it is 0.2.
@@ -227,7 +227,7 @@ class WeightedWindow(Window):
         weighted: float = sum(map(mul, self._newest_first(within), self._weights))
         if self._quirks.weighted_window_reads_low:
             return weighted * float(self._decay**silent)
-        # Total weight of k buckets: s + s(1-s) + ... = 1 - (1-s)^k. Silence weakens all alike, and so cancels out.
+        # Total weight of k buckets: s + s(1-s) + ... = 1 - (1-s)^k. Silence scales all weights, and cancels out.
         return weighted / float(1 - self._decay ** min(self._seen_bucket_count, within))
 
     def _configure(self, window_s: float) -> None:
@@ -245,7 +245,7 @@ _KINDS: dict[WindowKind, type[Window]] = {
 
 
 def window_of(kind: WindowKind, window_s: float, *, granularity_s: int = 1, quirks: KpaQuirks = SAFE) -> Window:
-    """An empty window of that kind."""
+    """Create an empty window of this kind."""
     return _KINDS[kind](window_s, granularity_s=granularity_s, quirks=quirks)
 
 
@@ -255,7 +255,7 @@ def _zeros(bucket_count: int) -> "array[float]":
 
 
 def _rounded(value: float) -> float:
-    """To six decimals, half away from zero: 2.0000005 is 2.000001, and 0.0000004 is 0.
+    """Round to six decimals, half away from zero: 2.0000005 is 2.000001, and 0.0000004 is 0.
 
     Python's own ``round`` goes to the even neighbour, the original's does not.
     """
@@ -268,14 +268,14 @@ def _rounded(value: float) -> float:
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """Load of a whole revision, not of a pod, in the unit of its metric, over both windows."""
+    """The load of a whole revision in both windows, in the metric's unit."""
 
     stable: float
     panic: float
 
 
 class WindowContents(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of both windows, for a decision elsewhere; widths in seconds."""
+    """The contents of both windows, for a decision in another process; widths in seconds."""
 
     stable_window_s: float
     panic_window_s: float
@@ -284,7 +284,7 @@ class WindowContents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetricWindows:
-    """Both windows of one load metric."""
+    """The stable and the panic window of one load metric."""
 
     __slots__ = ("_kind", "_metric", "_panic", "_stable")
 
@@ -315,12 +315,12 @@ class MetricWindows:
         return True
 
     def record_load(self, load: float, bucket: int) -> None:
-        """Count a load in the bucket of a second."""
+        """Add a load to the bucket of a second."""
         self._stable.record_in(bucket, load)
         self._panic.record_in(bucket, load)
 
     def query(self, now_s: float, *, silence_is_idle: bool = False) -> Observation | NoData:
-        """Load at ``now_s``; ``NoData`` for an empty stable window.
+        """The load at ``now_s``; ``NoData`` if the stable window is empty.
 
         ``silence_is_idle`` says that nothing sends stats while there is no load, so that an empty window reads 0. In Knative that
         holds with a target burst capacity of -1, when only activators report; our pods always do. A gauge that no pod has
@@ -339,13 +339,13 @@ class MetricWindows:
         )
 
     def restore(self, contents: WindowContents) -> None:
-        """Fill empty windows from others; a panic window of another width is filled from the stable one."""
+        """Restore empty windows; a panic window of another width is filled from the stable one."""
         self._stable.restore(contents.stable)
         is_same_width = self._panic.window_s == contents.panic_window_s
         self._panic.restore(contents.panic if is_same_width else contents.stable)
 
     def resize(self, *, stable_window_s: float, panic_window_s: float, kind: WindowKind, now_s: float) -> None:
-        """Change the widths and the kind of average; recorded values that fit are kept."""
+        """Change the widths and the kind of average; values within the new widths are kept."""
         self._stable.resize(stable_window_s, now_s)
         self._panic.resize(panic_window_s, now_s)
         if kind is not self._kind:

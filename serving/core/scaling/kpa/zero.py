@@ -1,4 +1,4 @@
-"""Decides when the last pod may go, and the Active condition of a revision.
+"""Decides when the last pod may be removed, and sets the Active condition of a revision.
 
 Input: the merged answer, the present scale, ready pods, since when the activators are the endpoints, the last proof that the
 service answers as the activator, and the time. Output: the next state and what to do: apply a count, hold, or prove the hand-off,
@@ -19,22 +19,22 @@ from serving.core.settings.autoscaler import SAFE, KpaQuirks
 
 # Time between two attempts to prove the hand-off, in seconds. Source: Knative's prober.
 PROBE_PERIOD_S = 1.0
-# Age up to which a proof counts, in seconds: the shell probes and asks again at once, and activators may die.
+# Greatest age of a valid proof, in seconds: the shell probes and decides immediately, and activators may end.
 PROOF_VALID_S = 2.0
-# Time that pods have beyond their deadline, in seconds, so that their own failure is reported first. Source: Knative.
+# Extra time of pods beyond their deadline, in seconds, so that their own failure is reported first. Source: Knative.
 _ACTIVATION_BUFFER_S = 30.0
-# Time to the next check after marking inactive, while no change of the path triggers one. Source: Knative.
+# Time to the next check after marking inactive, if no change of the path triggers one, in seconds. Source: Knative.
 _INACTIVE_RECHECK_S = 3.0
 # Shortest time to the next check, in seconds: a remainder of 0 before a strict comparison must not cause a busy loop.
 _RECHECK_MIN_S = 1.0
-# Transitions that a state remembers for the error that shows them.
+# Number of transitions kept for error messages.
 _STORY_MAX = 32
 
 _UNDECIDED = NoData(missing="no decision")
 
 
 class GatePhase(enum.StrEnum):
-    """The phase of a revision between its first pod and none. Inactive and proved are both "not Active"."""
+    """The phase of a revision between its first pod and scale 0. Inactive and proved both mean Active is False."""
 
     ACTIVATING = "activating"
     ACTIVE = "active"
@@ -43,7 +43,7 @@ class GatePhase(enum.StrEnum):
 
 
 class Event(enum.StrEnum):
-    """An event that moves the gate."""
+    """An event of the gate's state machine."""
 
     QUEUED = "queued"
     READY = "ready"
@@ -73,8 +73,8 @@ TRANSITIONS: dict[tuple[GatePhase, Event], GatePhase] = {
     (GatePhase.PROVED, Event.HAND_OFF_IN_DOUBT): GatePhase.INACTIVE,
 }
 
-# The pairs that are missing never come about: only what is being activated times out, and no hand-off is under way while
-# pods are wanted.
+# Missing pairs are impossible: only an activation times out, and a hand-off never runs while pods are
+# # wanted.
 
 
 class InactiveReason(enum.StrEnum):
@@ -91,7 +91,7 @@ _REASONS = {
     Event.TIMED_OUT: InactiveReason.TIMED_OUT,
 }
 _NOT_ACTIVE = (GatePhase.INACTIVE, GatePhase.PROVED)
-# Status of the condition Active.
+# The status of the condition Active by phase.
 _ACTIVE_STATUS = {
     GatePhase.ACTIVATING: "Unknown",
     GatePhase.ACTIVE: "True",
@@ -101,15 +101,15 @@ _ACTIVE_STATUS = {
 
 
 class GateState(msgspec.Struct, frozen=True, kw_only=True):
-    """The gate's state between observations. After a restart it is read from the revision's condition Active."""
+    """The gate's state between observations. After a restart it is read from the condition Active."""
 
     since_s: float
-    """Start of the present status of the condition Active."""
+    """Time since which the condition Active has its status."""
 
     phase: GatePhase = GatePhase.ACTIVATING
 
     reason: InactiveReason | None = InactiveReason.QUEUED
-    """Why the revision is not active; None when it is."""
+    """Why the revision is not active; None if it is."""
 
     is_initialized: bool = False
     """Whether the revision's first pods were ready once; never reset."""
@@ -124,38 +124,38 @@ class GateState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """The gate's inputs about one revision at one time."""
+    """The gate's inputs for one revision at one time."""
 
     desired: int | NoData
-    """The merged count, within its bounds; ``NoData`` when no decider has one."""
+    """The merged count, within its bounds; ``NoData`` if no decider has data."""
 
     present_scale: int | None
-    """Replicas in the revision's scale now; None if unset, which means 1."""
+    """Current replicas of the revision's scale; None if unset, which means 1."""
 
     ready_count: int
-    """Pods that are ready."""
+    """Number of ready pods."""
 
     has_service: bool = True
-    """Whether the revision's service exists; before that it does not count as initialised."""
+    """Whether the revision's Service exists; otherwise the revision counts as uninitialised."""
 
     is_recorded: bool = True
-    """Whether the revision's status has that its first pods were ready; without pods it would count as failed."""
+    """Whether the status records that the first pods were ready; without it, a revision without pods counts as failed."""
 
     proxy_since_s: float | None = None
     """Time since which the activators are the endpoints; None while the pods are."""
 
     proved_at_s: float | None = None
-    """Last time that the service answered a probe as the activator does; None if it never did."""
+    """Last time that a probe of the Service was answered by an activator; None if never."""
 
     is_failed: bool = False
-    """Whether the revision's condition Ready is False."""
+    """Whether the condition Ready is False."""
 
     active_min_s: float | None = None
-    """Shortest time that the revision stays active before zero; None: the stable window."""
+    """Shortest active time before zero; None uses the stable window."""
 
 
 class GateAction(enum.StrEnum):
-    """An action for the shell."""
+    """The shell's next action."""
 
     APPLY = "apply"
     HOLD = "hold"
@@ -193,15 +193,15 @@ class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
     count to apply if ``action`` says so."""
 
     recheck_in_s: float | None = None
-    """Time until which only the clock can change the decision; None if another event must happen first."""
+    """Seconds until the clock alone can change the decision; None if only another event can."""
 
     def is_like(self, other: "GateDecision") -> bool:
-        """Whether another decision is equal but for the time until the next."""
+        """Whether another decision differs only in the time to the next check."""
         return (self.action, self.reason, self.wanted) == (other.action, other.reason, other.wanted)
 
 
 def advance(state: GateState, event: Event, *, now_s: float) -> GateState:
-    """The state after an event; raises ``IllegalTransition`` for a pair that is not in the table."""
+    """The state after an event. Raises ``IllegalTransition`` for a forbidden pair."""
     phase = TRANSITIONS.get((state.phase, event))
     if phase is None:
         raise IllegalTransition(subject="scale-to-zero gate", phase=state.phase, event=event, story=state.story)
@@ -221,7 +221,7 @@ def advance(state: GateState, event: Event, *, now_s: float) -> GateState:
 def step(
     state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks = SAFE
 ) -> tuple[GateState, GateDecision]:
-    """One observation of a revision: check the proof, decide, then set the condition Active by the decision."""
+    """Process one observation: check the proof, decide, then set the condition Active."""
     if state.is_inactive:
         state = advance(state, _proof(state, facts, now_s=now_s), now_s=now_s)
     decision = _decide(state, facts, spec=spec, now_s=now_s, quirks=quirks)
@@ -234,7 +234,7 @@ def step(
 
 
 def _proof(state: GateState, facts: GateInputs, *, now_s: float) -> Event:
-    """The valid proof: fresh, and taken since the revision became inactive."""
+    """The time of the valid proof: recent, and taken after the revision became inactive."""
     proved_at_s = facts.proved_at_s
     if proved_at_s is not None and proved_at_s >= state.since_s and now_s - proved_at_s <= PROOF_VALID_S:
         return Event.HAND_OFF_PROVED
@@ -246,7 +246,7 @@ def _decide(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: fl
     if isinstance(desired, NoData):
         if state.phase is not GatePhase.ACTIVATING:
             return GateDecision(action=GateAction.HOLD, reason=GateReason.NO_DECISION, wanted=_UNDECIDED)
-        # Pods that were started before there was any decision: the minimum holds, and they may time out.
+        # Pods from before the first decision: the minimum applies, and their start may time out.
         desired = bounded(0, spec=spec, is_initialized=state.is_initialized).count
     if desired > 0:
         return _apply(desired, GateReason.PODS_WANTED, facts)
@@ -275,7 +275,7 @@ def _toward_zero(
 def _while_activating(
     state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
 ) -> GateDecision:
-    """Scale to 0 only once the first pods have missed their deadline of 600 s by 30 s; before, decide nothing.
+    """Scale to 0 only after the first pods missed their deadline of 600 s by 30 s; before, keep the scale.
 
     A failed revision without a route has no deadline: its pods would only restart.
     """
@@ -290,13 +290,13 @@ def _while_activating(
         )
     reason = GateReason.REVISION_FAILED if has_failed else GateReason.ACTIVATION_FAILED
     if facts.ready_count and not quirks.zero_without_proof:
-        # Some are ready, though too few: they may hold requests, so they go the way of active pods.
+        # Some pods are ready, though too few; they may have requests, so they count as active pods.
         return _hold_zero(reason, recheck_in_s=PROBE_PERIOD_S)
     return _apply(0, reason, facts)
 
 
 def _while_active(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float) -> GateDecision:
-    """Keep 1 pod for the rest of the stable window; then inactive, which puts the activators in the path."""
+    """Keep 1 pod until the end of the stable window; then mark inactive, which puts the activators in the path."""
     active_min_s = spec.stable_window_s if facts.active_min_s is None else facts.active_min_s
     rest_s = active_min_s - (now_s - state.since_s)
     if rest_s > 0:
@@ -308,7 +308,7 @@ def _while_active(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now
 
 
 def _while_inactive(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float) -> GateDecision:
-    """Scale to 0 after grace and retention; without retention, once activators were the endpoints for the grace."""
+    """Scale to 0 after grace and retention; without retention, once the activators were the endpoints for the grace period."""
     inactive_s = now_s - state.since_s
     grace_s = spec.scale_to_zero_grace_s
     retention_s = spec.scale_to_zero_pod_retention_s if spec.reachable else 0.0
@@ -324,7 +324,7 @@ def _while_inactive(state: GateState, facts: GateInputs, *, spec: ScalingSpec, n
 
 
 def _apply(count: int, reason: GateReason, facts: GateInputs, *, recheck_in_s: float | None = None) -> GateDecision:
-    """Set the scale to ``count``, or hold it if it is equal."""
+    """Set the scale to ``count``, or keep it if it is equal."""
     present_scale = 1 if facts.present_scale is None else facts.present_scale
     action = GateAction.HOLD if count == present_scale else GateAction.APPLY
     return GateDecision(action=action, reason=reason, wanted=count, recheck_in_s=recheck_in_s)
@@ -336,7 +336,7 @@ def _hold_zero(reason: GateReason, *, recheck_in_s: float | None = None) -> Gate
 
 
 def _activity(state: GateState, wanted: int | NoData, *, ready_count: int, count_min: int) -> Event:
-    """The condition Active, from wanted and ready pods.
+    """The condition Active, derived from wanted and ready pods.
 
     Without a decision a revision that is not active stays so.
     """

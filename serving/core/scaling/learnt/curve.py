@@ -1,4 +1,4 @@
-"""Models of one pod: its response time by concurrency, with the knee, and its memory by requests in flight.
+"""Models of one pod: response time and knee by concurrency, and memory by requests in flight.
 
 Input: seconds of pods, each with the mean concurrency and the requests that ended in it. Output: a ``Knee``. Seconds fall into
 bins of concurrency, two for each factor of 2; old ones count for less. The response time of the bins is made monotone (isotonic
@@ -16,53 +16,53 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-# Lower edges of the bins, in requests in flight; the first bin begins at 0. The last one has all from 724 on.
+# Lower edges of the bins, in requests in flight; the first bin begins at 0, the last one at 724.
 _EDGES = tuple(2.0 ** (half / 2) for half in range(20))
 _BINS = len(_EDGES) + 1
-# Rows of the state: seconds, in flight x seconds, requests that ended, their response times in seconds.
+# Rows of the state: seconds, in flight x seconds, ended requests, their response times in seconds.
 _SECONDS, _IN_FLIGHT, _ENDED, _RESPONSE = (row * _BINS for row in range(4))
-# Least seconds and requests of a bin that says anything.
+# Fewest seconds and requests of a usable bin.
 _SECONDS_MIN, _ENDED_MIN = 3.0, 10.0
 
-# Least measurements of a line, and least standard deviation of the requests in flight in them.
+# Fewest measurements of a line, and least standard deviation of their requests in flight.
 _WEIGHT_MIN, _SPREAD_MIN = 4.0, 0.4
-# Least share of the variance of the memory that the requests explain.
+# Least share of the memory variance explained by requests.
 _EXPLAINED_MIN = 0.3
-# Share of the limit that is used at most: what is measured is seconds old, and an allocator keeps some of what was freed.
+# Largest used share of the limit: measurements are seconds old, and an allocator keeps some freed memory.
 _USED_RATIO = 0.9
-# A request at once is served whatever it takes.
+# One request is always allowed.
 _FITTING_MIN = 1.0
-# Deviations from the line for which there is room. Part of them are requests that come and go within the second of a report, for
-# which the learner leaves room too.
+# Safety margin in deviations from the line. It partly covers requests shorter than a report, for
+# # which the learner adds a margin too.
 _DEVIATIONS = 1.0
 
 
 class Knee(msgspec.Struct, frozen=True, kw_only=True):
-    """The knee found in the bins. Concurrencies are requests in flight of one pod, times seconds."""
+    """The knee computed from the bins. Concurrencies are requests in flight of one pod; times are in seconds."""
 
     response_s: float
-    """Response time at the least concurrency seen."""
+    """Response time at the lowest observed concurrency."""
 
     throughput_max: float
-    """Most requests a second of a pod."""
+    """Highest request rate of a pod, per second."""
 
     bottom: float
-    """Least concurrency seen."""
+    """Lowest observed concurrency."""
 
     top: float
-    """Largest concurrency seen."""
+    """Highest observed concurrency."""
 
     top_response_s: float
-    """Response time at the largest concurrency."""
+    """Response time at the highest observed concurrency."""
 
     @property
     def slowdown(self) -> float:
-        """Response time at the largest concurrency over that at the least; 1 while nothing waits."""
+        """Response time at the highest over that at the lowest concurrency; 1 if nothing queues."""
         return self.top_response_s / self.response_s
 
 
 class LatencyCurve:
-    """The bins of one revision."""
+    """Response times of one revision's pods, binned by concurrency."""
 
     __slots__ = ("_sums",)
 
@@ -78,11 +78,11 @@ class LatencyCurve:
         sums[_RESPONSE + at] += ended_count * response_time_s
 
     def fade(self, ratio: float) -> None:
-        """Reduce the weight of everything seen so far."""
+        """Reduce the weight of all observations."""
         self._sums = array("f", [total * ratio for total in self._sums])
 
     def knee(self) -> Knee | None:
-        """The knee so far; None while no bin has enough seconds and requests."""
+        """The current knee; None while no bin has enough seconds and requests."""
         points = list(self._points())
         if not points:
             return None
@@ -105,7 +105,7 @@ class LatencyCurve:
 
 
 def _monotone(points: Iterable[tuple[float, float, float]]) -> list[tuple[float, float]]:
-    """Pairs of concurrency and response time, both rising: falling neighbours are merged into their mean.
+    """Merge neighbours into their mean until response time rises with concurrency.
 
     Each block stands at the largest concurrency in it. Source: Barlow et al., Statistical Inference under Order
     Restrictions, 1972.
@@ -122,7 +122,7 @@ def _monotone(points: Iterable[tuple[float, float, float]]) -> list[tuple[float,
 
 
 class MemoryLine:
-    """The measurements of one revision."""
+    """A line through one revision's measurements of memory by requests in flight."""
 
     __slots__ = ("_both", "_loads", "_mean_bytes", "_mean_load", "_squares", "_weight")
 
@@ -142,14 +142,14 @@ class MemoryLine:
         self._squares += bytes_off * (used_bytes - mean_bytes)
 
     def fade(self, ratio: float) -> None:
-        """Reduce the weight of everything measured so far."""
+        """Reduce the weight of all measurements."""
         self._weight *= ratio
         self._loads *= ratio
         self._both *= ratio
         self._squares *= ratio
 
     def in_flight_max(self, limit_bytes: float) -> float | None:
-        """Requests in flight that fit; None without enough measurements, or if requests add nothing.
+        """Requests in flight that fit below the limit; None without enough measurements, or if requests need no memory.
 
         Above 90 % of the limit the answer is at most what was in flight. A pod of 24 MB, to which each request adds
         12 MB, and a limit of 160 MB: (0.9 x 160 - 24) / 12 = 10.

@@ -43,43 +43,43 @@ from serving.core.settings.autoscaler import AdaptiveSettings
 # Half-life of observations, in periods with load.
 _HALF_LIFE_PERIODS = 20
 _FADE_RATIO = 0.5 ** (1 / _HALF_LIFE_PERIODS)
-# Growth of the response time from which on a knee is believed.
+# Growth of the response time that proves a knee.
 _SLOWDOWN_MIN = 1.5
-# Factor between two concurrencies with the same response time from which on nothing waited at the lower one.
+# Ratio between two concurrencies of equal response time that proves no queueing at the lower one.
 _FLAT_RATIO = 2.0
-# A knee that is not seen any more grows by this share each period, doubling within half an hour.
+# Growth per period of a knee that is no longer observed; it doubles in half an hour.
 _KNEE_RELAX_RATIO = 1.01
-# So do the response time of an idle pod, and the concurrency at which a container was killed, within three hours.
+# Growth per period of the idle response time and of the concurrency of OOM kills; both double in three hours.
 _RELAX_RATIO = 1.002
-# Share of that concurrency that is aimed at: it was a mean of a second, in which the kill was at the most.
+# Safe share of the concurrency of an OOM kill: it was the mean of a second, and the kill came at its peak.
 _KILLED_RATIO = 0.5
-# Target over the largest concurrency that was seen to work, where nothing bounds it.
+# Target relative to the highest concurrency that worked, if there is no bound.
 _GROWTH_RATIO = 1.5
-# Largest steps of one period.
+# Largest changes in one period.
 _STEP_UP_RATIO, _STEP_DOWN_RATIO = 1.25, 0.5
-# Least relative change.
+# Smallest relative change.
 _STEP_MIN_RATIO = 0.1
-# Share of the cpu limit below which a pod's usage is mostly its own; and that from which on it is out of cpu.
+# Share of the cpu limit below which a pod's usage is mostly overhead; and above which it lacks cpu.
 _CPU_USE_MIN, _CPU_USE_MAX = 0.2, 0.9
-# Share of the knee by cpu from which on that of the response times is the same one, found in another way.
+# Ratio to the cpu knee above which the knee of response times is the same knee.
 _SAME_KNEE_RATIO = 0.75
-# Measurements of cpu that say what a request takes.
+# Fewest cpu measurements for the cpu time of a request.
 _CPU_WEIGHT_MIN = 3.0
-# Standard deviations of the requests in flight for which a pod has memory; of independent requests the variance is the mean.
+# Safety margin for memory in standard deviations of requests in flight, whose variance equals their mean.
 _MEMORY_DEVIATIONS = 3.0
-# Utilisation above which the queue at a bottleneck has no useful length.
+# Highest utilisation with a useful queue length.
 _UTILISATION_MAX = 0.9
-# Fading of the largest concurrency of the last seconds, a report: a container that was killed had more than it has now.
+# Decay per report of the recent peak concurrency: a killed container had more requests than its successor.
 _PEAK_RATIO = 0.97
 _TARGET_MIN = 1.0
-# Least knee: requests that wait for nothing but a small share of a core.
+# Smallest knee, for requests that need only a small share of a core.
 _KNEE_MIN = 0.01
-# Time for which a target that changes is not saved, in seconds: each save is a write to the API.
+# How long a moving target is not saved, in seconds: each save is an API write.
 _SAVE_PERIOD_S = 60.0
 
 
 class TargetLearner:
-    """Learns the target of one revision."""
+    """Learns the target concurrency of one revision."""
 
     __slots__ = (
         "_checked_s",
@@ -98,18 +98,18 @@ class TargetLearner:
         self._curve = LatencyCurve()
         self._memory = MemoryLine()
         self.state = LearntState()
-        # Measurements, cpu seconds a second, requests a second, requests in flight: sums of those with enough load.
+        # Sums over measurements under load: count, cpu seconds a second, requests a second, requests in flight.
         self._cpu = (0.0, 0.0, 0.0, 0.0)
         self._peak = 0.0
         self._is_new = False
-        # Whether the target is what was found when it was looked at last, rather than on its way.
+        # Whether the target has settled at the last result, rather than moving towards it.
         self._is_settled = False
         self._checked_s: float | None = None
         self._saved_total: float | None = None
         self._saved_s: float | None = None
 
     def record(self, concurrency: float, ended_count: float, response_time_s: float) -> None:
-        """Add one second of one pod; a second without an ended request is ignored."""
+        """Add one second of one pod; seconds without ended requests are ignored."""
         peak = self._peak * _PEAK_RATIO
         self._peak = concurrency if concurrency >= peak else peak  # noqa: FURB136 - each report of each pod
         if ended_count > 0 and response_time_s > 0:
@@ -117,7 +117,7 @@ class TargetLearner:
             self._is_new = True
 
     def measure(self, concurrency: float, ended_count: float, *, used: Resources, limits: Resources) -> None:
-        """The cpu and memory of one pod, with its requests of the last second."""
+        """Add a pod's cpu and memory usage, with its requests in the last second."""
         if used.memory_bytes is not None:
             self._memory.record(concurrency, used.memory_bytes)
             self._is_new = True
@@ -132,7 +132,7 @@ class TargetLearner:
             return
         safe = max(_TARGET_MIN, _KILLED_RATIO * self._peak)
         self.state.killed = safe if self.state.killed is None else min(safe, self.state.killed)
-        # Earlier measurements describe the pod's usage too poorly.
+        # Earlier measurements no longer describe the pod.
         self._peak = 0.0
         self._is_new = True
         self._checked_s = None
@@ -140,7 +140,7 @@ class TargetLearner:
     def update(
         self, spec: ScalingSpec, limits: Resources, *, period_s: float, total_max: float, now_s: float
     ) -> LearntTarget | None:
-        """Update and return the target; None without enough data. ``spec`` has the revision's own target.
+        """Update and return the target; None without enough data. ``spec`` has the revision's configured target.
 
         Learns at most once a period, and only after new samples.
         """
@@ -219,7 +219,7 @@ class TargetLearner:
             state.knee = max(_KNEE_RELAX_RATIO * state.knee, knee.top)
 
     def _cpu_knee(self, limits: Resources) -> float | None:
-        """The knee from the cpu time of a request; at most the recent load less the excess when cpu runs out."""
+        """The knee by the cpu time of a request; if cpu is exhausted, at most the recent load less the excess."""
         state, (weight, cpu, ended, inside) = self.state, self._cpu
         if not limits.cpu_m:
             return None
@@ -230,12 +230,12 @@ class TargetLearner:
             return None
         knee = state.response_s * cores / state.cpu_s
         if weight >= _CPU_WEIGHT_MIN and cpu / weight > _CPU_USE_MAX * cores:
-            # Response times may all be of a busy pod: fewer requests will show a shorter one.
+            # All response times may come from busy pods; fewer requests will show shorter ones.
             knee = min(knee, _STEP_DOWN_RATIO * inside / weight)
         return max(knee, _KNEE_MIN)
 
     def _step(self, total: float, bound: TargetBound | None, above: float | None, *, start: float) -> None:
-        """One bounded step towards ``total``. A memory bound lowers the target at once, before the pod is killed."""
+        """Move one bounded step towards ``total``. A memory bound applies immediately, before an OOM kill."""
         state, wanted = self.state, total
         present = start if state.total is None else state.total
         if abs(total / present - 1) <= _STEP_MIN_RATIO and not (bound is TargetBound.MEMORY and total < present):
@@ -248,17 +248,17 @@ class TargetLearner:
 
 
 def _with_queue(knee: float, utilisation: float) -> float:
-    """The target at a knee: requests at the bottleneck plus requests elsewhere (M/M/1). 8 at 70 %: 8 - 1 + 1 / 0.3 = 10.3."""
+    """The target at a knee: queued plus running requests (M/M/1). 8 at 70 %: 8 - 1 + 1 / 0.3 = 10.3."""
     return knee - 1.0 + 1.0 / (1.0 - utilisation)
 
 
 def _safe_mean(most: float) -> float:
-    """The largest mean with room for three standard deviations: m + 3 x sqrt(m) = most. 10 gives 3.4."""
+    """The mean whose value plus three standard deviations is ``most``: m + 3 x sqrt(m) = most. 10 gives 3.4."""
     return ((math.sqrt(_MEMORY_DEVIATIONS**2 + 4.0 * most) - _MEMORY_DEVIATIONS) / 2.0) ** 2
 
 
 class RevisionTarget:
-    """The target of one revision. ``spec`` is the basis of decisions; ``learnt`` is None without enough data."""
+    """The target of one revision. Decisions use ``spec``; ``learnt`` is None without enough data."""
 
     __slots__ = ("_container", "_learner", "_own", "_settings", "learnt", "spec")
 
@@ -274,7 +274,7 @@ class RevisionTarget:
         return self._own.target_mode is not TargetMode.OFF
 
     def update_revision(self, revision: ScaledRevision) -> bool:
-        """Apply changed numbers of the revision; return whether they have changed."""
+        """Apply the changed settings of the revision; return whether they differ."""
         self._container = revision.container
         if revision.spec == self._own:
             return False
@@ -319,5 +319,5 @@ class RevisionTarget:
             self.spec = with_target(self._own, learnt, self._learner.state)
 
     def due_save(self, now_s: float) -> str | None:
-        """The learnt state as text for ``load``; None without changes, or after a recent save."""
+        """The learnt state as text for ``load``; None if it is unchanged or was saved recently."""
         return self._learner.due_save(self._own, now_s)

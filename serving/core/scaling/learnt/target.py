@@ -1,4 +1,4 @@
-"""The learnt target of a revision: its record, whether it is in force, and the numbers of the revision with it.
+"""The learnt target of a revision: its record, whether it is in force, and the scaling numbers that include it.
 
 Input: a ``LearntState``, as the learner keeps it and the autoscaler saves it, and the revision's own numbers. Output: a
 ``LearntTarget`` in the unit of the revision's metric. The autoscaler scales by it, and the activator pokes by it.
@@ -21,7 +21,7 @@ Known = Annotated[float, msgspec.Meta(gt=0)]
 
 _TARGET_MIN = 1.0
 _METRICS = (CONCURRENCY.name, RPS.name)
-# A target of requests a second is no less than Knative's smallest.
+# Smallest target in requests a second, as in Knative.
 _RATE_MIN = 0.01
 
 
@@ -34,22 +34,22 @@ class TargetBound(enum.StrEnum):
 
 
 class LearntTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A target in requests in flight, before the utilisation, as ``ScalingSpec.total_value``."""
+    """A learnt target in requests in flight, before utilisation, like ``ScalingSpec.total_value``."""
 
     total: float
 
     bound: TargetBound | None
-    """None: no bound was found."""
+    """None if nothing bounds the target."""
 
     above: float | None
     """Requests in flight beyond which the resource limits a pod; None without a bound."""
 
     is_used: bool
-    """Whether the target replaces the revision's own, rather than being shown only."""
+    """Whether the target is in force, rather than only displayed."""
 
 
 class LearntState(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The state that survives a restart. None means unknown."""
+    """The learner's saved state. None means unknown."""
 
     total: Known | None = None
     bound: TargetBound | None = None
@@ -67,7 +67,7 @@ class LearntState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def in_flight(spec: ScalingSpec) -> ScalingSpec:
-    """The numbers of a revision with its target in requests in flight."""
+    """The scaling numbers with the target converted to requests in flight."""
     if spec.metric == CONCURRENCY.name:
         return spec
     total = spec.target_concurrency * spec.total_value / spec.target_value
@@ -77,7 +77,7 @@ def in_flight(spec: ScalingSpec) -> ScalingSpec:
 
 
 def bounded(total: float, spec: ScalingSpec, total_max: float) -> float:
-    """Limit a target to 1, the hard limit, and the overall maximum."""
+    """Limit a target to at least 1, and at most the hard limit and the overall maximum."""
     high = min(total_max, spec.container_concurrency or total_max)
     return min(max(total, _TARGET_MIN), high)
 
@@ -90,7 +90,7 @@ def learnt_target(state: LearntState, spec: ScalingSpec, *, total_max: float) ->
     if spec.metric == RPS.name:
         if state.response_s is None:
             return None
-        # A bound by memory leaves room below what fits; the others are where the rate ends.
+        # A memory bound already leaves room; the other bounds are where throughput ends.
         at_most = above if above is not None and state.bound is not TargetBound.MEMORY else total
         total = max(_RATE_MIN, at_most / state.response_s)
         above = None if above is None else above / state.response_s
@@ -103,7 +103,7 @@ def learnt_target(state: LearntState, spec: ScalingSpec, *, total_max: float) ->
 
 
 def with_target(spec: ScalingSpec, learnt: LearntTarget | None, state: LearntState) -> ScalingSpec:
-    """The revision's numbers with the learnt target, if it is in force."""
+    """The scaling numbers with the learnt target, if it is in force."""
     if learnt is None or not learnt.is_used:
         return spec
     ratio = spec.target_value / spec.total_value
@@ -114,7 +114,7 @@ def with_target(spec: ScalingSpec, learnt: LearntTarget | None, state: LearntSta
 
 
 def read_state(text: str) -> LearntState:
-    """The saved state. Raises ``InvalidValue``."""
+    """Parse the saved state. Raises ``InvalidValue``."""
     try:
         return msgspec.json.decode(text, type=LearntState)
     except UNREADABLE as error:
@@ -122,7 +122,7 @@ def read_state(text: str) -> LearntState:
 
 
 def with_saved_target(spec: ScalingSpec, text: str, *, total_max: float) -> ScalingSpec:
-    """The revision's numbers with the target that was saved last, if it is in force; an unreadable one is ignored."""
+    """The scaling numbers with the last saved target, if it is in force; an invalid one is ignored."""
     try:
         state = read_state(text) if text else LearntState()
     except InvalidValue:

@@ -1,4 +1,4 @@
-"""Limits the change from triggers to a safe one within the policy's minimum and maximum.
+"""Limits the change that triggers want to a safe amount, within the policy's minimum and maximum.
 
 A policy's min and max bound the result. Beyond them, one change adds no more than a fixed number of pods and removes no
 more than another, a pod that holds a request is never removed, and the last pod stays. Each bound that made a
@@ -31,7 +31,7 @@ class Clamp(enum.StrEnum):
 
 
 class AppliedClamp(msgspec.Struct, frozen=True, kw_only=True):
-    """A bound that took effect, and by how many pods."""
+    """An effective bound, with the amount in pods before and after."""
 
     clamp: Clamp
     amount_before: int
@@ -39,7 +39,7 @@ class AppliedClamp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScaleChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Pods to add (above 0) or remove (below 0), and the steps from ``wanted_delta`` to it."""
+    """Pods to add (above 0) or remove (below 0), and the steps from ``wanted_delta`` to this count."""
 
     wanted_delta: int
     delta: int
@@ -47,7 +47,7 @@ class ScaleChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bounded_up_amount(amount: int, *, current_count: int, min_count: int, max_count: int) -> int:
-    """Pods that may be added, by min and max alone; ``max_count`` 0 is no maximum.
+    """Pods that may be added within min and max; ``max_count`` 0 means no maximum.
 
     11 more on 90 of at most 100 are 10. 10 more on 50 of at least 80 are 30.
     """
@@ -57,7 +57,7 @@ def bounded_up_amount(amount: int, *, current_count: int, min_count: int, max_co
 
 
 def bounded_down_amount(amount: int, *, current_count: int, min_count: int, max_count: int) -> int:
-    """Pods that may be removed, by min and max alone; a ``min_count`` of 0 bounds nothing.
+    """Pods that may be removed within min and max; ``min_count`` 0 means no minimum.
 
     60 fewer on 50 of at least 5 are 45. 1 fewer on 200 of at most 100 is 100.
     """
@@ -71,7 +71,7 @@ def bounded_down_amount(amount: int, *, current_count: int, min_count: int, max_
 def change_of(
     wanted_delta: int, *, observed: ObservedPods, spec: ScalingPolicySpec, settings: TriggerSettings
 ) -> ScaleChange:
-    """Limit a wanted change by all bounds."""
+    """Apply all bounds to a wanted change."""
     if wanted_delta > 0:
         steps = _up_steps(wanted_delta, observed, spec=spec, settings=settings)
     elif wanted_delta < 0:
@@ -128,7 +128,7 @@ def _step(clamp: Clamp, before: int, after: int) -> AppliedClamp:
 
 
 class PanicVerdict(enum.StrEnum):
-    """The reason to add pods in panic, or not to."""
+    """Why panic adds pods, or adds none."""
 
     PANIC = "panic"
     DISABLED = "disabled"
@@ -138,7 +138,7 @@ class PanicVerdict(enum.StrEnum):
 
 
 class PanicDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The pods to add in panic.
+    """The pods that panic adds.
 
     Pass ``locked_until_s`` to the next call, or None once the pods exist. ``starts_cooldown`` says whether the change, once made,
     is one to tell the triggers about (``tick.changed``).
@@ -151,7 +151,7 @@ class PanicDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exceeds_panic_limit(observed: ObservedPods, limit_percent: int) -> bool:
-    """Whether more pods are occupied than the limit allows: 91 of 100 at 90 percent do, 90 do not."""
+    """Whether more pods are occupied than the limit allows: at 90 percent, 91 of 100 exceed it, 90 do not."""
     return 100 * observed.occupied_count > observed.available_count * limit_percent
 
 
@@ -163,7 +163,7 @@ def panic(
     locked_until_s: float | None,
     now_s: float,
 ) -> PanicDecision:
-    """Decide when a pod becomes occupied; ``observed`` includes it. ``locked_until_s`` is None while no panic is active."""
+    """Decide when a pod becomes occupied; ``observed`` includes it. ``locked_until_s`` is None outside panic."""
     limit_percent = LIMIT_PERCENT_DEFAULT if spec.up.trigger is None else limit_percent_of(spec.up.trigger)
     if not spec.panic_scale:
         verdict = PanicVerdict.DISABLED

@@ -1,4 +1,4 @@
-"""A ScalingPolicy attached to one revision: evaluated once a period; its proposal holds until the next.
+"""A ScalingPolicy attached to one revision: evaluated once a period; a proposal is valid until the next evaluation.
 
 Input: the observed pods, the time, and whether the scale changed. Output: proposals for the merge, each with its reason in words,
 and the state for the next evaluation, also in another process. A cooldown starts only when the scale has changed: a proposal that
@@ -18,12 +18,12 @@ from serving.core.scaling.policies.tick import TickDecision, TriggerRule, Trigge
 from serving.core.scaling.policies.triggertypes import ObservedPods
 from serving.core.settings.triggers import TriggerSettings
 
-# Evaluations are due on a grid; one that comes late by a decision or two does not move those after it.
+# Evaluations are due on a fixed grid; a late evaluation does not delay the following ones.
 _PERIODS_MISSED_MAX = 1.0
 
 
 class _HeldProposal(msgspec.Struct, frozen=True):
-    """A decided change that is not observed yet."""
+    """A decided change that has not been observed yet."""
 
     at_s: float
     observed_count: int
@@ -40,7 +40,7 @@ class LastDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Triggered:
-    """One revision under one policy. Times are those of one monotonic clock."""
+    """The state of one revision under one policy. Times are on one monotonic clock."""
 
     __slots__ = (
         "_is_panic_due",
@@ -59,7 +59,7 @@ class Triggered:
     def __init__(
         self, name: str, spec: ScalingPolicySpec, settings: TriggerSettings, *, state: TriggerState, now_s: float
     ) -> None:
-        """``name`` is the policy's; ``state`` is left from earlier evaluations."""
+        """``name`` is the policy's; ``state`` comes from earlier evaluations."""
         self.state = state
         self.due_s = now_s
         self.last: LastDecision | None = None
@@ -73,13 +73,13 @@ class Triggered:
         self._panic_count = 0
 
     def update(self, spec: ScalingPolicySpec, now_s: float) -> None:
-        """Update the policy; after a change the next evaluation is due at once."""
+        """Apply the changed policy; the next evaluation is due immediately."""
         if spec != self._spec:
             self._spec = spec
             self.due_s = now_s
 
     def take_report(self, pod: str, *, concurrency: float) -> bool:
-        """Handle a pod's report; return whether its first request makes the policy decide at once."""
+        """Process a pod's report; return whether its first request triggers an immediate decision."""
         if not self._spec.panic_scale:
             return False
         if concurrency < self._settings.occupied_concurrency:
@@ -111,7 +111,7 @@ class Triggered:
         self.due_s = (now_s if is_far_behind else self.due_s) + period_s
 
     def settle(self, present_scale: int) -> None:
-        """Check whether the wanted change has happened; the cooldowns start only then."""
+        """Check whether the wanted change has happened; only then do cooldowns start."""
         wish = self._wish
         if wish is None or (present_scale - wish.observed_count) * wish.delta <= 0:
             return
@@ -119,10 +119,10 @@ class Triggered:
         self._wish = None
 
     def panic(self, observed: ObservedPods, now_s: float) -> None:
-        """Evaluate panic if pods took their first requests since the last call."""
+        """Evaluate panic if pods received their first requests since the last call."""
         is_there = observed.available_count >= self._panic_count and not observed.creating_count
         if self._panic_until_s is not None and is_there:
-            # The pods that it added can take requests.
+            # Pods added by panic are ready for requests.
             self._panic_until_s = None
         if not self._is_panic_due:
             return
@@ -135,7 +135,7 @@ class Triggered:
                 self.state = changed(self.state, at_s=now_s)
 
     def proposals(self, now_s: float) -> tuple[Proposal, ...]:
-        """The policy's proposals: its last one, and the pods of a panic until they exist."""
+        """The policy's proposals: the last one, and panic's pods until they exist."""
         proposals: list[Proposal] = []
         if self.last is not None:
             wanted = self.last.decision.desired_count
@@ -154,7 +154,7 @@ class Triggered:
 
 
 class _Compared(enum.StrEnum):
-    """The base of a usage ratio, in words."""
+    """What a usage ratio is relative to, in words."""
 
     OCCUPANCY = "of the pods are occupied"
     CPU = "of the requested cpu"
@@ -170,7 +170,7 @@ _COMPARED = {
 
 
 def reason_of(decision: TickDecision, *, spec: ScalingPolicySpec) -> str:
-    """The reason in words: the rule, the trigger with its numbers, the cooldown, and the effective bounds.
+    """The reason in words: rule, trigger with its numbers, cooldown, and effective bounds.
 
     "points: 92 % of the requested cpu, aims at 50 %, 8 of 8 points; +2 pods".
     """

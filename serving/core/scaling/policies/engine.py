@@ -1,4 +1,4 @@
-"""Matches revisions with ScalingPolicies, and collects proposals; one engine serves all revisions of an autoscaler.
+"""Matches revisions with ScalingPolicies and collects their proposals; an autoscaler has one engine.
 
 Input: policies, and with each decision about a revision what is known of it. Output: proposals for its merge, when its next
 evaluation is due, and the status of each policy. ``on_change`` is called with each policy whose status has news. A revision
@@ -39,7 +39,7 @@ Requests = Callable[[RevisionKey], Mapping[str, Resources]]
 
 
 class PolicyCalendar:
-    """Schedules, each with its last observed state and the time of that observation."""
+    """A policy's schedules, each with its last state and the time of that check."""
 
     __slots__ = ("_name", "_schedules", "_seen", "_state_at")
 
@@ -52,7 +52,7 @@ class PolicyCalendar:
 
     @property
     def min_count(self) -> int:
-        """The highest minimum of the active schedules; 0 without one."""
+        """The highest minimum of active schedules; 0 without any."""
         return max((schedule.min_count for schedule, (_, state) in self._pairs() if state.is_active), default=0)
 
     def update(self, wall_s: float) -> bool:
@@ -89,7 +89,7 @@ class PolicyCalendar:
 
 
 class _Held:
-    """A revision and its policy. ``problem`` is the reason that the policy is not in force.
+    """A revision and its policy. ``problem`` is why the policy is not in force.
 
     ``is_asleep`` says that there is nothing to evaluate: at scale 0 only a policy's min asks for anything.
     """
@@ -114,7 +114,7 @@ class _Held:
 
 
 class Triggers:
-    """Evaluates all policies for their revisions."""
+    """Evaluates all ScalingPolicies for their revisions."""
 
     def __init__(
         self,
@@ -149,10 +149,10 @@ class Triggers:
         )
 
     def take_policy(self, policy: ScalingPolicyView, *, is_ours: bool = True) -> None:
-        """Add or update a policy. ``is_ours``: this autoscaler alone writes its status."""
+        """Add or update a policy. If ``is_ours``, only this autoscaler writes its status."""
         before = self._policies.get(policy.key)
         if is_ours and before is not None and before.uid == policy.uid:
-            # State of another process is read first; later values are our own.
+            # The status of another process is read once; afterwards this process has the newest state.
             policy = msgspec.structs.replace(policy, saved=before.saved)
         touched = self._policies.put(policy)
         if before is None or not _is_same(before, policy):
@@ -165,7 +165,7 @@ class Triggers:
         return None if policy is None else policy.target
 
     def recheck_all(self) -> None:
-        """Mark every policy's status for an update."""
+        """Mark the status of every policy for an update."""
         for key in self._policies.keys():  # noqa: SIM118 - it is no mapping
             self._on_change(key)
 
@@ -179,7 +179,7 @@ class Triggers:
         return key in self._held
 
     def take_report(self, key: RevisionKey, pod: str, *, concurrency: float) -> bool:
-        """Handle a pod's report; return whether it needs a decision at once."""
+        """Process a pod's report; return whether it triggers an immediate decision."""
         follower = self._held.get(key)
         return follower is not None and follower.triggered.take_report(pod, concurrency=concurrency)
 
@@ -190,7 +190,7 @@ class Triggers:
             follower.triggered.forget_pod(pod)
 
     def forget(self, key: RevisionKey) -> None:
-        """Drop a revision that is deleted, or now owned by another autoscaler."""
+        """Drop a revision that was deleted or moved to another autoscaler."""
         follower = self._held.pop(key, None)
         if follower is not None:
             self._on_change(follower.policy.key)
@@ -204,7 +204,7 @@ class Triggers:
         now_s: float,
         wall_offset_s: float,
     ) -> tuple[Proposal, ...]:
-        """The proposals of a revision's policy; none without a policy. ``wall_offset_s`` is wall clock less monotonic.
+        """The proposals of a revision's policy; none without a policy. ``wall_offset_s`` is wall clock minus monotonic clock.
 
         ``observe`` is called only if there is something to evaluate.
         """
@@ -230,14 +230,14 @@ class Triggers:
         return (*triggered.proposals(now_s), *scheduled)
 
     def due_in_s(self, key: RevisionKey, now_s: float) -> float | None:
-        """Time until the next evaluation of a revision; None if it follows no policy."""
+        """Seconds until the next evaluation of a revision; None if it has no policy."""
         follower = self._held.get(key)
         return None if follower is None or follower.is_asleep else max(0.0, follower.triggered.due_s - now_s)
 
     def status(
         self, key: PolicyKey, *, now_s: float, wall_offset_s: float, stamp: Callable[[float], str]
     ) -> dict[str, Any] | None:
-        """The desired status of a policy; None if it is deleted. ``stamp`` formats a wall-clock time.
+        """The status of a policy; None if it is deleted. ``stamp`` formats a wall-clock time.
 
         None removes a field.
         """
@@ -278,7 +278,7 @@ class Triggers:
         }
 
     def _hold(self, revision: ScaledRevision, *, now_s: float, wall_offset_s: float) -> _Held | None:
-        """A revision with the policy that it follows now."""
+        """Attach the revision to the policy that targets it now."""
         follower = self._held.get(revision.key)
         policy = self._policies.holder(revision) if len(self._policies) and revision.spec.reachable else None
         if policy is None or policy.spec is None:
@@ -303,7 +303,7 @@ class Triggers:
     def _begin(
         self, revision: ScaledRevision, policy: ScalingPolicyView, *, now_s: float, wall_offset_s: float
     ) -> _Held:
-        """Follow a policy, resuming the state of another process if there is one."""
+        """Attach the revision to a policy, and restore the state of another process if it exists."""
         assert policy.spec is not None, "only a policy that can be used holds for anything"
         saved = next((state for state in policy.saved if state.uid == revision.uid), None)
         state = TriggerState() if saved is None else rebased(state_of(saved), by_s=-wall_offset_s)
@@ -312,7 +312,7 @@ class Triggers:
         return _Held(revision, policy, triggered, calendar=calendar, problem=self._problem(revision, policy.spec))
 
     def _problem(self, revision: ScaledRevision, spec: ScalingPolicySpec) -> str:
-        """The reason a revision cannot follow a policy; "" if it can."""
+        """Why a revision cannot use its policy; "" if it can."""
         if not _needs_usage(spec):
             return ""
         problems = check_scaling_policy(spec, known_types=REGISTRY, container_requests=self._requests(revision.key))
@@ -328,7 +328,7 @@ def _needs_usage(spec: ScalingPolicySpec) -> bool:
 
 
 def _decision_status(last: LastDecision, *, at: str) -> dict[str, Any]:
-    """The last decision, for people and for the columns of tables."""
+    """The last decision, for people and for table columns."""
     decision = last.decision
     desired = decision.desired_count
     return {

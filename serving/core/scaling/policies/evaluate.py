@@ -23,7 +23,7 @@ from serving.core.settings.triggers import TriggerQuirks, TriggerSettings
 
 
 class VerdictKind(enum.StrEnum):
-    """The result of one trigger."""
+    """The result of evaluating one trigger."""
 
     LIMIT = "limit"
     """The trigger acts: the usage reaches its limit."""
@@ -32,16 +32,16 @@ class VerdictKind(enum.StrEnum):
     """The trigger acts: it has enough points, and the cooldown is over."""
 
     COOLDOWN = "cooldown"
-    """The trigger would act, but the last change is too recent."""
+    """The trigger would act, but its cooldown is not over."""
 
     WRONG_SIGN = "wrong-sign"
-    """The limit or the points suffice, but the amount is now 0 or has the other sign."""
+    """The limit or the points suffice, but the amount is 0 or has the wrong sign."""
 
     TOO_FEW_POINTS = "too-few-points"
-    """Not enough points lie beyond its target."""
+    """Too few points lie beyond the target."""
 
     NO_DATA = "no-data"
-    """There is no usage or amount to decide on."""
+    """No usage or amount is known."""
 
 
 _ACTS = frozenset({VerdictKind.LIMIT, VerdictKind.POINTS})
@@ -49,7 +49,7 @@ _OUT_OF_SYNC = _ACTS | {VerdictKind.COOLDOWN}
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs shared by all triggers of an evaluation. ``last_change_at_s`` is None before the first change."""
+    """The inputs shared by all triggers of one evaluation. ``last_change_at_s`` is None before the first change."""
 
     observed: ObservedPods
     usages: Mapping[str, float | NoData]
@@ -61,7 +61,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriggerVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict of one trigger, with its inputs. ``index`` is its place in its list.
+    """The verdict of one trigger, with its inputs. ``index`` is its position in the list of triggers.
 
     ``limit_ratio`` is None for down triggers. ``delta`` is None if the amount was not asked for. ``cooldown_left_s`` is
     the time for which triggers of this direction still wait.
@@ -82,7 +82,7 @@ class TriggerVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """The result for one direction. ``acting`` is None if no trigger acts; ``delta`` is then 0."""
+    """The result for one direction. If no trigger acts, ``acting`` is None and ``delta`` is 0."""
 
     verdicts: tuple[TriggerVerdict, ...]
     acting: TriggerVerdict | None
@@ -91,7 +91,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def triggers_in_force(direction: Direction, way: ScaleWay, quirks: TriggerQuirks) -> tuple[Trigger, ...]:
-    """The triggers of a direction; without a list, the old-style one as a fixed-step trigger with the direction's amount.
+    """The triggers of a direction; if the list is empty, the old-style trigger with the direction's fixed amount.
 
     Original: as an occupancy trigger, whose amount follows from the occupancy.
     """
@@ -110,7 +110,7 @@ def evaluate(triggers: tuple[Trigger, ...], way: ScaleWay, situation: Situation,
         verdict = _evaluate_one(trigger, way, situation, index=index, cooldown_s=cooldown_s)
         verdicts.append(verdict)
         if verdict.verdict in _ACTS:
-            # Only the quirk that lets a limit act on any amount lets it act on none.
+            # Under the quirk a limit acts with any amount, including 0.
             delta = verdict.delta if isinstance(verdict.delta, int) else 0
             return Evaluation(verdicts=tuple(verdicts), acting=verdict, delta=delta, in_sync=False)
     in_sync = not any(verdict.verdict in _OUT_OF_SYNC for verdict in verdicts)
@@ -128,7 +128,7 @@ def _evaluate_one(
     points = examined_points(situation.points[trigger.type], window, situation.now_s)
     counted_count = counted_points(points, way, target_ratio)
     waited_s = None if situation.last_change_at_s is None else situation.now_s - situation.last_change_at_s
-    # Strict, as the original: a change exactly one cooldown ago still makes triggers wait.
+    # A strict comparison, as in the original: at exactly one cooldown after a change triggers still wait.
     is_cooling = waited_s is not None and waited_s <= cooldown_s
     verdict, delta = _judge(
         trigger,
@@ -157,7 +157,7 @@ def _evaluate_one(
 def _judge(
     trigger: Trigger, way: ScaleWay, situation: Situation, *, meets_limit: bool, has_points: bool, is_cooling: bool
 ) -> tuple[VerdictKind, int | NoData | None]:
-    """Judge one trigger; return the verdict, and the amount if it was computed."""
+    """Judge one trigger; return its verdict, and the amount if it was computed."""
     if isinstance(situation.usages[trigger.type], NoData):
         return VerdictKind.NO_DATA, None
     if not meets_limit and not has_points:

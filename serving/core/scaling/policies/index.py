@@ -1,4 +1,4 @@
-"""Indexes ScalingPolicies: the one in force for each revision, and the status of each policy.
+"""Indexes ScalingPolicies: the effective policy of each revision, and the status of each policy.
 
 Input: policies as the API has them, and revisions. Output: the policy of a revision, and an ``Attachment`` for each policy. Of
 several policies for one target the oldest has it; the others wait, and their status says so. A revision with policies of several
@@ -28,10 +28,10 @@ from serving.core.scaling.policies.triggertypes import REGISTRY
 from serving.core.scaling.revision import ScaledRevision
 
 PolicyKey = tuple[str, str]
-"""Namespace and name."""
+"""The namespace and name of a policy."""
 
 PolicyCheck = Callable[[ScalingPolicySpec], Iterable[Problem]]
-"""Finds problems of a policy."""
+"""Returns the problems of a policy."""
 
 _OF_WORKLOAD = " (workload)"
 
@@ -39,7 +39,7 @@ _Target = tuple[str, str, str]
 
 
 class Reason(enum.StrEnum):
-    """The reason of a policy's condition: attached, or not."""
+    """The reason of a policy's condition Attached."""
 
     ATTACHED = "Attached"
     TARGET_NOT_FOUND = "TargetNotFound"
@@ -49,7 +49,7 @@ class Reason(enum.StrEnum):
 
 
 class KeptState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The state of one revision's evaluations, as kept in a status.
+    """The evaluation state of one revision, as stored in a policy's status.
 
     Times are whole milliseconds since the epoch. ``points`` are pairs of time and usage, newest first, by type.
     """
@@ -63,7 +63,7 @@ class KeptState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class ScalingPolicyView(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy. ``spec`` is None for an invalid one, with its ``problem``; another server may have accepted it."""
+    """A policy. ``spec`` is None if it is invalid, with the reason in ``problem``; another API server may have accepted it."""
 
     key: PolicyKey
     uid: str
@@ -77,17 +77,17 @@ class ScalingPolicyView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def policy_name_of(workload: str) -> str:
-    """The name under which the schedules of a ScaledWorkload are a policy; no object has such a name."""
+    """The name of the internal policy made from a ScaledWorkload's schedules; no API object has this name."""
     return f"{workload}{_OF_WORKLOAD}"
 
 
 def is_of_workload(policy: str) -> bool:
-    """Whether a policy is the schedules of a ScaledWorkload, so that there is no object with its status."""
+    """Whether a policy was made from a ScaledWorkload's schedules, so that no object has its status."""
     return policy.endswith(_OF_WORKLOAD)
 
 
 def schedules_as_policy(workload: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The schedules of a ScaledWorkload as the body of a ScalingPolicy; None without any, or if it cannot be read."""
+    """A ScaledWorkload's schedules as a ScalingPolicy; None if it has none or is invalid."""
     try:
         schedules = ScaledWorkloadSpec.from_object(workload).scaling.schedules
     except SettingsError:
@@ -105,7 +105,7 @@ def schedules_as_policy(workload: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a policy has targets; the reasons of its condition Attached."""
+    """The condition Attached of a policy: whether it has targets, and why."""
 
     is_attached: bool
     reason: Reason
@@ -113,7 +113,7 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def policy_of(resource: Mapping[str, Any], check: PolicyCheck) -> ScalingPolicyView | None:
-    """Read a ScalingPolicy; None if it is being deleted. ``check`` validates schedules with time zones."""
+    """Read a ScalingPolicy; None if it is being deleted. ``check`` validates schedules and their time zones."""
     metadata, status = resource["metadata"], resource.get("status") or {}
     if metadata.get("deletionTimestamp"):
         return None
@@ -143,7 +143,7 @@ def _spec_of(written: Mapping[str, Any], check: PolicyCheck) -> tuple[ScalingPol
 
 
 def _kept_in(written: object) -> tuple[KeptState, ...]:
-    """Read the kept state; a broken record loses only points."""
+    """Read the stored state; an invalid record loses only its points."""
     try:
         return msgspec.convert(written or (), type=tuple[KeptState, ...])
     except msgspec.ValidationError:
@@ -151,7 +151,7 @@ def _kept_in(written: object) -> tuple[KeptState, ...]:
 
 
 def kept_of(revision: ScaledRevision, state: TriggerState) -> KeptState:
-    """A state in the form of a status, already on the wall clock."""
+    """Convert a state on the wall clock to the form stored in a status."""
     return KeptState(
         name=revision.key[1],
         uid=revision.uid,
@@ -159,7 +159,7 @@ def kept_of(revision: ScaledRevision, state: TriggerState) -> KeptState:
         phase_changed_at_ms=_milliseconds(state.phase_changed_at_s),
         last_change_at_ms=_milliseconds(state.last_change_at_s),
         points={
-            # Milliseconds and hundredths of a percent: sixty points take a kilobyte and a half.
+            # Milliseconds and hundredths of a percent keep sixty points within 1.5 KB.
             kind: tuple((round(point.at_s * 1000), round(point.usage_ratio, 4)) for point in points)
             for kind, points in state.points.items()
         },
@@ -167,7 +167,7 @@ def kept_of(revision: ScaledRevision, state: TriggerState) -> KeptState:
 
 
 def state_of(saved: KeptState) -> TriggerState:
-    """The kept state, on the wall clock."""
+    """The stored state, on the wall clock."""
     return TriggerState(
         phase=saved.phase,
         phase_changed_at_s=_seconds(saved.phase_changed_at_ms),
@@ -190,14 +190,14 @@ def _seconds(at_ms: int | None) -> float | None:
 
 
 def targets_of(revision: ScaledRevision) -> tuple[_Target, ...]:
-    """Targets a policy may name for this revision, the closest first."""
+    """The targets through which a policy may select this revision, closest first."""
     namespace, name = revision.key
     named = (("Revision", name), ("Configuration", revision.configuration), ("Service", revision.service))
     return tuple((namespace, kind, name) for kind, name in named if name)
 
 
 class Policies:
-    """All policies, by target."""
+    """All policies, indexed by target."""
 
     __slots__ = ("_by_key", "_by_target")
 
@@ -209,15 +209,15 @@ class Policies:
         return len(self._by_key)
 
     def keys(self) -> tuple[PolicyKey, ...]:
-        """All policies."""
+        """The keys of all policies."""
         return tuple(self._by_key)
 
     def get(self, key: PolicyKey) -> ScalingPolicyView | None:
-        """A policy as last observed."""
+        """The policy as last observed."""
         return self._by_key.get(key)
 
     def put(self, policy: ScalingPolicyView) -> set[PolicyKey]:
-        """Add or update a policy. Returns the policies whose status may have changed."""
+        """Add or update a policy. Return the policies whose status may have changed."""
         touched = self.drop(policy.key)
         self._by_key[policy.key] = policy
         if policy.spec is not None:
@@ -228,7 +228,7 @@ class Policies:
         return touched | {policy.key}
 
     def drop(self, key: PolicyKey) -> set[PolicyKey]:
-        """Remove a policy. Returns the policies whose status may have changed."""
+        """Remove a policy. Return the policies whose status may have changed."""
         policy = self._by_key.pop(key, None)
         if policy is None or policy.spec is None:
             return set()
@@ -239,7 +239,7 @@ class Policies:
         return {rival.key for rival in rivals}
 
     def holder(self, revision: ScaledRevision) -> ScalingPolicyView | None:
-        """The policy that a revision follows; None if it has none."""
+        """The effective policy of a revision; None if it has none."""
         for target in targets_of(revision):
             rivals = self._by_target.get(target)
             if rivals:
@@ -249,7 +249,7 @@ class Policies:
     def attachment(
         self, policy: ScalingPolicyView, *, revisions: Collection[RevisionKey], problems: Collection[str]
     ) -> Attachment:
-        """The status of a policy. ``revisions`` follow it; ``problems`` are of targeted revisions that cannot follow it."""
+        """The status of a policy. ``revisions`` use it; ``problems`` are those of targeted revisions that cannot use it."""
         if policy.spec is None:
             return Attachment(is_attached=False, reason=Reason.NOT_USABLE, message=policy.problem)
         kind, name = policy.target.kind, policy.target.name

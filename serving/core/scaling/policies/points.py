@@ -1,4 +1,4 @@
-"""Points: the usage of a revision's pods at each evaluation, by type of trigger, newest first.
+"""Points: the usage of a revision's pods at each evaluation, newest first, by type of trigger.
 
 A trigger acts when enough of the points of its time lie beyond its target. Each point carries its time, so that one
 that is too old does not count, an autoscaler that comes back after a long absence starts to collect again, and one that
@@ -17,8 +17,8 @@ from serving.core.model.nodata import NoData
 from serving.core.scaling.policies.scalingpolicy import Trigger
 from serving.core.settings.triggers import TriggerSettings
 
-# An evaluation sooner than this share of a period after the newest point repeats it. Half a period tells a late tick,
-# whose successor is on time again, from a restarted autoscaler that looks once more.
+# An evaluation sooner than this share of a period after the newest point adds no point. Half a period separates a
+# # late evaluation, followed by one on time, from an autoscaler that restarted and evaluates again.
 _REPETITION_RATIO = 0.5
 
 
@@ -30,7 +30,7 @@ class ScaleWay(enum.StrEnum):
 
 
 class UsagePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The usage at one evaluation; 1.0 is full."""
+    """The usage at one evaluation, where 1.0 is full."""
 
     at_s: float
     usage_ratio: float
@@ -40,17 +40,17 @@ Points = tuple[UsagePoint, ...]
 
 
 class PointWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """The range of points for a trigger, and how many of them must count."""
+    """The range of points that a trigger examines, and how many of them must lie beyond its target."""
 
     time_s: float | None
-    """Age from which a point is too old, in seconds; None if points do not age (quirk)."""
+    """Greatest age of a point, in seconds; None if points do not expire (quirk)."""
 
     examined_count: int
     needed_count: int
 
 
 def point_capacity(time_s: int, period_s: float) -> int:
-    """Points that fit in a time: 600 s at one every 10 s are 60, 100 s at one every 30 s are 3."""
+    """Number of points in a time: 600 s with a point every 10 s are 60, 100 s with one every 30 s are 3."""
     return int(time_s // period_s)
 
 
@@ -73,7 +73,7 @@ def point_window(trigger: Trigger, settings: TriggerSettings) -> PointWindow:
 
 
 def examined_points(points: Points, window: PointWindow, now_s: float) -> Points:
-    """The points for a trigger: the newest ``examined_count``, without expired and future ones."""
+    """The points that a trigger examines: the newest ``examined_count``, without expired and future ones."""
     newest = points[: window.examined_count]
     if window.time_s is None:
         return newest
@@ -81,14 +81,14 @@ def examined_points(points: Points, window: PointWindow, now_s: float) -> Points
 
 
 def counted_points(points: Points, way: ScaleWay, target_ratio: float) -> int:
-    """Count the points beyond the target: above it for up, below it for down. One on the target does not count."""
+    """Count the points beyond the target: above it for up, below it for down. A point on the target does not count."""
     if way is ScaleWay.UP:
         return sum(point.usage_ratio > target_ratio for point in points)
     return sum(point.usage_ratio < target_ratio for point in points)
 
 
 def stored_times(up: Sequence[Trigger], down: Sequence[Trigger], settings: TriggerSettings) -> dict[str, int]:
-    """The retention of points by type, in seconds: the longest period of its triggers.
+    """How long points of each type are kept, in seconds: the longest time of its triggers.
 
     Original: for the last of its down triggers, or, if there is none, the last of its up triggers.
     """
@@ -109,7 +109,7 @@ def recorded(
     now_s: float,
     settings: TriggerSettings,
 ) -> dict[str, Points]:
-    """The points after an evaluation: the new ones first, without those that no trigger needs.
+    """The points after an evaluation: new ones first, without those that no trigger needs.
 
     An unknown usage adds no point, nor does one within half a period after the newest.
     """

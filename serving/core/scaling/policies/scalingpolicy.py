@@ -16,34 +16,34 @@ from serving.core.model.knative import SERVING_API_VERSION
 from serving.core.model.quantity import Resources
 
 TARGET_KINDS = ("Revision", "Configuration", "Service")
-"""Kinds that may have a policy, the closest to the pods first."""
+"""Kinds that a policy may target, the closest to the pods first."""
 
 SCHEDULES_MAX = 16
-"""Most schedules of one policy."""
+"""Most schedules in one policy."""
 
-# The limit of an up trigger that names none. Source: maestro, also for its old-style trigger block.
+# The default limit of up triggers. Source: maestro, also for its old-style trigger.
 LIMIT_PERCENT_DEFAULT = 90
-# Containers may use more than they ask for, so a limit above 100 makes sense; ten times as much is a typing error.
+# Usage may exceed requests, so a limit above 100 is valid; one above ten times the request is a typing error.
 _LIMIT_PERCENT_MAX = 1000
-# Bounds what is kept of one revision: a day of points, and as many triggers as anybody can reason about.
+# Bounds the stored state of a revision: a day of points, and a reviewable number of triggers.
 _SECONDS_MAX = 86_400
 _TRIGGERS_MAX = 16
 _COUNT_MAX = 2**31 - 1
-# Types that watch the same thing under two names: an up trigger of one and a down trigger of the other may fight.
+# Types that measure the same: an up trigger of one and a down trigger of the other may contradict each other.
 _WATCHES = {"fixed-step": "occupancy"}
-# Names of an old-style trigger: it watches occupancy.
+# Names of the old-style trigger, which measures occupancy.
 _OLD_TYPES = ("fixed-step", "occupancy")
-# Former names of the types; policies with them keep working.
+# Former names of the types, which policies may still use.
 _OLD_SPELLINGS = {"room": "occupancy", "legacy": "fixed-step"}
 _NEEDED_REQUEST = {"cpu": "cpu_m", "mem": "memory_bytes"}
 
 
 class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """One condition for adding or removing pods, and its target."""
+    """A condition for adding or removing pods, and its target usage."""
 
     type: str = "occupancy"
-    """The watched usage, and the way to an amount: ``occupancy`` (pods that hold a request), ``cpu``, ``mem`` (use
-    relative to the requests of the pods), ``fixed-step`` (as occupancy, with a fixed amount), or a type of your own.
+    """The measured usage and the formula for amounts: ``occupancy`` (pods with a request), ``cpu``, ``mem`` (use
+    relative to the requests of the pods), ``fixed-step`` (occupancy with a fixed amount), or a custom type.
     ``room`` and ``legacy`` are old spellings of ``occupancy`` and ``fixed-step``.
     """
 
@@ -71,7 +71,7 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Direction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The triggers of one direction. The first that acts decides."""
+    """The triggers of one direction; the first that acts decides."""
 
     triggers: tuple[Trigger, ...] = ()
     """Triggers in order of evaluation, at most 16."""
@@ -99,22 +99,22 @@ class TargetRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Times with a minimum of pods, whatever the load: from each ``start`` to the next ``end``."""
+    """Times with a minimum number of pods, regardless of load: from each ``start`` to the next ``end``."""
 
     start: str
-    """When it begins, as five fields of cron: ``0 8 * * 1-5`` is 8:00 on working days."""
+    """The start as five cron fields: ``0 8 * * 1-5`` is 8:00 on working days."""
 
     end: str
-    """When it ends, in the same form."""
+    """The end, as five cron fields."""
 
     min_count: int = msgspec.field(name="min")
-    """Fewest pods meanwhile. Range: from 1, and to ``max`` of the policy if it has one."""
+    """Fewest pods during the schedule. Range: from 1, and to ``max`` of the policy if it has one."""
 
     time_zone: str = "Etc/UTC"
-    """Name of the time zone in which start and end are, such as Europe/Berlin. Its daylight-saving time is followed."""
+    """The time zone of start and end, such as Europe/Berlin, including its daylight-saving time."""
 
     name: str = ""
-    """Display name of the schedule; "": its start and end."""
+    """The display name; "" shows start and end."""
 
     @property
     def shown_name(self) -> str:
@@ -134,22 +134,22 @@ class ScalingPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """The spec of a ScalingPolicy."""
 
     target_ref: TargetRef | None = None
-    """The target of the policy. None only for decisions without a cluster; a manifest names it."""
+    """The target of the policy. A manifest needs it; decisions without a cluster have None."""
 
     min_count: int = msgspec.field(default=0, name="min")
-    """Fewest pods; missing ones are added at once. 0: none."""
+    """Fewest pods; missing pods are added immediately. 0: no minimum."""
 
     max_count: int = msgspec.field(default=0, name="max")
-    """Most pods; excess ones are removed at once. 0: no maximum of the policy's own."""
+    """Most pods; excess pods are removed immediately. 0: no maximum."""
 
     up: Direction = Direction()
-    """When and how to add pods."""
+    """When and how pods are added."""
 
     down: Direction = Direction()
-    """When and how to remove pods."""
+    """When and how pods are removed."""
 
     schedules: tuple[Schedule, ...] = ()
-    """Times with a minimum of their own, at most 16. Of several at once the largest counts."""
+    """Times with a minimum number of pods, at most 16. The highest active minimum applies."""
 
     panic_scale: bool = False
     """Whether a pod that takes its first request adds ``up.delta`` pods on the spot if more pods hold a request than the
@@ -157,12 +157,12 @@ class ScalingPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 def type_of_today(spelling: str) -> str:
-    """The current name of a trigger type, from any of its spellings."""
+    """The current name of a trigger type, given any of its spellings."""
     return _OLD_SPELLINGS.get(spelling, spelling)
 
 
 def limit_percent_of(trigger: Trigger) -> int:
-    """The limit in force for an up trigger: its own, or 90."""
+    """The effective limit of an up trigger: the configured one, or 90."""
     return LIMIT_PERCENT_DEFAULT if trigger.limit_percent is None else trigger.limit_percent
 
 
@@ -172,7 +172,7 @@ def check_scaling_policy(
     known_types: Collection[str],
     container_requests: Mapping[str, Resources] | None = None,
 ) -> tuple[Problem, ...]:
-    """All problems of a policy; empty if it can be used.
+    """All problems of a policy; empty if it is valid.
 
     ``container_requests`` are the requests of each container of the revision by name; None if they are not known, and
     then not checked.
@@ -191,7 +191,7 @@ def check_scaling_policy(
 
 
 def target_problems(target: TargetRef, where: str = "spec.targetRef") -> Iterator[Problem]:
-    """Problems in the name of a target, field by field."""
+    """Problems in a target reference, by field."""
     if target.kind not in TARGET_KINDS:
         what = f"a policy cannot be attached to a {target.kind or 'thing without a kind'}"
         yield Problem(where=f"{where}.kind", what=what, expected=" or ".join(sorted(TARGET_KINDS)))
@@ -206,12 +206,12 @@ _Located = tuple[str, Trigger]
 
 
 def _listed(direction: Direction, where: str) -> tuple[_Located, ...]:
-    """The triggers of a direction's list, each with its path."""
+    """The triggers in a direction's list, each with its path."""
     return tuple((f"{where}.triggers[{index}]", trigger) for index, trigger in enumerate(direction.triggers))
 
 
 def _old(direction: Direction, where: str) -> tuple[_Located, ...]:
-    """The old-style trigger with its path, if there is one."""
+    """The old-style trigger with its path, if the direction has one."""
     return () if direction.trigger is None else ((f"{where}.trigger", direction.trigger),)
 
 
@@ -220,7 +220,7 @@ def _all(direction: Direction, where: str) -> tuple[_Located, ...]:
 
 
 def _in_force(direction: Direction, where: str) -> tuple[_Located, ...]:
-    """The triggers to evaluate: the old-style one only without a list."""
+    """The triggers to evaluate: the list, or the old-style trigger if the list is empty."""
     return _listed(direction, where) or _old(direction, where)
 
 
@@ -312,7 +312,7 @@ def _unread_trigger(where: str, expected: str) -> Problem:
 
 
 def _overlap_problems(spec: ScalingPolicySpec) -> Iterator[Problem]:
-    """Report down triggers that would undo an up trigger of the same kind."""
+    """Report down triggers that would undo an up trigger of the same type."""
     lowest: dict[str, tuple[int, str]] = {}
     for path, trigger in _in_force(spec.up, "spec.up"):
         watched = _WATCHES.get(trigger.type, trigger.type)

@@ -1,4 +1,4 @@
-"""The decision of one evaluation: from an observation to a change of the number of pods, and its reason.
+"""One evaluation of a policy: from an observation to a change of the number of pods, with its reason.
 
 A fold: the state goes in and comes out, with the decision beside it. Precedence: min and max, then limits, then points and
 cooldowns; up before down. The decision is a proposal. Its ``desired_count`` is merged with what request metrics want, the larger
@@ -51,7 +51,7 @@ class TriggerRule(enum.StrEnum):
     POINTS = "points"
 
     COOLDOWN = "cooldown"
-    """A trigger would act, but waits."""
+    """A trigger would act, but its cooldown is not over."""
 
     IN_SYNC = "in-sync"
     """No trigger would act."""
@@ -85,29 +85,29 @@ class TickDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Pods to add or remove, with each effective bound."""
 
     desired_count: int | NoData
-    """The size wanted by the policy after this change; NoData without a proposal."""
+    """The policy's wanted size after this change; NoData without a proposal."""
 
     verdicts: tuple[TriggerVerdict, ...]
     """All evaluated triggers, in order: up, then down."""
 
     acting: TriggerVerdict | None
-    """The trigger that acts; None if none does."""
+    """The acting trigger; None if no trigger acts."""
 
     usages: dict[str, float | NoData]
     """The usage of each watched type."""
 
     observed_count: int
-    """Existing and coming pods."""
+    """Existing pods, and pods being created."""
 
     in_sync: bool
-    """Whether every trigger wants the present size."""
+    """Whether no trigger wants another size."""
 
     phase_changed: bool
-    """Whether the phase, or the time of its change, is new and must be kept."""
+    """Whether the phase or the time of its change differs from the stored state."""
 
 
 class _TriggerChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The choice by the rules, before bounds and state."""
+    """The rule and amount chosen, before bounds and state."""
 
     rule: TriggerRule
     delta: int = 0
@@ -115,7 +115,7 @@ class _TriggerChoice(msgspec.Struct, frozen=True, kw_only=True):
     acting: TriggerVerdict | None = None
     in_sync: bool = True
     phase: TriggerPhase | None = None
-    """The next phase; None to keep the present one."""
+    """The next phase; None keeps the present one."""
 
 
 def decide(
@@ -127,7 +127,7 @@ def decide(
     now_s: float,
     policies: Mapping[str, TriggerPolicy] = REGISTRY,
 ) -> tuple[TriggerState, TickDecision]:
-    """Evaluate a policy at ``now_s``. ``spec`` has no problems (``check_scaling_policy``).
+    """Evaluate a policy at ``now_s``. ``spec`` must be valid (``check_scaling_policy``).
 
     The returned state has the new points. It does not include the decided change yet: see ``changed``.
     """
@@ -147,7 +147,7 @@ def decide(
     )
     choice = _choose(state.phase, spec, situation, up=up, down=down)
     change = change_of(choice.delta, observed=observed, spec=spec, settings=settings)
-    # A limit that is met again counts as a new change of phase, so that its time says when it was met last.
+    # A limit that is reached again counts as a new phase change, so that the state has the last time.
     phase_changed = choice.phase is not None and (choice.phase is not state.phase or choice.rule is TriggerRule.LIMIT)
     state = TriggerState(
         phase=choice.phase or state.phase,
@@ -170,7 +170,7 @@ def decide(
 
 
 def changed(state: TriggerState, *, at_s: float) -> TriggerState:
-    """The state after a change: in sync, with the cooldowns of both directions started.
+    """The state after a change was made: in sync, with the cooldowns of both directions started.
 
     ``at_s`` is the ``now_s`` of the decision, as in the original, not the time at which the last pod was there.
     """
@@ -178,7 +178,7 @@ def changed(state: TriggerState, *, at_s: float) -> TriggerState:
 
 
 def rebased(state: TriggerState, *, by_s: float) -> TriggerState:
-    """Shift the state of an ended process to a clock that is ``by_s`` ahead.
+    """Shift the times of a previous process's state to a clock that is ``by_s`` ahead.
 
     Monotonic clocks of two processes need not agree. Saved at 500 on a clock that ended, read 4 s later at 20 on the
     new one: by_s = 20 - 4 - 500 = -484.
@@ -232,7 +232,7 @@ def _choose(
     else:
         verdicts = grown.verdicts
     known = [not isinstance(usage, NoData) for usage in situation.usages.values()]
-    # Without triggers nothing is missing.
+    # A policy without triggers needs no data.
     rule = TriggerRule.IN_SYNC if any(known) or not known else TriggerRule.NO_DATA
     return _TriggerChoice(rule=rule, verdicts=verdicts, phase=TriggerPhase.IN_SYNC)
 
@@ -260,7 +260,7 @@ def _desired_count(
     has_down: bool,
     usages: Mapping[str, float | NoData],
 ) -> int | NoData:
-    """The count proposed to the merger, where the largest wins.
+    """The count proposed to the merger, which uses the largest proposal.
 
     A policy whose triggers do not act holds the present size. One without down triggers never holds pods that it does not request
     now, or they could never be removed. One that may scale to 0 does not hold the last idle pod: the request metrics decide on
@@ -271,7 +271,7 @@ def _desired_count(
     if rule is TriggerRule.NO_DATA:
         return NoData(missing="a usage that any trigger watches")
     if rule is TriggerRule.IN_SYNC and not has_down:
-        # A trigger without data may need the pods that the others do not request.
+        # A trigger without data may need pods that the other triggers do not request.
         unknown = [kind for kind, usage in usages.items() if isinstance(usage, NoData)]
         return NoData(missing=f"a usage of type {unknown[0]}") if unknown else spec.min_count
     count = observed.available_count + change.delta

@@ -1,4 +1,4 @@
-"""The types of triggers: the usage that each measures, and the pods computed from it.
+"""The types of triggers: the usage that each measures, and the number of pods computed from it.
 
 A type computes two numbers for the pods of a revision: their usage (1.0 is full), and how many pods more or fewer would bring the
 usage to the trigger's target. It is stateless, and does not decide whether to act.
@@ -33,7 +33,7 @@ def single(number: float) -> float:
 
 
 def share_of(parts: Sequence[int], wholes: Sequence[int], quirks: TriggerQuirks) -> Share | NoData:
-    """Sum of the parts over the sum of the wholes: ([1, 2], [4, 2]) is 1/2.
+    """The sum of the parts divided by the sum of the wholes: ([1, 2], [4, 2]) is 1/2.
 
     NoData if the wholes add up to 0. Original: terms and running sums in 32 bits, and 0/0 is not a number, 1/0 infinite.
     """
@@ -55,12 +55,12 @@ def _sum(terms: Sequence[int], quirks: TriggerQuirks) -> float:
 
 
 def fraction_of_percent(percent: int, quirks: TriggerQuirks) -> Share:
-    """A percentage for computations: 70 is 7/10; in the original, the float 0.7."""
+    """A percentage for exact computation: 70 is 7/10; in the original, the float 0.7."""
     return percent / 100 if quirks.single_precision else Fraction(percent, 100)
 
 
 def bound_ratio(percent: int, quirks: TriggerQuirks) -> float:
-    """A percentage for comparisons: 70 is 0.7; in the original, 0.699999988079071 in 32 bits."""
+    """A percentage for comparison: 70 is 0.7; in the original, the 32-bit float 0.699999988079071."""
     return single(percent / 100) if quirks.single_precision else percent / 100
 
 
@@ -74,39 +74,39 @@ def round_half_away(number: Share) -> int:
 
 
 class ContainerUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits and usage of one container of a pod. None means not set, or not measured."""
+    """The limits and usage of one container. None means not set, or not measured."""
 
     requested: Resources = Resources()
     used: Resources = Resources()
 
 
 class ObservedPods(msgspec.Struct, frozen=True, kw_only=True):
-    """The pods of one revision. ``available_count`` is their sum, the size that triggers change."""
+    """The pods of one revision by state. ``available_count``, their sum, is the size that triggers change."""
 
     creating_count: int = 0
-    """Pods not serving yet."""
+    """Pods that do not serve yet."""
 
     idle_count: int = 0
-    """Ready pods without a request: the only ones that may be removed."""
+    """Ready pods without a request; only these may be removed."""
 
     occupied_count: int = 0
     """Ready pods with at least one request in flight."""
 
     pending_count: int = 0
-    """Pods being created that wait for a node."""
+    """Pods being created that wait for a node; a part of ``creating_count``."""
 
     failing_count: int = 0
-    """Pods being created that were delayed by an error."""
+    """Pods being created with an error; a part of ``creating_count``."""
 
     pods: tuple[tuple[ContainerUse, ...], ...] = ()
-    """Containers of each pod that has a measurement, in a stable order."""
+    """The containers of each measured pod, in a stable order."""
 
     gauges: dict[str, float] = msgspec.field(default_factory=dict)
     """Gauges reported by the apps of ready pods, summed by name, for trigger types that use them."""
 
     @property
     def available_count(self) -> int:
-        """Existing and coming pods: 2 created, 3 idle and 5 occupied are 10."""
+        """Existing pods and pods being created: 2 created, 3 idle and 5 occupied are 10."""
         return self.creating_count + self.idle_count + self.occupied_count
 
 
@@ -123,10 +123,10 @@ class TriggerPolicy(Protocol):
 
 
 class OccupancyPolicy:
-    """Occupancy: the share of pods that hold a request."""
+    """Occupancy: the share of pods with a request."""
 
     def usage_ratio(self, observed: ObservedPods, quirks: TriggerQuirks, /) -> float | NoData:
-        """Occupied over available pods: 8 of 10 are 0.8. NoData without pods."""
+        """Occupied pods divided by available pods: 8 of 10 are 0.8. NoData without pods."""
         return _occupancy(observed, quirks)
 
     def delta(self, trigger: Trigger, observed: ObservedPods, quirks: TriggerQuirks, /) -> int | NoData:
@@ -145,16 +145,16 @@ class FixedStepPolicy:
     """Occupancy with a fixed amount from the trigger."""
 
     def usage_ratio(self, observed: ObservedPods, quirks: TriggerQuirks, /) -> float | NoData:
-        """Occupied over available pods. NoData without pods."""
+        """Occupied pods divided by available pods. NoData without pods."""
         return _occupancy(observed, quirks)
 
     def delta(self, trigger: Trigger, _observed: ObservedPods, _quirks: TriggerQuirks, /) -> int | NoData:
-        """The trigger's change of pods, with its sign."""
+        """The trigger's fixed change of pods, with its sign."""
         return trigger.delta
 
 
 class ResourcePolicy:
-    """Use of a resource as a share of the containers' requests."""
+    """Use of a resource relative to the containers' requests."""
 
     __slots__ = ("_resource",)
 
@@ -190,7 +190,7 @@ class ResourcePolicy:
         wholes: list[int] = []
         for container in (container for pod in observed.pods for container in pod):
             used, requested = self._amounts(container)
-            # A request of 0 is none: its use would be a share of what others requested.
+            # A request of 0 counts as none; otherwise its use would be a share of other containers' requests.
             if quirks.counts_unmeasured_containers or (used is not None and requested):
                 parts.append(used or 0)
                 wholes.append(requested or 0)

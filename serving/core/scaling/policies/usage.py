@@ -1,4 +1,4 @@
-"""Collects cpu and memory of pods for triggers: usage from PodMetrics, requests from Pods.
+"""Collects the cpu and memory of pods for triggers: usage from PodMetrics, requests from Pods.
 
 Input: objects of metrics.k8s.io/v1beta1 as a list brings them, and Pods. Output: ``ContainerUse`` of each container. A
 measurement that has not changed for a minute is dropped: its source has stopped. This module makes no calls.
@@ -14,13 +14,13 @@ from serving.core.model.stat import Stat
 from serving.core.scaling.policies.triggertypes import ContainerUse, ObservedPods
 from serving.core.scaling.revision import Trouble
 
-# metrics-server measures each 15 s; four of its rounds.
+# Four measurement periods of metrics-server, of 15 s each.
 _VALID_S = 60.0
 _PodKey = tuple[str, str]
 
 
 class _MeasuredPod(msgspec.Struct, frozen=True):
-    """A measurement: its own timestamp, and the time of its receipt."""
+    """A pod's measurement, with its timestamp and the time of its receipt."""
 
     stamp: str
     since_s: float
@@ -58,7 +58,7 @@ class Usages:
         }
 
     def new_measurement(self, pod: _PodKey, now_s: float) -> Mapping[str, Resources]:
-        """The pods, if the list of ``now_s`` has a new measurement; otherwise empty."""
+        """The pods, if the list received at ``now_s`` has a new measurement; otherwise empty."""
         metrics = self._by_pod.get(pod)
         return {} if metrics is None or metrics.since_s != now_s else self.used(pod, now_s)
 
@@ -72,7 +72,7 @@ def requests_of(containers: Iterable[Mapping[str, Any]]) -> dict[str, Resources]
 
 
 def container_uses(requests: Mapping[str, Resources], used: Mapping[str, Resources]) -> tuple[ContainerUse, ...]:
-    """The containers of one pod; empty if it is not measured."""
+    """The containers of one pod; empty if the pod is not measured."""
     if not used:
         return ()
     return tuple(
@@ -89,7 +89,7 @@ def observed_pods(
     uses: Callable[[str], tuple[ContainerUse, ...]],
     occupied_concurrency: float,
 ) -> ObservedPods:
-    """The pods as triggers see them: as many as the scale, existing or not.
+    """A revision's pods by state for triggers; their sum is the scale, even if pods do not exist yet.
 
     A pod is occupied if it had ``occupied_concurrency`` requests in flight on the average of its last report. Scale 5, 3
     of 4 ready pods busy: 3 occupied, 1 idle, 1 that is being created.

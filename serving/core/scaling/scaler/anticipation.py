@@ -1,4 +1,4 @@
-"""Anticipates the pods of a revision at the time when a node requested now becomes ready.
+"""Anticipates the pods that a revision will need when a node requested now becomes ready.
 
 Input: each decision, what the revision's policy expects, and the time that a node takes to boot; output: a number of pods, and
 the annotation to write for node groups. The expected load extrapolates a line through the load of the same duration, or is the
@@ -20,24 +20,24 @@ from serving.core.scaling.kpa.delay import DelayWindow, slot_count
 from serving.core.scaling.kpa.merge import bounded
 from serving.core.scaling.spec import ScalingSpec
 
-# Samples of a window: more make the line hardly better.
+# Samples in a window; more hardly improve the line.
 _SAMPLES = 30
-# Fewer samples than these say little about their own noise.
+# Fewest samples that show their own noise.
 _SAMPLES_MIN = 5
-# Standard errors that a slope loses before it counts.
+# Standard errors subtracted from a slope.
 _SIGNIFICANCE = 3.0
-# Share of the sampling distance by which a sample may be early.
+# Tolerated earliness of a sample, as a share of the sampling interval.
 _EARLY = 0.1
 
-# A trend over less says little.
+# Shortest time span of a trend.
 _TREND_WINDOW_MIN_S = 10.0
-# A publication is valid for two boot times, and is renewed after one: at least this long, as writes may be late.
+# A publication is valid for two boot times and renewed after one, with this minimum because writes may be late.
 _VALID_MIN_S = 20.0
 _VALID_BOOTS = 2.0
 
 
 class LoadTrend:
-    """The last ``window_s`` seconds of a load."""
+    """The load of the last ``window_s`` seconds."""
 
     __slots__ = ("_samples",)
 
@@ -54,7 +54,7 @@ class LoadTrend:
             samples.popleft()
 
     def expected(self, *, ahead_s: float) -> float | None:
-        """The load ``ahead_s`` seconds after the last sample; None unless the load clearly climbs.
+        """The load ``ahead_s`` seconds after the last sample; None unless the load clearly rises.
 
         0, 2, 4, 6, 8 at 0, 1, 2, 3, 4 s are a climb of 2 a second without noise: 10 s ahead 28.
         """
@@ -74,12 +74,12 @@ class LoadTrend:
 
 
 def validity_s(boot_s: float) -> float:
-    """Validity of a publication in seconds, for a boot time of ``boot_s``."""
+    """How long a publication is valid, in seconds, for a boot time of ``boot_s``."""
     return max(_VALID_MIN_S, _VALID_BOOTS * boot_s)
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
-    """The annotation's new value: a number of pods, or None to remove it."""
+    """The annotation's new value: a number of pods, or None to remove the annotation."""
 
     pods: AnticipatedPods | None
 
@@ -94,7 +94,7 @@ class Anticipation:
         self._trend = LoadTrend()
 
     def update(self, outcome: ScalerOutcome, policy: RevisionPolicy, *, boot_s: float) -> int:
-        """Pods wanted within ``boot_s`` seconds of a decision, within the revision's bounds; 0 without data."""
+        """Pods wanted within ``boot_s`` seconds after a decision, within the revision's bounds; 0 without data."""
         merged, spec, now_s = outcome.merged, outcome.inputs.spec, outcome.at_s
         if isinstance(merged, NoData):
             return 0
@@ -108,7 +108,7 @@ class Anticipation:
             coming = max(0, math.ceil(expected / spec.target_value))
             coming = max(coming, policy.anticipated_count(ahead_s=boot_s, now_s=now_s))
             ahead = bounded(coming, spec=spec, is_initialized=True).count
-        # Decided pods are not held: their nodes may be removed with them.
+        # Decided pods are not held, because their nodes may be removed with them.
         beyond = ahead if ahead > merged.desired_count else 0
         self._held = self._held.record(beyond, slot_count=max(1, slot_count(boot_s)), now_s=now_s)
         return max(merged.desired_count, self._held.maximum)
@@ -116,7 +116,7 @@ class Anticipation:
     def due(
         self, count: int, *, outcome: ScalerOutcome, written: AnticipatedPods | None, boot_s: float, wall_s: float
     ) -> Publication | None:
-        """The write that is due; None while ``written`` is correct. ``wall_s`` is now in unix seconds.
+        """The due write of the annotation; None while ``written`` is up to date. ``wall_s`` is now in unix seconds.
 
         With a boot time of 30 s a publication is valid for 60 s, and written again when 30 s of it are left.
         """
@@ -131,7 +131,7 @@ class Anticipation:
 
 
 def _window_load(detail: object, spec: ScalingSpec, *, ahead_s: float) -> float:
-    """The load of the stable window in ``ahead_s`` seconds, if the panic window's load continues.
+    """The stable window's load in ``ahead_s`` seconds, if the panic window's load continues.
 
     By then that load fills as much of the stable window. 10 in flight in the stable window of 60 s, 40 in the panic window, 30 s
     ahead: 10 + 30 x 30 / 60 = 25. No rate of change limits it, as many decisions follow.

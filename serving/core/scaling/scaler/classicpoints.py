@@ -1,4 +1,4 @@
-"""The algorithm of June 2018 for one revision, fed with the seconds of its sources.
+"""The June 2018 algorithm for one revision, fed with seconds of load.
 
 Each pod that reports gives a point a second. Requests in activators are on their way to the pods, so they are spread evenly over
 them: the sum stays the load, each request counts once, and a pod's point is its load once they arrive. While no pod reports, the
@@ -14,13 +14,13 @@ from serving.core.scaling.kpa.merge import Proposal
 from serving.core.scaling.sources import Second
 from serving.core.settings.classic import ClassicSettings
 
-# The source of a classic point while no pod reports: the original's activator counts as a pod too.
+# The name of the source while no pod reports: the original's activator counts as a pod.
 _ACTIVATOR = "activator"
 _UNHEARD = NoData(missing="no stat in the stable window")
 
 
 class ClassicPoints:
-    """The points of one revision. ``target`` is the load that one pod should have."""
+    """The classic algorithm's points of one revision. ``target`` is the target load per pod."""
 
     def __init__(self, settings: ClassicSettings, *, target: float, present_scale: int, now_s: float) -> None:
         self.target = target
@@ -54,7 +54,7 @@ class ClassicPoints:
         detail = self._scaler.decide(self._settings, target_concurrency=self.target, now_s=now_s)
         is_idle = not isinstance(detail, NoData) and detail.mode is ClassicMode.IDLE
         if is_idle and ready_count and now_s - self._recorded_s > self._settings.stable_window_s:
-            # The original takes silence for idleness; with ready pods it is a fault of the reports.
+            # The original treats silence as idleness; with ready pods, silence means that reports are lost.
             detail = _UNHEARD
         if isinstance(detail, NoData):
             return Decided(proposal=Proposal(decider="classic", desired=detail, reason=detail.missing), detail=detail)
@@ -62,7 +62,7 @@ class ClassicPoints:
             self._watched_since_s = now_s
         desired = detail.desired_count
         reason: str = detail.limited_by or detail.mode
-        # The original, which knows no pods, would take all of them after a restart; see KpaState.start_hold_count.
+        # The original would remove all pods after a restart; see KpaState.start_hold_count.
         if now_s - self._watched_since_s < self._settings.stable_window_s and desired < self._hold_count:
             desired, reason = self._hold_count, ScaleLimit.START_HOLD
         return Decided(proposal=Proposal(decider="classic", desired=desired, reason=reason), detail=detail)

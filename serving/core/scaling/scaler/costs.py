@@ -1,4 +1,4 @@
-"""Costs of two policies over the last day, by hour: pod-seconds, and requests without a ready pod.
+"""Costs of two policies over the last day, by hour: pod-seconds, and requests that found no ready pod.
 
 Input: costs with the time at which they arose, in seconds since the epoch. Output: their sums over the last 24 hours, and the
 hours as text for a revision's annotation. Older hours are dropped.
@@ -14,32 +14,32 @@ from serving.core.model.revisionnumbers import PolicyCosts
 
 _HOUR_S = 3600.0
 _HOURS = 24
-# Columns of an hour: pod-seconds and cold requests of the adaptive policy, and of Knative's.
+# Columns of an hour: pod-seconds and cold requests of the adaptive policy, then of Knative's.
 _WIDTH = 4
 _COST_MAX = 1e12
 
 
 class _HourlyCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Hourly costs as an annotation stores them. ``hours`` has the values by hour since the epoch."""
+    """Hourly costs as stored in an annotation. ``hours`` has the values by hour since the epoch."""
 
     since_s: float
     hours: dict[int, tuple[float, float, float, float]]
 
 
 class DayCosts:
-    """The last 24 hours of one revision."""
+    """The costs of one revision in the last 24 hours."""
 
     __slots__ = ("_columns", "_hour", "_since_s")
 
     def __init__(self, wall_s: float) -> None:
-        # Single precision: an hour of 1,000 pods is exact to 200 of 3,600,000 pod-seconds.
+        # In single precision an hour of 1,000 pods is exact to 200 of 3,600,000 pod-seconds.
         self._columns = array("f", bytes(4 * _HOURS * _WIDTH))
         self._hour = math.floor(wall_s / _HOUR_S)
         self._since_s = wall_s
 
     @property
     def hour(self) -> int:
-        """The hour being counted, in hours since the epoch."""
+        """The current hour, in hours since the epoch."""
         return self._hour
 
     def add_pods(self, adaptive_pod_seconds: float, knative_pod_seconds: float, *, wall_s: float) -> None:
@@ -55,7 +55,7 @@ class DayCosts:
         self._columns[at + 3] += knative_cold_requests
 
     def total(self, wall_s: float) -> PolicyCosts:
-        """The sum over the last day."""
+        """The sum over the last 24 hours."""
         self._place(wall_s)
         pod_seconds, cold, knative_pod_seconds, knative_cold = (
             sum(self._columns[column::_WIDTH]) for column in range(_WIDTH)
@@ -70,7 +70,7 @@ class DayCosts:
         )
 
     def dump(self) -> str:
-        """Encode the hours as text, for ``load``."""
+        """The hours as text, as input for ``load``."""
         rows = {hour: self._row(hour) for hour in range(self._hour - _HOURS + 1, self._hour + 1)}
         return msgspec.json.encode(
             _HourlyCosts(round(self._since_s, 1), {hour: row for hour, row in rows.items() if any(row)})
@@ -94,7 +94,7 @@ class DayCosts:
                 self._columns[at : at + _WIDTH] = array("f", row)
 
     def _place(self, wall_s: float) -> int:
-        """The index of the hour's columns. A clock that jumps back counts in the newest hour."""
+        """The index of the hour's column. If the clock jumps back, the newest hour counts."""
         hour = math.floor(wall_s / _HOUR_S)
         if hour > self._hour:
             for passed in range(max(self._hour, hour - _HOURS) + 1, hour + 1):

@@ -1,4 +1,4 @@
-"""Keeps the last decisions about one revision, and selects decisions for the log.
+"""Keeps the last decisions about a revision, and selects decisions for the decision log.
 
 A decision equal to the previous one replaces it and increases its count, so that an idle hour is one line and earlier decisions
 are kept. The log gets each decision with news, and occasional samples of the others, with all inputs needed to decide again
@@ -13,12 +13,12 @@ from serving.core.scaling.decision.records import ScalerOutcome
 from serving.core.scaling.kpa.window import WindowContents
 from serving.core.scaling.scaler.decision_lines import DecisionStamp, LoggedDecision
 
-# Time after which an unchanged decision is logged anyway, in seconds.
+# How often an unchanged decision is logged, in seconds.
 _SAMPLE_PERIOD_S = 60.0
 
 
 class HistoryEntry(DecisionStamp, frozen=True, kw_only=True):
-    """A stored decision."""
+    """A decision in the history."""
 
     outcome: ScalerOutcome
 
@@ -29,11 +29,11 @@ class DecisionRecord(LoggedDecision, frozen=True, kw_only=True):
     entry: HistoryEntry = msgspec.field(name="told")
 
     windows: WindowContents | None
-    """The algorithm's windows; None for the classic one, whose result cannot be recomputed."""
+    """The windows of the algorithm; None for the classic one, whose result cannot be recomputed."""
 
 
 class DecisionHistory:
-    """Decisions, oldest first, ``count_max`` at most."""
+    """The last decisions of a revision, oldest first, at most ``count_max``."""
 
     __slots__ = ("_entries", "_sampled_s")
 
@@ -45,7 +45,7 @@ class DecisionHistory:
         return len(self._entries)
 
     def add(self, outcome: ScalerOutcome, *, at_wall_s: float = 0.0) -> HistoryEntry | None:
-        """Add a decision; return its entry for the log, None if it repeats the last one.
+        """Add a decision; return the entry to log, or None if it repeats the last one.
 
         Each decision with news is logged (``repeated_count`` is 0), and one unchanged decision a minute.
         """

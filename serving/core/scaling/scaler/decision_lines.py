@@ -1,4 +1,4 @@
-"""The part of a decision for a list: its revision, time, repetitions and sentence.
+"""A decision's entry in a list: revision, time, repetitions and sentence.
 
 ``decision_history`` and ``decision_events`` add the decision itself. This module imports no decider, so that a command that
 only prints sentences starts without numpy.
@@ -9,22 +9,22 @@ import msgspec
 from serving.core.model.versions import DECISIONS, FormatVersion
 
 DECISION_LOG = "decisions.jsonl"
-"""Name of the decision log in the state folder; older files of it end in .1, .2 and .3."""
+"""Name of the decision log in the state folder; rotated files end in .1, .2 and .3."""
 
 DECISION_LOG_FILES = 4
 
 
 class DecisionStamp(msgspec.Struct, frozen=True, kw_only=True):
-    """The time of a decision, the newest of ``repeated_count`` + 1 equal ones in a row since ``since_s``."""
+    """When a decision was made: the newest of ``repeated_count`` + 1 equal consecutive decisions since ``since_wall_s``."""
 
     since_s: float
     repeated_count: int
 
     at_wall_s: float = 0.0
-    """The time of the newest one, in seconds since the epoch."""
+    """Time of the newest decision, in seconds since the epoch."""
 
     since_wall_s: float = 0.0
-    """The time of the first one."""
+    """Time of the first equal decision, in seconds since the epoch."""
 
 
 class LoggedDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class LoggedDecision(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     revision: str
     entry: DecisionStamp = msgspec.field(name="told")
-    """The decision; its JSON key is from before the rename."""
+    """The decision; the JSON key is an older name."""
 
     version: FormatVersion = DECISIONS
 

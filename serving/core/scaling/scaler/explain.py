@@ -1,4 +1,4 @@
-"""Explains a decision in one sentence with its numbers, for ``serving why``, the dashboard, Events and the log.
+"""Explains a decision in one sentence, for ``serving why``, the dashboard, Events and the log.
 
 Input: an ``ScalerOutcome``. Output: "3 → 8: panic; 6 s average 41.0 in flight over 3 ready pods, target 7 each; limited by
 max-scale 8". The parts stand in the order in which the count came about: algorithm and the rule that limited it, the other
@@ -76,7 +76,7 @@ _GATE = {
 
 
 def explain(outcome: ScalerOutcome) -> str:
-    """The sentence of a decision, with its numbers."""
+    """The sentence that explains a decision."""
     parts = (
         *_algorithm(outcome),
         *_unreported(outcome),
@@ -99,7 +99,7 @@ def headline(outcome: ScalerOutcome) -> str:
 
 
 def _by(outcome: ScalerOutcome) -> str:
-    """The policy, if it changed the algorithm's count."""
+    """The policy's part, if the policy changed the algorithm's count."""
     proposals, algorithm = outcome.inputs.advice.proposals, outcome.decided.proposal
     if proposals is None or most(proposals) == most((algorithm,)):
         return ""
@@ -119,7 +119,7 @@ def _algorithm(outcome: ScalerOutcome) -> tuple[str, ...]:
 
 
 def _unreported(outcome: ScalerOutcome) -> tuple[str, ...]:
-    """Names of gauges that no ready pod reports while no request runs; a name may be misspelt."""
+    """Names of gauges that no ready pod reports while no request runs; such a name may be misspelt."""
     inputs = outcome.inputs
     if not inputs.view.ready_count:
         return ()
@@ -149,7 +149,7 @@ def _load(inputs: DecisionInputs, detail: ScaleDecision) -> str:
         )
         what = f"{window_s:g} s average {_amount(observed)} {unit} over {_pods(detail.ready_count)}"
     sentence = f"{what}, target {spec.target_value:g} each"
-    # Rounded numbers may make another count than the exact ones: 49.04 over 7 are 8 pods, and 49.0 are 7.
+    # Rounded numbers can give another count than exact ones: 49.04 over 7 are 8 pods, 49.0 are 7.
     count = count_for(float(_amount(observed)), spec.target_value)
     return sentence if detail.limited_by or count == detail.desired_count else f"{sentence}, so {detail.desired_count}"
 
@@ -178,7 +178,7 @@ def _classic_limit(proposal: Proposal, detail: ClassicDecision) -> str:
 
 
 def _learnt(outcome: ScalerOutcome) -> str:
-    """The learnt target as text; empty unless it is in force or differs from the configured one."""
+    """The learnt target as text; empty unless it is in force or differs from the configured target."""
     learnt, spec = outcome.inputs.learnt, outcome.inputs.spec
     if learnt is None:
         return f"no target is learnt yet: {spec.total_value:g}" if spec.target_mode is TargetMode.USE else ""
@@ -189,11 +189,11 @@ def _learnt(outcome: ScalerOutcome) -> str:
     return f"learnt target {learnt.total:.3g} ({why}){used}"
 
 
-# The goal for latency.
+# The latency goal.
 
 
 def _slo(slo: SloOutcome | None) -> str:
-    """The goal as text: "p95 410 ms over 300: 2 more pods"."""
+    """The latency goal as text: "p95 410 ms over 300: 2 more pods"."""
     if slo is None:
         return ""
     name, limit, least = slo.slo.name, f"{_MS * slo.slo.limit_s:g}", f"{slo.target:.3g}"
@@ -242,11 +242,11 @@ def _regret(regret: RegretReason) -> str:
 
 
 def _duration(span_s: float) -> str:
-    """A duration, in minutes from two of them on."""
+    """A duration in seconds, or in minutes from two minutes on."""
     return f"{span_s / 60:.0f} minutes" if span_s >= _MINUTES_FROM_S else f"{span_s:.0f} s"
 
 
-# The others, and the bounds.
+# The other deciders, and the bounds.
 
 
 def _others(outcome: ScalerOutcome) -> tuple[str, ...]:
@@ -282,7 +282,7 @@ def _decided_by(outcome: ScalerOutcome, merged: MergeDecision) -> tuple[str, ...
 
 
 def _memory(outcome: ScalerOutcome) -> str:
-    """The reason for removing a dormant pod, also if the revision wants no pods."""
+    """Why a dormant pod is removed for memory, even if the revision wants no pods."""
     allowance = outcome.inputs.allowance
     if allowance is None or allowance.reason is not AllowanceReason.MEMORY:
         return ""

@@ -1,4 +1,4 @@
-"""Policies by name: Knative's, the adaptive one, and those that packages and files add.
+"""Policies by name: Knative's, the adaptive one, and those from packages and files.
 
 A factory makes the policy of one revision. The shell that starts the process finds the classes of users
 (``serving.net.aio.policyclasses``) and gives them to ``PolicyRegistry``.
@@ -28,7 +28,7 @@ from serving.core.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, KP
 
 
 class PolicyFactory(Protocol):
-    """Makes the policy of a revision. ``prior`` and ``budget`` are shared by all revisions of an autoscaler."""
+    """Creates the policy of a revision. All revisions of an autoscaler share ``prior`` and ``budget``."""
 
     def __call__(
         self,
@@ -39,7 +39,7 @@ class PolicyFactory(Protocol):
         budget: PreWarmBudget | None = None,
         explains: bool = True,
     ) -> RevisionPolicy:
-        """The policy of the revision; ``explains`` adds the figures for people to its advice."""
+        """Create the policy of a revision; ``explains`` adds figures for people to its advice."""
 
 
 class PolicyRegistry:
@@ -54,14 +54,14 @@ class PolicyRegistry:
         find: FindPolicy | None = None,
         run: PolicyCaller = run_unbounded,
     ) -> None:
-        """``run`` bounds the time of each call of a user's policy."""
+        """``run`` limits the time of each call of a user policy."""
         self._classes = dict(classes or {})
         self._find = find
         self._run = run
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, the built-in ones first."""
+        """All policy names, the built-in ones first."""
         return (KNATIVE_POLICY, ADAPTIVE_POLICY, *sorted(self._classes))
 
     def policy_of(
@@ -103,10 +103,10 @@ class PolicyRegistry:
         prior: GapPrior | None = None,
         budget: PreWarmBudget | None = None,
     ) -> PolicyShadow | None:
-        """The policy to compare with: adaptive for Knative's, Knative's for any other; None for classes without a policy."""
+        """The policy to compare with: adaptive beside Knative's, Knative's beside any other; None if the class has no policy."""
         if spec.class_name != KPA_CLASS:
             return None
-        # Knative's decides in place of a policy that is not known.
+        # Knative's policy replaces an unknown one.
         name = KNATIVE_POLICY if spec.policy in self.names[1:] else ADAPTIVE_POLICY
         other = msgspec.structs.replace(spec, policy=name)
         policy = self.policy_of(other, settings, prior=prior, budget=budget, explains=False)
@@ -116,4 +116,4 @@ class PolicyRegistry:
 
 
 BUILT_IN = PolicyRegistry()
-"""The policies of this project alone."""
+"""The registry of built-in policies only."""

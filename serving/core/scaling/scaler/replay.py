@@ -1,4 +1,4 @@
-"""Replays the decision log through the code that decided first, optionally with other numbers.
+"""Replays the decision log through the code of live decisions, optionally with changed scaling numbers.
 
 Input: lines of the log, and the fields of ``ScalingSpec`` to change. Output: for each line the decision then and the decision
 now. Two ways:
@@ -27,15 +27,15 @@ from serving.core.scaling.scaler.decision_history import DecisionRecord
 from serving.core.scaling.scaler.windows import RevisionWindows
 from serving.core.scaling.spec import ScalingSpec
 
-# The record of one metric does not contain the load of the other, nor the seconds that another policy observes.
+# A record lacks the load of other metrics, and the seconds that other policies observe.
 _FIXED = {"metric", "policy"}
-# Characters of a line that is none which its error shows.
+# Characters of an invalid line shown in its error.
 _SHOWN_MAX = 60
 _FIELDS = {field.name: field.type for field in msgspec.structs.fields(ScalingSpec) if field.name not in _FIXED}
 
 
 class ReplayedDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Two decisions at one moment of the record: ``first`` with the recorded numbers, ``second`` with the changed ones."""
+    """Two decisions at one recorded moment: ``first`` with the recorded numbers, ``second`` with the changed ones."""
 
     record: DecisionRecord
     first: ScalerOutcome
@@ -43,12 +43,12 @@ class ReplayedDecision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_same(self) -> bool:
-        """Whether both decisions have the same count, action and rule."""
+        """Whether the decisions have the same count, action and rule."""
         return self.first.gate == self.second.gate and self.first.is_like(self.second)
 
 
 class _RecordedPolicy(RevisionPolicy):
-    """Repeats the advice of a record."""
+    """A policy that repeats recorded advice."""
 
     def __init__(self, advice: Advice) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class _RecordedPolicy(RevisionPolicy):
 
 
 def read_record(line: bytes | str) -> DecisionRecord:
-    """Read a line of the log. Raises ``InvalidValue`` for any other text, ``NewerFormat`` for a newer line."""
+    """Parse a line of the log. Raises ``InvalidValue`` for invalid text, ``NewerFormat`` for a newer format."""
     what = "a line of the decision log"
     try:
         record = msgspec.json.decode(line, type=DecisionRecord)
@@ -74,7 +74,7 @@ def read_record(line: bytes | str) -> DecisionRecord:
 
 
 def changed_spec(spec: ScalingSpec, changes: Mapping[str, str]) -> ScalingSpec:
-    """The numbers with some replaced: ``max_scale`` or ``max-scale`` is "8". Raises ``InvalidValue``."""
+    """The scaling numbers with replacements, such as ``max_scale`` or ``max-scale``: "8". Raises ``InvalidValue``."""
     changed: dict[str, Any] = {}
     for name, text in changes.items():
         field = name.replace("-", "_")
@@ -88,13 +88,13 @@ def changed_spec(spec: ScalingSpec, changes: Mapping[str, str]) -> ScalingSpec:
 
 
 def again(record: DecisionRecord) -> ScalerOutcome:
-    """Repeat the decision of a record from its inputs. Raises ``InvalidValue`` for numbers that no decision can have had."""
+    """Repeat a recorded decision from its inputs. Raises ``InvalidValue`` for impossible numbers."""
     inputs = record.entry.outcome.inputs
     return _step(record, RevisionState(kpa=inputs.kpa, gate=inputs.gate), inputs.spec)[1]
 
 
 def otherwise(records: Iterable[DecisionRecord], changes: Mapping[str, str]) -> Iterator[ReplayedDecision]:
-    """Repeat each decision with the recorded and the changed numbers; ``records`` are of one revision at a time.
+    """Repeat each decision with the recorded and the changed numbers; ``records`` are of one revision.
 
     Raises ``InvalidValue`` for numbers that no decision can have had, such as a target of 0.
     """
@@ -111,7 +111,7 @@ def otherwise(records: Iterable[DecisionRecord], changes: Mapping[str, str]) -> 
 
 
 def _step(record: DecisionRecord, state: RevisionState, spec: ScalingSpec) -> tuple[RevisionState, ScalerOutcome]:
-    """Decide as at a record, from a state and with numbers of one's choice. Raises ``InvalidValue``."""
+    """Decide with a record's inputs, from the given state and numbers. Raises ``InvalidValue``."""
     inputs = record.entry.outcome.inputs
     is_recorded = state.kpa is None or record.windows is None
     try:
@@ -122,7 +122,7 @@ def _step(record: DecisionRecord, state: RevisionState, spec: ScalingSpec) -> tu
             in_flight=inputs.in_flight,
             observed=NoData(missing="windows") if is_recorded else _observed(record, inputs, spec),
             classic=record.entry.outcome.decided if is_recorded else None,
-            # Those of further metrics and of loading pods are among the recorded ones.
+            # Proposals of further metrics and of loading pods are already among the recorded ones.
             proposals=inputs.proposals,
             spec=msgspec.structs.replace(spec, further_metrics=()),
             quirks=inputs.quirks,
@@ -139,7 +139,7 @@ def _step(record: DecisionRecord, state: RevisionState, spec: ScalingSpec) -> tu
 
 
 def _observed(record: DecisionRecord, inputs: DecisionInputs, spec: ScalingSpec) -> Observation | NoData:
-    """The averages of the recorded windows, in the widths of a spec."""
+    """The averages of the recorded windows, resized to the widths in ``spec``."""
     assert record.windows is not None
     windows = RevisionWindows(msgspec.structs.replace(spec, further_metrics=()), quirks=inputs.quirks)
     windows.restore(record.windows)

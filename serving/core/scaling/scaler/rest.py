@@ -1,4 +1,4 @@
-"""Finds the next period in which a decision about a revision can differ from the last one.
+"""Finds the next decision period in which a revision's decision can change.
 
 Input: the last outcome, what the sources and the shadow still hold, and the period of decisions. Output: times on the grid of
 periods. A revision rests at scale 0 once its windows are empty: only new load, a change in the cluster or an announced time gives
@@ -14,17 +14,17 @@ from serving.core.scaling.scaler.scaler import Scaler
 from serving.core.settings.autoscaler import CLASSIC_CLASS
 
 DECISION_PAUSE_S = 0.05
-"""Least time between two decisions about a revision, in seconds: changes in between are handled together."""
+"""Shortest time between two decisions about a revision, in seconds; changes in between are handled together."""
 
 REST_MAX_S = 30.0
-"""Longest rest, in seconds: what is learnt is saved, and a chart gets a sample, so late at most."""
+"""Longest rest in seconds: saves of learnt state and samples for charts are late by at most this time."""
 
-# Share of a period by which sums of floating-point times may be off.
+# Tolerated rounding of sums of floating-point times, as a share of a period.
 _SLACK = 1e-9
 
 
 class Periods:
-    """A grid of times. ``made_s`` is the time of the last decision, from which the periods count."""
+    """A grid of decision times. ``made_s`` is the last decision, from which periods are counted."""
 
     __slots__ = ("made_s", "period_s")
 
@@ -33,24 +33,24 @@ class Periods:
         self.period_s = period_s
 
     def at(self, at_s: float) -> float:
-        """The first period at or after a time, but after the last decision."""
+        """The first period at or after ``at_s``, and after the last decision."""
         periods = max(1, math.ceil((at_s - self.made_s) / self.period_s - _SLACK))
         return self.made_s + periods * self.period_s
 
     def until(self, at_s: float, *, is_first: bool = False) -> float:
-        """The last period up to a time, or with ``is_first`` before it; the last decision without one."""
+        """The last period at or before ``at_s`` (before it, if ``is_first``); the last decision if there is none."""
         periods = (at_s - self.made_s) / self.period_s
         whole = math.ceil(periods - _SLACK) - 1 if is_first else math.floor(periods + _SLACK)
         return self.made_s + max(0, whole) * self.period_s
 
     def before(self, at_s: float) -> float:
-        """The last period decided before a time; the time itself if there is none."""
+        """The last decided period before ``at_s``; ``at_s`` if there is none."""
         last_s = at_s if at_s == math.inf else self.until(at_s, is_first=True)
         return last_s if last_s > self.made_s else at_s
 
 
 def rest_in_s(outcome: ScalerOutcome, scaler: Scaler, period_s: float) -> float | None:
-    """Seconds to the last period before another decision is possible; None if the next period may differ.
+    """Seconds to the last period before the decision can change; None if the next period may change it.
 
     With a period of 2 s and an announced time in 7 s: 6.
     """
@@ -65,10 +65,10 @@ def rest_in_s(outcome: ScalerOutcome, scaler: Scaler, period_s: float) -> float 
         and isinstance(outcome.decided.detail, NoData)
         and inputs.allowance is None
         and scaler.is_silent
-        # A policy of a user may want pods at any time.
+        # A user policy may request pods at any time.
         and scaler.policy.skips_periods
     )
-    # The classic algorithm counts points by their age, a goal for latency counts seconds, further metrics have windows of their own.
+    # The classic algorithm expires points, a latency goal counts seconds, and further metrics have separate windows.
     if not is_still or spec.class_name == CLASSIC_CLASS or spec.slo is not None or spec.further_metrics:
         return None
     recheck_s = math.inf if outcome.recheck_in_s is None else outcome.at_s + outcome.recheck_in_s

@@ -1,4 +1,4 @@
-"""A decision as a few numbers, for charts; repeated decisions included.
+"""Summarises a decision, also a repeated one, as a few numbers for charts.
 
 Input: a decision and the latest reports of pods. Output: a flat record, with its sentence, so that numbers and reason that stand
 beside each other are of one decision. ``running`` is the load in flight in pods, ``waiting``
@@ -16,7 +16,7 @@ from serving.core.scaling.decision.records import ScalerOutcome
 from serving.core.scaling.kpa.decide import ScaleDecision, ScalerMode
 from serving.core.scaling.scaler.explain import explain
 
-# Pods that a sample names; a page that shows more shows none well.
+# Most pods in a sample; a page cannot display more.
 _PODS_MAX = 200
 
 
@@ -31,22 +31,22 @@ class DecisionSample(msgspec.Struct, frozen=True, kw_only=True):
     observed_stable: float | None
     observed_panic: float | None
     target: float
-    """Target load of the ready pods together, in the unit of the metric."""
+    """Target load of all ready pods together, in the metric's unit."""
 
     learnt_target: float | None
-    """Learnt requests in flight per pod, before the utilisation; None without data."""
+    """Learnt target of requests in flight per pod, before utilisation; None without data."""
 
     learnt_target_bound: str | None
-    """The bound of the learnt target: latency, cpu or memory; None without one."""
+    """What bounds the learnt target: latency, cpu or memory; None if nothing does."""
 
     is_learnt_target_used: bool
     """Whether the learnt target is in force."""
 
     desired_count: int | None
-    """The pods that the deciders want, before the gate to zero; None without data."""
+    """Pods wanted by the deciders, before the gate to zero; None without data."""
 
     wanted_count: int
-    """The pods that the decision leads to, as in the sentence: those of the gate, or the present ones without data."""
+    """Pods wanted after the gate, as in the sentence; the present pods without data."""
 
     sentence: str
     """The decision explained."""
@@ -56,19 +56,19 @@ class DecisionSample(msgspec.Struct, frozen=True, kw_only=True):
     is_panic: bool
     phase: str
     requests: float
-    """Requests per second, in the last second."""
+    """Requests in the last second."""
 
     pods: dict[str, float]
-    """Requests in flight by pod, the first 200 by name."""
+    """Requests in flight by pod, for the first 200 pods by name."""
 
     valid_s: float = 0.0
-    """Seconds for which no other sample comes unless something changes; 0: a period."""
+    """How long the sample is valid unless something changes, in seconds; 0 means one period."""
 
 
 def sample_of(
     outcome: ScalerOutcome, pods: Mapping[str, Stat], *, key: tuple[str, str], at_wall_s: float, valid_s: float = 0.0
 ) -> DecisionSample:
-    """The numbers of a decision."""
+    """The sample of a decision."""
     detail = outcome.decided.detail
     stable = panic = None
     target, is_panic = outcome.inputs.spec.target_value, False

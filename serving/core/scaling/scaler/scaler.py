@@ -1,4 +1,4 @@
-"""Scales one revision: stats and cluster state in, a scale decision out.
+"""Scales one revision: takes stats and cluster state, returns scale decisions.
 
 Input: stats, the time each was received, and the cluster's state (scale, ready pods, serving state). Output: a ``ScalerOutcome``
 with what to do, when to decide again, and every intermediate value. ``record`` returns whether a stat needs a decision at once.
@@ -33,14 +33,14 @@ from serving.core.settings.autoscaler import CLASSIC_CLASS, AutoscalerSettings
 
 
 class StatSource(enum.StrEnum):
-    """The sender of a stat: a pod reports its state, an activator its changes."""
+    """The sender of a stat: pods report their current state, activators report changes."""
 
     POD = "pod"
     ACTIVATOR = "activator"
 
 
 class Scaler:
-    """Scales one revision. Times are those of one monotonic clock."""
+    """Scales one revision. Times are on one monotonic clock."""
 
     def __init__(  # noqa: PLR0913 - what a revision's decisions depend on
         self,
@@ -89,12 +89,12 @@ class Scaler:
 
     @property
     def _counts_waiting(self) -> bool:
-        """Whether requests waiting for the first pod count at once. Knative uses only its windows, each period."""
+        """Whether requests waiting for the first pod count immediately, rather than in the next period's windows."""
         return self.policy.counts_waiting or self._classic is not None
 
     @property
     def learner(self) -> RevisionPolicy | None:
-        """The policy that learns, in force or in shadow; None for classes without one."""
+        """The policy that learns, in force or in shadow; None if the class has none."""
         if self.policy.observes:
             return self.policy
         return None if self.shadow is None else self.shadow.policy
@@ -106,25 +106,25 @@ class Scaler:
 
     @property
     def pod_reports(self) -> dict[str, Stat]:
-        """The latest report of each pod; of a workload what activators have in each, as its report."""
+        """The latest report of each pod; for a ScaledWorkload, the requests that activators report for each pod."""
         if not self._is_workload:
             return self.pods
         return {pod: Stat(pod=pod, concurrency=load) for pod, load in self._sources.pod_loads.items()}
 
     @property
     def is_silent(self) -> bool:
-        """Whether no report counts any more."""
+        """Whether all reports have expired."""
         return self._sources.is_silent
 
     def update(self, revision: ScaledRevision, now_s: float) -> None:
-        """Apply changed numbers of the revision."""
+        """Apply the changed settings of the revision."""
         is_new = self.target.update_revision(revision)
         self._adopt(now_s)
         if is_new and self.shadow is not None:
             self.shadow.update(revision.spec, now_s)
 
     def record(self, stat: Stat, source: StatSource) -> bool:
-        """Add a stat with the time of its receipt; return whether it needs a decision at once.
+        """Add a stat, stamped with the time of its receipt; return whether it needs an immediate decision.
 
         A decision is urgent for load at a scale of 0, and for more requests in an activator than the wanted pods have room
         for: 71 requests, with 1 pod wanted for 70.
@@ -141,7 +141,7 @@ class Scaler:
         self._sources.record_activator(stat)
         if not stat.concurrency and not stat.request_count:
             return False
-        # Requests wake a revision whatever its metric is.
+        # Requests wake a revision regardless of its metric.
         if stat.concurrency and not latest_count:
             return True
         if not self._counts_waiting:
@@ -154,14 +154,14 @@ class Scaler:
         )
 
     def started(self, took_s: float, now_s: float) -> None:
-        """Record the seconds from a pod's creation to its readiness."""
+        """Record a pod's start time: seconds from creation to readiness."""
         if self.learner is not None:
-            # The policy's learning from a second depends on the starts before it.
+            # A policy learns from a second with the starts known so far, so starts come first.
             self._advance(now_s)
             self.learner.started(took_s)
 
     def forget_pod(self, name: str, now_s: float) -> None:
-        """Drop a deleted pod: its last report does not cover the time after."""
+        """Drop a deleted pod, whose last report is no longer valid."""
         self._advance(now_s)
         self._sources.forget_pod(name)
 
@@ -174,7 +174,7 @@ class Scaler:
         proposals: Sequence[Proposal] = (),
         wall_s: float = 0.0,
     ) -> ScalerOutcome:
-        """Decide. ``proposals`` come from triggers; ``wall_s`` is now in seconds since the epoch."""
+        """Make a decision. ``proposals`` come from triggers; ``wall_s`` is now in seconds since the epoch."""
         self._advance(now_s)
         self._view = view
         self._adopt(now_s)
@@ -212,16 +212,16 @@ class Scaler:
         return outcome
 
     def _knows_in_flight(self, view: ScalerView) -> bool:
-        """Whether some source reports what is in flight: a pod, or an activator of a workload."""
+        """Whether some source reports requests in flight: a pod, or an activator of a ScaledWorkload."""
         is_reported = not self._sources.is_silent if self._is_workload else bool(self._sources.pods)
         return is_reported or not view.ready_count
 
     def windows(self) -> WindowContents | None:
-        """Window contents of the latest decision, in the same turn of the loop; None for the classic algorithm."""
+        """Window contents of the latest decision, valid until the next await; None for the classic algorithm."""
         return self._windows.contents() if self._classic is None else None
 
     def _adopt(self, now_s: float) -> None:
-        """Apply the learnt target and the latency goal to all further decisions."""
+        """Apply the learnt target and the latency goal to further decisions."""
         self.target.update(now_s)
         ready_count, present_scale = self._view.ready_count, self._view.present_scale
         spec = self._slo.update(self.target.spec, ready_count=ready_count, present_scale=present_scale, now_s=now_s)
@@ -236,7 +236,7 @@ class Scaler:
         self.policy.update(spec)
 
     def _advance(self, now_s: float) -> None:
-        """Record the seconds that were completed."""
+        """Record all seconds completed by ``now_s``."""
         for second in self._sources.complete(now_s):
             load = second.load
             if self._classic is None:
@@ -249,7 +249,7 @@ class Scaler:
                 self.shadow.record(second.number, load)
 
     def _in_flight(self, now_s: float) -> InFlight:
-        """The load in flight now. ``is_waiting`` is set while no pod is ready, or none was wanted on arrival."""
+        """The current load in flight. ``is_waiting`` is set if no pod is ready, or none was wanted on arrival."""
         present = self._sources.present(now_s)
         is_load = present.concurrency > 0 or self._spec.load_metric.amount(present) > 0
         is_unserved = self._view.ready_count == 0 or self._state.latest_count == 0
@@ -257,7 +257,7 @@ class Scaler:
 
 
 def starting_gate(revision: ScaledRevision, *, ready_count: int, now_s: float) -> GateState:
-    """The initial gate, in the state of the revision's condition."""
+    """The initial gate state, from the revision's condition Active."""
     if revision.serving_state is not ServingState.ACTIVE:
         phase, reason = GatePhase.INACTIVE, InactiveReason.NO_TRAFFIC
     elif ready_count and revision.was_ready:

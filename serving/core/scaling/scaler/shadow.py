@@ -1,4 +1,4 @@
-"""Runs another policy in shadow, on the same reports, to estimate its costs beside those of the policy in force.
+"""Runs the policy that is not in force in shadow, on the same reports, to estimate its costs.
 
 Input: each second of load, the arrivals that sources report, and at each decision the pods that there are. Output: pod-seconds of
 both policies and the requests that arrived while no pod was ready, over the last day. Beside Knative's policy the shadow is the
@@ -27,7 +27,7 @@ from serving.core.scaling.scaler.windows import RevisionWindows, starting_revisi
 from serving.core.scaling.spec import ScalingSpec
 from serving.core.settings.autoscaler import AutoscalerSettings
 
-# Longest time between two decisions that counts, in seconds and in periods: the process may have been frozen.
+# Longest counted time between two decisions, in seconds and in periods, because the process may have been frozen.
 _STEP_MAX_S, _STEP_MAX_PERIODS = 10.0, 2.0
 # Tolerated earliness of a period, in seconds.
 _EARLY_S = 0.1
@@ -35,7 +35,7 @@ _SILENCE = Stat()
 
 
 class PolicyShadow:
-    """The shadow of one revision. ``wall_offset_s`` is seconds since the epoch less the clock of the decisions."""
+    """The shadow policy of one revision. ``wall_offset_s`` is wall clock minus the decisions' clock, in seconds."""
 
     __slots__ = (
         "_at_s",
@@ -71,7 +71,7 @@ class PolicyShadow:
         wall_offset_s: float,
         now_s: float,
     ) -> None:
-        """The shadow starts with the existing pods."""
+        """The shadow starts with the present pods of the revision."""
         self.policy = policy
         self._spec = spec
         self._quirks = settings.quirks
@@ -83,12 +83,12 @@ class PolicyShadow:
         gate = GateState(since_s=now_s, phase=phase, reason=reason, is_initialized=True)
         self._state = starting_revision_state(_first_metric(spec), gate, now_s=now_s, quirks=settings.quirks)
         self._scale = self._present_scale = self._ready_count = present_scale
-        # Pods that start: when they are ready, and how many.
+        # Starting pods: the time at which they become ready, and their number.
         self._starting: list[tuple[float, int]] = []
         self._start_s = policy.start_s if policy.observes else 0.0
-        # The requests in flight under the running policy; None while they are not known.
+        # Requests in flight under the running policy; None if unknown.
         self._in_flight: Stat | None = _SILENCE
-        # When a policy that observes must decide again at scale 0.
+        # The next decision at scale 0 of a policy that observes seconds.
         self._recheck_s = now_s
         self._seen_second = -1
         self._at_s = now_s
@@ -104,26 +104,26 @@ class PolicyShadow:
 
     @property
     def due_s(self) -> float:
-        """The time of its next decision without load; 0 while it has pods."""
+        """The time of the next decision without load; 0 while the shadow has pods."""
         if self._scale:
             return 0.0
         return self._recheck_s if self.policy.observes else math.inf
 
     def update(self, spec: ScalingSpec, now_s: float) -> None:
-        """Apply changed numbers of the revision."""
+        """Apply the changed settings of the revision."""
         self._spec = spec
         self._recheck_s = now_s
         self.policy.update(spec)
         self._windows.resize(_first_metric(spec), now_s)
 
     def record(self, number: int, load: Stat) -> None:
-        """Record a completed second. Number 61 is the time from 61 s to 62 s."""
+        """Record a completed second. ``number`` 61 is the time from 61 s to 62 s."""
         self._seen_second = number
         self._windows.record(number, load)
         self.policy.observe(SecondOfLoad(number, load.concurrency, load.request_count))
 
     def arrive(self, request_count: float, now_s: float) -> None:
-        """Count reported requests at the time of the report. Without a ready pod they are cold."""
+        """Count reported requests at the time of the report; they are cold if the shadow has no ready pod."""
         if request_count <= 0:
             return
         shadow_ready_count = self._ready(now_s)
@@ -146,7 +146,7 @@ class PolicyShadow:
         start_s: float,
         now_s: float,
     ) -> None:
-        """Decide by the policy that is not in force, beside ``present_scale`` real pods. ``proposals`` are those of other deciders.
+        """Decide by the shadow policy, beside ``present_scale`` real pods. ``proposals`` come from other deciders.
 
         ``in_flight`` is the load in flight now; None if it is not known.
         """
@@ -157,7 +157,7 @@ class PolicyShadow:
         self._in_flight = in_flight
         observes = self.policy.observes
         if not observes and now_s - self._decided_s < self._period_s - _EARLY_S:
-            # Knative decides each period, also where the policy in force decides more often.
+            # Knative's policy decides once a period, even if the policy in force decides more often.
             return
         is_due = observes and ((in_flight is not None and in_flight.concurrency > 0) or now_s >= self._recheck_s)
         if (
@@ -169,11 +169,11 @@ class PolicyShadow:
             self._decide(proposals, now_s)
 
     def costs(self, now_s: float) -> PolicyCosts:
-        """The costs of the last day."""
+        """The costs of the last 24 hours."""
         return self._costs.total(now_s + self.wall_offset_s)
 
     def due_save(self, *, is_now: bool) -> str | None:
-        """The costs as text for ``load``, once an hour and when ``is_now``; otherwise None."""
+        """The costs as text for ``load``: once an hour, or if ``is_now``; otherwise None."""
         if not self._has_new_costs or (self._costs.hour == self._saved_hour and not is_now):
             return None
         self._saved_hour = self._costs.hour
@@ -185,7 +185,7 @@ class PolicyShadow:
         self._costs.load(text)
 
     def _count(self, now_s: float) -> None:
-        """Add the pod-seconds since the last time."""
+        """Add the pod-seconds since the last call."""
         step_s = min(max(0.0, now_s - self._at_s), self._step_max_s)
         self._at_s = now_s
         if step_s and (self._present_scale or self._scale):
@@ -194,14 +194,14 @@ class PolicyShadow:
             self._costs.add_pods(adaptive, knative, wall_s=now_s + self.wall_offset_s)
 
     def _by_policy(self, running: float, shadow: float) -> tuple[float, float]:
-        """Order a pair of costs: the adaptive policy's, then Knative's."""
+        """Order a pair of costs: the adaptive policy's first, then Knative's."""
         return (shadow, running) if self.policy.observes else (running, shadow)
 
     def _decide(self, proposals: Sequence[Proposal], now_s: float, *, is_woken: bool = False) -> None:
-        """Decide once, as if activators were always in the path and proved it at once."""
+        """Make one decision, with activators always in the path and an immediate proof."""
         ready_count, last_second = self._ready(now_s), math.floor(now_s) - 1
         if ready_count and self._seen_second < last_second:
-            # Its pods would report their silence.
+            # The shadow's pods would report silence.
             self.record(last_second, _SILENCE)
         is_active = is_woken or self._scale > 0
         inputs = StepInputs(
@@ -227,7 +227,7 @@ class PolicyShadow:
             self._resize(outcome.apply_count, now_s)
 
     def _resize(self, count: int, now_s: float) -> None:
-        """Change the pods: new ones are ready after the measured start time, starting ones are removed first."""
+        """Change the number of pods: new ones become ready after the measured start time, starting ones are removed first."""
         if count > self._scale:
             self._starting.append((now_s + self._start_s, count - self._scale))
         excess = self._scale - count
@@ -249,5 +249,5 @@ class PolicyShadow:
 
 
 def _first_metric(spec: ScalingSpec) -> ScalingSpec:
-    """The numbers without further metrics, whose proposals come with each decision."""
+    """The scaling numbers without further metrics, whose proposals are an input of each decision."""
     return msgspec.structs.replace(spec, further_metrics=()) if spec.further_metrics else spec

@@ -1,4 +1,4 @@
-"""The windows of one revision: the load of its metric and of each further metric, over the last seconds.
+"""The windows of one revision: the load of its metrics over the last seconds.
 
 ``record`` adds a completed second, in the bucket of the next, so that the newest bucket is never a future one.
 """
@@ -17,7 +17,7 @@ from serving.core.settings.autoscaler import KpaQuirks
 
 
 class RevisionWindows:
-    """Windows by metric. The first metric is that of the algorithm."""
+    """Windows by metric; the first metric is the algorithm's."""
 
     __slots__ = ("_decided", "_further", "_metric", "_quirks", "_windows")
 
@@ -29,17 +29,17 @@ class RevisionWindows:
         self._resize_further(spec, 0.0)
 
     def record(self, number: int, load: Stat) -> None:
-        """Record the load of all sources in a completed second."""
+        """Record the summed load of a completed second."""
         self._windows.record(load, number + 1.0)
         for windows in self._further.values():
             windows.record(load, number + 1.0)
 
     def record_load(self, number: int, load: float) -> None:
-        """Record a second in the unit of the first metric; the further metrics have no load in it."""
+        """Record a second's load in the unit of the first metric; further metrics get none."""
         self._windows.record_load(load, number + 1)
 
     def query(self, now_s: float) -> Observation | NoData:
-        """The averages of the first metric."""
+        """The averages of the first metric's windows."""
         self._decided = self._windows
         return self._windows.query(now_s)
 
@@ -48,7 +48,7 @@ class RevisionWindows:
         return tuple(windows.query(now_s) for windows in self._further.values())
 
     def resize(self, spec: ScalingSpec, now_s: float) -> None:
-        """Apply changed numbers of the revision. Another metric starts with an empty window."""
+        """Apply the changed settings of the revision. A new metric starts with an empty window."""
         if spec.metric != self._metric.name:
             self._metric = spec.load_metric
             self._windows = _windows_of(spec, self._quirks)
@@ -63,7 +63,7 @@ class RevisionWindows:
         self._resize_further(spec, 0.0)
 
     def contents(self) -> WindowContents:
-        """The contents of the first metric's windows at the last ``query``, until the next second is recorded."""
+        """Contents of the first metric's windows at the last ``query``; valid until the next second is recorded."""
         return self._decided.contents()
 
     def restore(self, contents: WindowContents) -> None:
@@ -91,7 +91,7 @@ def starting_revision_state(
     now_s: float,
     quirks: KpaQuirks,
 ) -> RevisionState:
-    """The state before the first decision. ``present_scale`` and ``ready_count`` are held until a window has data; 0 holds nothing."""
+    """The state before the first decision: holds ``present_scale`` and ``ready_count`` until a window has data; 0 holds nothing."""
     kpa = starting_state(ready_count=ready_count, present_scale=present_scale, spec=spec, now_s=now_s, quirks=quirks)
     state = RevisionState(kpa=kpa, gate=gate)
     return with_metrics(state, spec, before=None, now_s=now_s, quirks=quirks)
@@ -100,7 +100,7 @@ def starting_revision_state(
 def with_metrics(
     state: RevisionState, spec: ScalingSpec, *, before: ScalingSpec | None, now_s: float, quirks: KpaQuirks
 ) -> RevisionState:
-    """The state with one entry for each further metric of the spec: those of ``before`` stay, new ones start."""
+    """The state with one entry per further metric of the spec: entries of ``before`` stay, new metrics start fresh."""
     known = (
         {}
         if before is None

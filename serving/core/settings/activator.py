@@ -21,7 +21,7 @@ SECRETS_OF_REVISIONS = "revision"
 
 
 def _read_protocol(text: str) -> str:
-    # Knative takes either case.
+    # Knative accepts either case.
     return text.capitalize()
 
 
@@ -29,7 +29,7 @@ _PROTOCOL = msgspec.structs.replace(TEXT, name="protocol", read=_read_protocol, 
 
 
 class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
-    """All knobs of the activator. Times are in seconds."""
+    """All settings of the activator. Times are in seconds."""
 
     queue_depth_max: Annotated[int, Knob(key="queue-depth-max", unit=COUNT, low=1, high=1_000_000)] = 10_000
     """Requests of one revision that may wait for a pod; one more is refused with 503. Range: 1 to 1000000. Default:

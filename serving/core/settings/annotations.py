@@ -120,13 +120,13 @@ _SLO = Unit(
 
 
 class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
-    """Annotations without an equal setting; None where unset."""
+    """Annotations that have no equivalent setting; None if unset."""
 
     class_name: Annotated[str | None, Knob(key=CLASS_ANNOTATION, unit=TEXT)] = None
     """The scaling class; revisions with a class outside knative.dev and serving.dev are not scaled here."""
 
     metric: Annotated[str | None, Knob(key=METRIC_ANNOTATION, unit=TEXT)] = None
-    """Metric to scale on: concurrency, rps, queue-length, or gauge:NAME for a number of the app; an hpa takes any."""
+    """The load metric: concurrency, rps, queue-length, or gauge:NAME for a gauge of the app; an hpa takes any."""
 
     load: Annotated[str | None, Knob(key=LOAD_ANNOTATION, unit=_METRICS)] = None
     """Metrics to scale on in place of ``metric``, each with the load that a pod takes, as in
@@ -140,10 +140,10 @@ class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
             choices=("linear", "weightedExponential", "weighted-exponential"),
         ),
     ] = None
-    """The averaging of a window's points. Knative has two spellings of the second choice."""
+    """How a window averages its points. Knative has two spellings of the second choice."""
 
     target: Annotated[float | None, Knob(key="target", unit=NUMBER, low=TARGET_MIN)] = None
-    """Requests in flight, or per second, that a pod takes."""
+    """Target per pod: requests in flight, or requests a second."""
 
     target_utilization_ratio: Annotated[
         float | None, Knob(key="target-utilization-percentage", unit=PERCENT, low=0.01, high=1)
@@ -151,13 +151,13 @@ class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
     """The share of the target to aim at."""
 
     activation_scale: Annotated[int | None, Knob(key="activation-scale", unit=COUNT, low=2, high=_INT32_MAX)] = None
-    """Fewest pods started by any traffic."""
+    """Fewest pods started by any load."""
 
     dormant_call: Annotated[str | None, Knob(key=DORMANT_CALL_ANNOTATION, unit=CALLS)] = None
-    """The app's own calls to sleep and to wake, in place of being frozen."""
+    """The app's HTTP calls for sleeping and waking, in place of freezing."""
 
     start_cpu: Annotated[str | None, Knob(key=START_CPU_ANNOTATION, unit=_CPU)] = None
-    """The cpu of a pod until it is ready, in a cluster."""
+    """The cpu of a starting pod, in a cluster."""
 
     target_source: Annotated[str | None, Knob(key=TARGET_ANNOTATION, unit=TEXT, choices=("learnt", *TargetMode))] = None
     """Use of the learnt target: use (or learnt), protect, shadow or off; ``target`` is its start. Default: the setting
@@ -176,24 +176,24 @@ class ScalingAnnotations(OwnAnnotations, frozen=True, kw_only=True):
     """The scaling annotations of one revision."""
 
     overrides: tuple[tuple[str, Value], ...] = ()
-    """The revision's own values of fields of ``AutoscalerSettings``."""
+    """The revision's values for fields of ``AutoscalerSettings``."""
 
     @property
     def wishes(self) -> tuple[LoadWish, ...]:
-        """The metrics to scale on; Knative's annotation ``target`` is the target of the first."""
+        """The load metrics to scale on; Knative's annotation ``target`` is the first metric's target."""
         if self.load:
             first, *others = read_load(self.load)
             return (first if first.target is not None else LoadWish(metric=first.metric, target=self.target), *others)
-        # The metric of an hpa may be any; nothing here measures it.
+        # An hpa may use any metric; this project does not measure it.
         name = self.metric or ""
         return (LoadWish(metric=name if is_load_metric(name) else CONCURRENCY.name, target=self.target),)
 
     def override(self, field: str) -> Value | None:
-        """The revision's own value of a setting; None leaves the choice to the settings."""
+        """The revision's value for a setting; None uses the settings."""
         return dict(self.overrides).get(field)
 
     def applied_to(self, settings: AutoscalerSettings) -> AutoscalerSettings:
-        """The settings with the revision's own values."""
+        """The settings, with the revision's values replacing some."""
         return msgspec.structs.replace(settings, **dict(self.overrides))
 
 
@@ -202,7 +202,7 @@ _OWN: Final = fields_of(OwnAnnotations)
 
 @functools.cache
 def annotation_fields() -> tuple[Field, ...]:
-    """All scaling annotations: those of settings, then those without one. Each key has its group."""
+    """All scaling annotations, with their full keys: those that replace settings, then the others."""
     return tuple(
         msgspec.structs.replace(field, knob=msgspec.structs.replace(field.knob, key=with_group(field.knob.key)))
         for field in (*map(_as_annotation, fields_of(AutoscalerSettings)), *_OWN)
@@ -211,7 +211,7 @@ def annotation_fields() -> tuple[Field, ...]:
 
 
 def _as_annotation(field: Field) -> Field:
-    """A setting as revisions write it, where Knative's counts of pods have 32 bits."""
+    """A setting in the form of an annotation; Knative's counts of pods have 32 bits."""
     knob = msgspec.structs.replace(field.knob, key=field.knob.annotation)
     if knob.unit is COUNT and knob.high is None:
         knob = msgspec.structs.replace(knob, high=_INT32_MAX)
@@ -219,7 +219,7 @@ def _as_annotation(field: Field) -> Field:
 
 
 class ReadAnnotations(msgspec.Struct, frozen=True, kw_only=True):
-    """The record, with problems (the revision is refused) and ignored annotations (the object gets a warning)."""
+    """The annotations read, problems (which reject the revision) and ignored annotations (which cause a warning)."""
 
     scaling: ScalingAnnotations
     problems: tuple[Problem, ...]
@@ -227,8 +227,8 @@ class ReadAnnotations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_annotations(annotations: Mapping[str, str], settings: AutoscalerSettings) -> ReadAnnotations:
-    """Read a revision's annotations against the settings that are in force."""
-    # Read at each write of a service and everything below it: nearly always the same few. Those of others are left out.
+    """Read a revision's annotations, checked against the current settings."""
+    # Cached: each write of a service and of its children reads the same few. Foreign annotations are left out.
     ours = tuple(
         annotation
         for annotation in annotations.items()
@@ -255,7 +255,7 @@ def _read(pairs: tuple[tuple[str, str], ...], settings: AutoscalerSettings) -> R
         spelled.update(names)
         if names:
             _read_one(field, names[0], annotations[names[0]], values=values, problems=problems)
-        # As in Knative, the first spelling counts: pkg/apis/autoscaling/annotation_validation.go, through kmap.KeyPriority.
+        # As in Knative, the first spelling wins: pkg/apis/autoscaling/annotation_validation.go, through kmap.KeyPriority.
         for name in names[1:]:
             if annotations[name] != annotations[names[0]]:
                 what = f"{annotations[name]!r} has no effect beside {names[0]}: {annotations[names[0]]!r}"
@@ -277,7 +277,7 @@ def _read(pairs: tuple[tuple[str, str], ...], settings: AutoscalerSettings) -> R
 
 
 def spellings(key: str) -> tuple[str, ...]:
-    """Both spellings of a key with its group: kebab first, then camel where there is a hyphen."""
+    """Both spellings of a full key: kebab case first, then camel case if the key has a hyphen."""
     group, _, name = key.rpartition("/")
     head, *tail = name.split("-")
     camel = head + "".join(word.capitalize() for word in tail)
@@ -338,12 +338,12 @@ def _class_clashes(scaling: ScalingAnnotations, settings: AutoscalerSettings) ->
 
 
 def rollout_duration_knob() -> Knob:
-    """The annotation of Services and Routes for the time of a rollout."""
+    """The knob of the rollout duration annotation on Services and Routes."""
     return _ROLLOUT_DURATION
 
 
 def read_rollout_duration(annotations: Mapping[str, str]) -> float | Problem | None:
-    """The rollout duration of a Service or Route, in seconds; None if unset, a problem if it is invalid."""
+    """The rollout duration of a Service or Route, in seconds, or a problem; None if unset."""
     for name in spellings(_ROLLOUT_DURATION.key):
         if name in annotations:
             try:
@@ -354,12 +354,12 @@ def read_rollout_duration(annotations: Mapping[str, str]) -> float | Problem | N
 
 
 def rollout_check_knob() -> Knob:
-    """The annotation of Services and Routes for the conditions of a rollout."""
+    """The knob of the rollout check annotation on Services and Routes."""
     return _ROLLOUT_CHECK
 
 
 def read_rollout_check_of(annotations: Mapping[str, str]) -> RolloutCheck | Problem | None:
-    """The conditions of the rollouts of a Service or Route; None if unset, a problem if they are invalid or take no effect."""
+    """The rollout check of a Service or Route; None if unset, a problem if it is invalid or has no effect."""
     text = annotations.get(ROLLOUT_CHECK_ANNOTATION)
     if text is None:
         return None

@@ -54,7 +54,7 @@ _POLICY_EXPECTED = f"{', '.join(POLICIES)}, or the name of an installed policy: 
 DECISION_PERIOD_S = 2.0
 """Knative's decision period, in seconds."""
 
-# Knative's smallest target per pod: below it a single request would ask for hundreds of pods.
+# Knative's smallest target per pod: with a lower one, a single request would need hundreds of pods.
 TARGET_MIN = 0.01
 
 
@@ -119,7 +119,7 @@ class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
     Knative's default target."""
 
     def check(self) -> Iterator[Clash]:
-        """Check that the shortest time is not above the longest."""
+        """Yield an error if the shortest time exceeds the longest."""
         if self.keep_alive_min_s > self.keep_alive_max_s:
             yield Clash(
                 fields=("adaptive.keep_alive_min_s", "adaptive.keep_alive_max_s"),
@@ -129,7 +129,7 @@ class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
 
 
 class KpaQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Harmful behaviours of Knative's present algorithm. Off by default; on restores the original's."""
+    """Harmful behaviours of Knative's present algorithm, off by default; on restores the original's."""
 
     window_ends_in_zero: bool = False
     """A window whose last stat is exactly one window old reads 0 and counts as data, so that one decision in the
@@ -173,7 +173,7 @@ ORIGINAL = KpaQuirks(**dict.fromkeys(KpaQuirks.__struct_fields__, True))
 
 
 class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
-    """All knobs of the autoscaler. Times are in seconds, shares are ratios."""
+    """All settings of the autoscaler. Times are in seconds, shares are ratios."""
 
     pod_autoscaler_class: Annotated[
         str, Knob(key="pod-autoscaler-class", unit=TEXT, choices=(KPA_CLASS, CLASSIC_CLASS, HPA_CLASS), live=True)
@@ -392,7 +392,7 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Behaviours of Knative's algorithm that are off by default, one flag each."""
 
     def check(self) -> Iterator[Clash]:
-        """Yield contradictions between fields: the target after its share, the scales, the windows of classic."""
+        """Yield contradictions between fields: targets and ratios, scales, and the classic windows."""
         target = self.container_concurrency_target_default * self.container_concurrency_target_ratio
         if target < TARGET_MIN:
             yield Clash(

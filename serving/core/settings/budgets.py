@@ -1,4 +1,4 @@
-"""Reads budgets over several revisions, such as "20 pods, shop=8Gi": of everything together, and of single namespaces.
+"""Reads budgets over several revisions, such as "20 pods, shop=8Gi": for the whole system, and for single namespaces.
 
 ``read_budgets`` turns the setting into records, by which ``scaling/budget.py`` divides pods.
 """
@@ -16,43 +16,43 @@ from serving.core.settings.knob import Unit
 
 _PODS = re.compile(r"([1-9][0-9]{0,6}) pods?", re.ASCII)
 _EXPECTED = '"20 pods" or an amount of memory such as "8Gi", each once; with the name of a namespace for its pods only: "20 pods, shop=8Gi"'
-# A number without a unit would be bytes, which are never meant.
+# A number without a unit would mean bytes, which nobody intends.
 _MEMORY_MIN_BYTES = 1 << 20
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit for several revisions together: pods, or the memory in bytes that they request."""
+    """A limit for several revisions together: pods, or requested memory in bytes."""
 
     amount: int
     is_memory: bool = False
 
     @property
     def text(self) -> str:
-        """The budget as it is written: "20 pods" or "8Gi"."""
+        """The budget as text: "20 pods" or "8Gi"."""
         return format_bytes(self.amount) if self.is_memory else f"{self.amount} pod{'s' * (self.amount != 1)}"
 
     def price_of(self, pod_bytes: int) -> int:
-        """The part of the budget that one pod uses."""
+        """How much of the budget one pod uses."""
         return pod_bytes if self.is_memory else 1
 
 
 Limits = tuple[tuple[str, Budget], ...]
-"""The budgets that one revision is under, by scope, the widest first."""
+"""The budgets that apply to one revision, by scope, the widest first."""
 
 
 class Budgets(msgspec.Struct, frozen=True, kw_only=True):
-    """Budgets by scope: a namespace, or "" for everything together."""
+    """Budgets by scope: a namespace, or "" for the whole system."""
 
     by_scope: Mapping[str, Budget] = {}
 
     def of(self, namespace: str) -> Limits:
-        """The budgets of the revisions of a namespace."""
+        """The budgets that apply to revisions in a namespace."""
         return tuple((scope, self.by_scope[scope]) for scope in ("", namespace) if scope in self.by_scope)
 
 
 @functools.lru_cache(64)
 def read_budgets(text: str) -> Budgets:
-    """The budgets of a text. Raises ``InvalidValue``."""
+    """Parse budgets. Raises ``InvalidValue``."""
     budgets: dict[str, Budget] = {}
     for part in filter(None, (entry.strip() for entry in text.split(","))):
         scope, is_scoped, written = part.rpartition("=")

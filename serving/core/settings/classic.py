@@ -1,4 +1,4 @@
-"""Settings of the June 2018 algorithm, under ``classic.`` in config-autoscaler, with its keys of that time.
+"""Settings of the June 2018 algorithm, below ``classic.`` in config-autoscaler, with the keys of that time.
 
 Source of names and defaults: knative/serving ea02baa, config/config-autoscaler.yaml and pkg/autoscaler.
 """
@@ -12,7 +12,7 @@ from serving.core.settings.knob import DURATION, NUMBER, Clash, Knob, SettingsRe
 
 
 class ClassicQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Harmful behaviours of the algorithm of June 2018. Off by default; on restores the original's to the bit."""
+    """Harmful behaviours of the June 2018 algorithm, off by default; on restores the original exactly."""
 
     idle_while_requests_run: bool = False
     """Only arriving requests keep a revision active: one running longer than the scale-to-zero threshold is cut
@@ -28,7 +28,7 @@ ORIGINAL = ClassicQuirks(idle_while_requests_run=True, points_from_the_future=Tr
 
 
 class ClassicSettings(SettingsRecord, frozen=True, kw_only=True):
-    """The knobs of the classic algorithm."""
+    """The settings of the classic algorithm."""
 
     multi_concurrency_target: Annotated[float, Knob(key="multi-concurrency-target", unit=NUMBER, low=0.01)] = 1.0
     """Mean number of requests in flight that one pod should have, for revisions whose pods serve several requests at
@@ -58,7 +58,7 @@ class ClassicSettings(SettingsRecord, frozen=True, kw_only=True):
     """Behaviours of the original that are off by default, one flag each."""
 
     def check(self) -> Iterator[Clash]:
-        """Check that the panic window lies within the stable one."""
+        """Yield an error if the panic window is longer than the stable window."""
         if self.panic_window_s > self.stable_window_s:
             yield Clash(
                 fields=("classic.panic_window_s", "classic.stable_window_s"),

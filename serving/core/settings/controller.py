@@ -42,7 +42,7 @@ _DEFAULTS = "config-defaults"
 _DEPLOYMENT = "config-deployment"
 _GC = "config-gc"
 _NETWORK = "config-network"
-# Of an example without the annotations that the template asks for.
+# The host of an example, incomplete if the template uses annotations that the example lacks.
 _HOST_PARTS = re.compile(r"[-a-z0-9.]+\Z")
 _HOST = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")
 _GATEWAY = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")
@@ -63,7 +63,7 @@ _TIMEOUT = Knob(key="", config_map=_DEFAULTS, unit=COUNT, low=0, high=3600, live
 
 
 def _or_word(unit: Unit, word: str) -> Unit:
-    """Extend a unit by a word, which is read as -1."""
+    """Extend a unit by a word that is read as -1."""
 
     def read(text: str) -> Value:
         return -1 if text == word else unit.read(text)
@@ -78,12 +78,12 @@ def _or_word(unit: Unit, word: str) -> Unit:
 
 
 def _read_rollout_duration(text: str) -> Value:
-    """Read a duration: Knative writes whole seconds without a unit, its documentation "380s"."""
+    """Parse a duration: Knative writes whole seconds without a unit, its documentation "380s"."""
     return float(text) if text.isdecimal() else DURATION.read(text)
 
 
 def _template(example: Mapping[str, object]) -> Unit:
-    """Check a Go template of a host, with these fields, as Knative does."""
+    """Parse a Go template of a host and fill it with an example, as Knative does."""
 
     def read(text: str) -> Value:
         host = fill_template(text, example)
@@ -118,7 +118,7 @@ def _read_issuer(text: str) -> Value:
 
 
 class _IssuerReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An issuer of cert-manager."""
+    """A reference to a cert-manager issuer."""
 
     name: str
     kind: str = "ClusterIssuer"
@@ -132,12 +132,12 @@ def _read_host(text: str) -> Value:
 
 
 def _read_word(text: str) -> Value:
-    """Read a word in any case, as Knative does."""
+    """Parse a word in any case, as Knative does."""
     return text.lower()
 
 
 def _read_secure(text: str) -> Value:
-    """Read the level of secure-pod-defaults in any case, as Knative does."""
+    """Parse the level of secure-pod-defaults in any case, as Knative does."""
     return next((level for level in _SECURE_LEVELS if level.lower() == text.lower()), text)
 
 
@@ -162,7 +162,7 @@ def _timeout(key: str, low: int = 0) -> Knob:
 
 
 class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
-    """All knobs of the controller. Times are in seconds."""
+    """All settings of the controller. Times are in seconds."""
 
     revision_timeout_s: Annotated[int, _timeout("revision-timeout-seconds", 1)] = 300
     """Time for a whole request of revisions without timeoutSeconds, in whole seconds, from its arrival to the
@@ -543,7 +543,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
         return tuple(self.activator_pages.split(",")) if self.activator_pages else ()
 
     def check(self) -> Iterator[Clash]:
-        """Yield contradictions between fields: timeouts, numbers of kept revisions, a Gateway without Services."""
+        """Yield contradictions between fields: timeouts, kept revisions, or a Gateway without Services."""
         longest = self.max_revision_timeout_s
         for name in ("revision_timeout_s", "revision_response_start_timeout_s", "revision_idle_timeout_s"):
             if getattr(self, name) > longest:

@@ -1,4 +1,4 @@
-"""All daemons with their settings records: the one list for loading, the shipped ConfigMaps and the docs."""
+"""All daemons with their settings records; loading, shipped ConfigMaps and docs use this list."""
 
 from serving.core.settings import removed
 from serving.core.settings.activator import ActivatorSettings

@@ -7,7 +7,7 @@ from serving.core.settings.knob import BYTES, COUNT, NUMBER, TEXT, Knob, Setting
 
 
 class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
-    """All knobs of the dashboard."""
+    """All settings of the dashboard."""
 
     address: Annotated[str, Knob(key="address", unit=TEXT)] = f"127.0.0.1:{DASHBOARD_PORT}"
     """Host and port of its listener; a socket handed down by the supervisor takes precedence. Its page needs

@@ -1,4 +1,4 @@
-"""Reads when pods go dormant, such as "after=10s", the calls of apps that can sleep themselves, and when memory is short.
+"""Parses dormancy settings: when pods become dormant, the app's own sleep calls, and memory limits.
 
 ``read_dormant`` and ``read_calls`` turn text into records. The records go to the policy, which prices dormant pods, and to
 the queue-proxy, which freezes its app.
@@ -16,8 +16,8 @@ NEVER = "never"
 _ONLY = "only"
 _AFTER = "after="
 AFTER_DEFAULT_S = 10.0
-"""Idle time before "only" freezes an app, in seconds."""
-# Below it an app would be frozen between two requests of one page.
+"""Default idle time before an app is frozen, in seconds."""
+# Shorter times would freeze an app between two requests of a page.
 _AFTER_MIN_S = 0.1
 _AFTER_MAX_S = 86400.0
 _EXPECTED = '"never", "only", "after=10s" or "only,after=10s", with a time from 100ms to 24h'
@@ -26,12 +26,12 @@ _METHODS = frozenset({"GET", "POST", "PUT"})
 _WORD = rf"\s*({_ONLY}|{_AFTER}[^,]+)\s*"
 _DORMANT_FORM = rf"{NEVER}|{_WORD}(,{_WORD})?"
 _CALL = rf"\s*({'|'.join(sorted(_METHODS))}) /[!-+\--~]*\s*"
-# Visible ASCII.
+# Visible ASCII characters.
 _TARGET_CODES = range(0x21, 0x7F)
 
 
 class DormantMode(msgspec.Struct, frozen=True, kw_only=True):
-    """The condition for a pod to become dormant.
+    """When a pod becomes dormant.
 
     ``after_s`` is the idle time before its app is frozen, in seconds; None: never. ``is_only``: an idle revision keeps one dormant
     pod and does not go to zero.
@@ -42,7 +42,7 @@ class DormantMode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_dormant(text: str) -> DormantMode:
-    """The mode of a text. Raises ``InvalidValue``."""
+    """Parse a dormancy mode. Raises ``InvalidValue``."""
     if text == NEVER:
         return DormantMode()
     words = [word.strip() for word in text.split(",")]
@@ -62,7 +62,7 @@ def read_dormant(text: str) -> DormantMode:
 
 
 def written(mode: DormantMode) -> str:
-    """The mode as text, for ``read_dormant``."""
+    """The mode as text, as input for ``read_dormant``."""
     if mode.after_s is None:
         return NEVER
     return f"{_ONLY + ',' if mode.is_only else ''}{_AFTER}{format_duration_s(mode.after_s)}"
@@ -84,21 +84,21 @@ class MemorySettings(SettingsRecord, frozen=True, kw_only=True):
 
 
 class HttpCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to the app, without a body."""
+    """An HTTP request to the app, without a body."""
 
     method: str
     target: str
 
 
 class CallPair(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls that make an app sleep and wake."""
+    """The HTTP calls that make an app sleep and wake."""
 
     sleep: HttpCall
     wake: HttpCall
 
 
 def read_calls(text: str) -> CallPair:
-    """The calls of the annotation ``serving.dev/dormant-call``. Raises ``InvalidValue``."""
+    """Parse the annotation ``serving.dev/dormant-call``. Raises ``InvalidValue``."""
     sleep, is_pair, wake = text.partition(",")
     if not is_pair:
         raise InvalidValue(text=text, expected=_CALLS)

@@ -11,7 +11,7 @@ from serving.core.settings.knob import COUNT, DURATION, FLAG, Clash, Knob, Setti
 
 
 class ElectionSettings(SettingsRecord, frozen=True, kw_only=True):
-    """All knobs of leader election. Each of the three times must be longer than the next."""
+    """All settings of leader election. Each of the three times must exceed the next."""
 
     enabled: Annotated[bool, Knob(key="enabled", unit=FLAG)] = False
     """Whether a replica waits for a lease before it works. Without it there must be one replica of each daemon at a time.
@@ -45,7 +45,7 @@ class ElectionSettings(SettingsRecord, frozen=True, kw_only=True):
     it. Range: 1 to 100. Default: Knative, 1."""
 
     def check(self) -> Iterator[Clash]:
-        """Yield contradictions between fields: the order of the times."""
+        """Yield an error if the times are not in order."""
         pairs = (("renew_deadline_s", "lease_duration_s"), ("retry_period_s", "renew_deadline_s"))
         for shorter, longer in pairs:
             if getattr(self, shorter) >= getattr(self, longer):

@@ -13,9 +13,9 @@ from serving.core.model.errors import InvalidValue
 from serving.core.settings.knob import BYTES, COUNT, DURATION, FLAG, PERCENT, TEXT, Knob, Value
 
 REPLACE = "replace"
-"""The value of ``forwarded_for`` that drops claims of clients."""
+"""The value of ``forwarded_for`` that drops addresses claimed by clients."""
 HOP_HEAD_BYTES, HOP_HEADER_COUNT = 4096, 16
-"""What the activator and the queue-proxy may add to a head: between the two it is larger than the client's or the app's."""
+"""Size that activator and queue-proxy may add to a head, so that limits between them are larger than at the edge."""
 
 
 def _read_networks(text: str) -> Value:
@@ -167,7 +167,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     any head that is taken."""
 
     def with_hop_room(self) -> "HttpSettings":
-        """The same for a head between the activator and the queue-proxy: the lines that either has added fit as well."""
+        """The same settings with larger head limits, for heads between activator and queue-proxy."""
         return msgspec.structs.replace(
             self,
             head_bytes_max=self.head_bytes_max + HOP_HEAD_BYTES,

@@ -1,4 +1,4 @@
-"""TLS between our own daemons and queue-proxies: its mode, and the lifetime of certificates.
+"""TLS between daemons and queue-proxies: its mode, and the lifetime of certificates.
 
 Source of the key and of two of its values: knative.dev/networking, pkg/config, ``system-internal-tls``.
 """
@@ -16,13 +16,13 @@ PERMISSIVE = "Permissive"
 ENABLED = "Enabled"
 DEFAULT_VARIABLE = "SERVING_INNER_TLS_DEFAULT"
 OF_KEY_VARIABLE = "SERVING_INNER_TLS_OF_KEY"
-"""The mode stored beside the cluster key when the system was installed; it precedes the other variable."""
+"""The mode stored with the cluster key at installation; it takes precedence over the other variable."""
 
 _MODE_WORDS = f"{DISABLED}, {PERMISSIVE} or {ENABLED}"
 
 
 def _read_mode(text: str) -> str:
-    # Knative takes either case, and true or false for the key's earlier name.
+    # Knative accepts either case, and true or false for the key's earlier name.
     return {"true": ENABLED, "false": DISABLED}.get(text.lower(), text.capitalize())
 
 
@@ -30,7 +30,7 @@ _MODE = msgspec.structs.replace(TEXT, name="mode", read=_read_mode, read_plain=_
 
 
 class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The knobs of inner TLS, the same for all daemons."""
+    """All settings of inner TLS, the same for all daemons."""
 
     mode: Annotated[
         str,
@@ -62,7 +62,7 @@ class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     Default: ours, 24h."""
 
     def resolved(self, environment: Mapping[str, str]) -> "InnerTlsSettings":
-        """The settings with a mode: that of the environment where none is set."""
+        """The settings with the environment's mode, if no mode is set."""
         named = next(
             (variable for variable in (OF_KEY_VARIABLE, DEFAULT_VARIABLE) if environment.get(variable)),
             DEFAULT_VARIABLE,
@@ -75,10 +75,10 @@ class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def is_on(self) -> bool:
-        """Whether inner TLS is spoken at all."""
+        """Whether inner TLS is used."""
         return self.mode in (PERMISSIVE, ENABLED)
 
     @property
     def is_strict(self) -> bool:
-        """Whether peers without it are refused."""
+        """Whether peers without inner TLS are rejected."""
         return self.mode == ENABLED

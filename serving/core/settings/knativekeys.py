@@ -1,4 +1,4 @@
-"""Keys of Knative's ConfigMaps that set nothing here, each with the reason.
+"""Keys of Knative's ConfigMaps that have no effect here, each with the reason.
 
 A key whose value asks for what happens anyway is accepted; any other value is a problem, which the controller reports as an Event.
 ``*`` at the end of a key stands for any end. Source: knative/serving 98e5ef90 and knative.dev/networking 17b28c62, with the keys that
@@ -14,7 +14,7 @@ FEATURES = "config-features"
 
 
 class WithoutEffect(msgspec.Struct, frozen=True, kw_only=True):
-    """A key without effect: the reason, and the accepted values in lowercase."""
+    """A key without effect: the reason, and the accepted values in lower case."""
 
     why: str
     fulfilled: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, WithoutEffect]] = MappingProxyType(
 
 
 def without_effect(config_map: str, key: str) -> WithoutEffect | None:
-    """The reason why a key of Knative's sets nothing here; None for any other key."""
+    """Why a Knative key has no effect here; None for any other key."""
     known = WITHOUT_EFFECT.get(config_map, {})
     ends = (entry for name, entry in known.items() if name.endswith("*") and key.startswith(name[:-1]))
     return known.get(key) or next(ends, None)

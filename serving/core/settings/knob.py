@@ -1,4 +1,4 @@
-"""Describes a settings field beyond its type and default.
+"""Describes a settings field beyond its type and default: key, unit, range.
 
 A field of a settings record is written once, as ``name: Annotated[type, Knob(...)] = default`` with its meaning as a
 string below it. A field without a ``Knob`` is a constant. From that one place come the key in the ConfigMap, the environment variable, the flag, the range
@@ -19,13 +19,13 @@ from serving.core.model.errors import InvalidValue
 from serving.core.model.knative import AUTOSCALING_GROUP
 
 Value = bool | int | float | str
-# CEL raises an error for a number or a sum of durations beyond its types: these texts are far below.
+# Bounds texts, because CEL raises an error for numbers and sums of durations beyond its types.
 _EXACT_NUMBER = "[0-9.+-]{1,15}"
 _EXACT_DURATION = "[+-]?(0|([0-9.]{1,5}h|[0-9.]{1,7}m|[0-9.]{1,9}(s|ms|us|ns)){1,3})"
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
-    """Reads and writes values of one kind.
+    """Parses and formats values of one kind.
 
     ``read`` and ``write`` are for ConfigMaps, ``read_plain`` for environment variables and flags; both readers raise
     ``InvalidValue``. ``plain`` names the plain unit in messages and docs. ``explains``: the readers' errors describe valid values
@@ -114,7 +114,7 @@ ANY_KEY = "*"
 
 
 class Knob(msgspec.Struct, frozen=True, kw_only=True):
-    """The external form of one field: its unit, its key, its range.
+    """The external form of a settings field: its unit, its key, its range.
 
     ``key`` is the key in the ConfigMap, ``ANY_KEY`` for a mapping of all its keys; keys of a nested record get that record's field name and a dot in front. ``config_map``
     names a ConfigMap other than the record's, in which the key has no prefix. ``low`` and ``high`` bound the plain value, both
@@ -139,7 +139,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     legacy: tuple[str, ...] = ()
 
     def admits(self, value: Value) -> bool:
-        """Whether a plain value is in range."""
+        """Whether a value in the plain unit is in range."""
         if self.choices:
             return value in self.choices
         if isinstance(value, bool | str) or value in self.also:
@@ -152,7 +152,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def describe(self) -> str:
-        """The valid values, in the ConfigMap's notation: "a duration from 6s to 1h, in whole seconds"."""
+        """The valid values in the ConfigMap's notation: "a duration from 6s to 1h, in whole seconds"."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         write = self.unit.write
@@ -168,7 +168,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join(words) + "".join(f", or {write(value)}" for value in self.also)
 
     def read(self, text: str, *, plain: bool) -> Value:
-        """Parse a text into its plain value; raises ``InvalidValue`` with the expected form.
+        """Parse a text to its plain value. Raises ``InvalidValue`` with the expected form.
 
         ``plain`` says that the text is of an environment variable or flag, and so already in the plain unit.
         """
@@ -189,7 +189,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """One field of a settings record. ``path`` goes through nested records, as in ``("classic", "panic_window_s")``."""
+    """A field of a settings record. ``path`` goes through nested records: ``("classic", "panic_window_s")``."""
 
     path: tuple[str, ...]
     knob: Knob
@@ -209,7 +209,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def fields_of(record: type[msgspec.Struct]) -> tuple[Field, ...]:
-    """All knobs of a settings record in declaration order, nested records included.
+    """All knobs of a settings record in declaration order, including those of nested records.
 
     A field without a ``Knob`` is a constant that only code and tests replace.
     """
@@ -218,20 +218,20 @@ def fields_of(record: type[msgspec.Struct]) -> tuple[Field, ...]:
 
 @functools.cache
 def live_fields(record: type[msgspec.Struct]) -> frozenset[str]:
-    """Fields of a settings record that take effect at once; a nested record counts if all its knobs do."""
+    """Fields of a settings record that take effect immediately; a nested record counts if all its knobs do."""
     waiting = {field.path[0] for field in fields_of(record) if not (field.knob.live or field.knob.annotation)}
     return frozenset(field.path[0] for field in fields_of(record)) - waiting
 
 
 def with_group(annotation: str) -> str:
-    """An annotation's full name."""
+    """The full name of an annotation."""
     return annotation if "/" in annotation else f"{AUTOSCALING_GROUP}/{annotation}"
 
 
 def _fields_below(
     record: type[msgspec.Struct], path: tuple[str, ...], defaults: msgspec.Struct | None
 ) -> Iterator[Field]:
-    # An outer record may give a nested one as its default; that one's values are the defaults then.
+    # An outer record may replace the defaults of a nested one.
     hints = typing.get_type_hints(record, include_extras=True)
     prefix = "".join(f"{part.replace('_', '-')}." for part in path)
     for info in msgspec.structs.fields(record):
@@ -244,7 +244,7 @@ def _fields_below(
         knob = _knob_of(hint)
         if knob is None:
             continue
-        # A key in another component's ConfigMap keeps the name that it has there.
+        # A key in another component's ConfigMap has no prefix.
         knob = knob if knob.config_map else msgspec.structs.replace(knob, key=prefix + knob.key)
         yield Field(path=here, knob=knob, default=default, owner=record)
 
@@ -254,7 +254,7 @@ def _knob_of(hint: object) -> Knob | None:
 
 
 class Clash(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields of one record that contradict each other; correct the first one."""
+    """Contradicting fields of a record; the first one is the one to correct."""
 
     fields: tuple[str, ...]
     what: str
@@ -262,7 +262,7 @@ class Clash(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingsRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of the settings of all daemons."""
+    """Base class of all settings records."""
 
     def check(self) -> Iterator[Clash]:
         """Yield all contradictions between fields."""
@@ -270,7 +270,7 @@ class SettingsRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ConfigMapEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One key of a ConfigMap with its text and its place ("file:line")."""
+    """A key of a ConfigMap with its text and its position ("file:line")."""
 
     key: str
     text: str
@@ -278,7 +278,7 @@ class ConfigMapEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigMap(msgspec.Struct, frozen=True, kw_only=True):
-    """A named ConfigMap, the place where it begins, and its entries in order."""
+    """A ConfigMap with its name, its position, and its entries in order."""
 
     name: str
     where: str

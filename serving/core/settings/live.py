@@ -1,4 +1,4 @@
-"""Settings that follow ConfigMaps while a daemon runs: a valid ConfigMap is applied, an invalid one is rejected as a whole.
+"""Live settings: a valid ConfigMap is applied while a daemon runs, an invalid one is rejected as a whole.
 
 Input: ConfigMaps, one at a time, from a watch; output: settings, the changed fields, the fields that take effect after a
 restart, and every problem of a rejected ConfigMap. Keys that no daemon reads have no effect and are reported; the other keys
@@ -23,7 +23,7 @@ R = TypeVar("R", bound=SettingsRecord)
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome for one ConfigMap, or for several read with it.
+    """The outcome for one ConfigMap, or for several that were read together.
 
     ``changed`` are the fields with a new value, ``waiting`` those that change with the next start of the daemon. ``problems`` are
     the reasons of a rejection. ``unknown`` are keys that no daemon reads, or that are no settings any more; they have no effect, and the other
@@ -39,7 +39,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveSettings(Generic[R]):
-    """The settings of one daemon. Raises ``SettingsError`` if its environment alone is wrong.
+    """The live settings of one daemon. Raises ``SettingsError`` if its environment is invalid.
 
     ``ignored`` are variables of its environment that are no settings any more.
     """
@@ -58,12 +58,12 @@ class LiveSettings(Generic[R]):
         self.settings: R = self._load(self._good)
 
     def begin(self) -> R:
-        """The settings at the start of the daemon; from now on only live fields change."""
+        """Return the settings at the daemon's start; afterwards only live fields change."""
         self._is_running = True
         return self.settings
 
     def update(self, config_map: ConfigMap) -> Taken | None:
-        """Store a ConfigMap; None if this daemon does not read it. A deleted one has no entries."""
+        """Store a ConfigMap and return the outcome; None if this daemon does not read it. A deleted one has no entries."""
         name = config_map.name
         if name not in self._names:
             return None
@@ -76,7 +76,7 @@ class LiveSettings(Generic[R]):
 
     def _apply_or_reject(self, name: str, config_map: ConfigMap) -> Taken:
         candidate = {**self._good, name: config_map}
-        # A rejected ConfigMap may be valid together with this one.
+        # A rejected ConfigMap may become valid with this one.
         try:
             loaded = self._load({**candidate, **self._refused})
         except SettingsError:
@@ -117,7 +117,7 @@ class LiveSettings(Generic[R]):
 
 
 def config_map_of(name: str, data: Mapping[str, str]) -> ConfigMap:
-    """A ConfigMap as an API has it: its keys and texts, without the example."""
+    """Convert a ConfigMap of the API; its key ``_example`` is skipped."""
     where = f"ConfigMap {name}"
     entries = [ConfigMapEntry(key=key, text=str(text), where=where) for key, text in data.items() if key != EXAMPLE_KEY]
     return ConfigMap(name=name, where=where, entries=tuple(entries))

@@ -1,4 +1,4 @@
-"""Settings of a daemon from their four layers: defaults < ConfigMaps < environment < flags.
+"""Loads a daemon's settings from four layers: defaults < ConfigMaps < environment < flags.
 
 Pure: a shell hands over the texts. The result carries where each value came from. All problems are found before anything is
 rejected: unknown keys, texts that do not parse, values out of range, fields that contradict each other.
@@ -25,17 +25,17 @@ from serving.core.settings.knob import (
     fields_of,
 )
 
-# More of them are a page, and not an answer.
+# Most known names listed in a message.
 _SHOWN_NAMES_MAX = 8
 
 
-# Records are read, never put in: a daemon of one record is a daemon of its base.
+# Covariant, because records are only read: a daemon of a record type is also one of its base type.
 R_co = TypeVar("R_co", bound=SettingsRecord, covariant=True)
 R = TypeVar("R", bound=SettingsRecord)
 
 
 class Daemon(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
-    """A daemon's name, its settings record, and the ConfigMap of its keys.
+    """A daemon's name, its settings record, and its ConfigMap.
 
     ``removed`` are its settings of earlier versions: the key in the ConfigMap by field. ``reports`` are ConfigMaps of Knative
     in which it reads nothing, and reports each key.
@@ -48,12 +48,12 @@ class Daemon(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     reports: frozenset[str] = frozenset()
 
     def fields(self) -> Sequence[Field]:
-        """The record's knobs, each with its ConfigMap."""
+        """The record's knobs, each with the name of its ConfigMap."""
         return _fields_in(self.record, self.config_map)
 
     @property
     def config_maps(self) -> frozenset[str]:
-        """The ConfigMaps that it follows."""
+        """Names of the ConfigMaps that the daemon watches."""
         return self.reports.union(field.knob.config_map or "" for field in self.fields())
 
 
@@ -68,7 +68,7 @@ def _fields_in(record: type[SettingsRecord], config_map: str) -> tuple[Field, ..
 
 
 class Layer(enum.StrEnum):
-    """The source of a value; a later layer wins."""
+    """The layer that sets a value; a later layer wins."""
 
     DEFAULT = "default"
     FILE = "file"
@@ -77,7 +77,7 @@ class Layer(enum.StrEnum):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of one value: the layer, and the line, variable or flag."""
+    """Where a value comes from: the layer, and the line, variable or flag."""
 
     layer: Layer
     where: str
@@ -95,7 +95,7 @@ class Loaded(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
 
 
 class _Given(msgspec.Struct, frozen=True, kw_only=True):
-    """One value as written."""
+    """A value as written, and where."""
 
     field: Field
     text: str
@@ -105,7 +105,7 @@ class _Given(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Read(msgspec.Struct, frozen=True, kw_only=True):
-    """All layers: values and their places by field, unreadable fields, problems, and texts for removed settings."""
+    """All layers read: values and origins by field, invalid fields, problems, and texts for removed settings."""
 
     values: dict[str, Value]
     origins: dict[str, Origin]
@@ -123,7 +123,7 @@ def load(
     flags: Mapping[str, str] | None = None,
     problems: Iterable[Problem] = (),
 ) -> Loaded[R]:
-    """Settings of a daemon from all layers.
+    """Load a daemon's settings from all layers.
 
     ``registry`` holds all daemons, because a ConfigMap may carry keys of several. ``flags`` are by dotted field name.
     ``problems`` are those already found while reading files.
@@ -152,7 +152,7 @@ def load(
 def wrong_variables(
     daemon: Daemon[SettingsRecord], *, registry: Iterable[Daemon[SettingsRecord]], environment: Mapping[str, str]
 ) -> list[Problem]:
-    """Problems of single variables; contradictions between them depend on all layers."""
+    """Problems of single variables. Contradictions between fields need all layers."""
     return _read_layers(daemon, registry=registry, config_maps=(), environment=environment, flags={}).problems
 
 
@@ -207,7 +207,7 @@ def unknown_config_maps(
 
 
 def unknown_keys(config_map: ConfigMap, registry: Iterable[Daemon[SettingsRecord]]) -> list[Problem]:
-    """A problem for each key that no daemon reads or has read; none if no daemon follows the ConfigMap at all."""
+    """A problem for each key that no daemon reads or has read; none if no daemon reads the ConfigMap."""
     registry = tuple(registry)
     known = _known_keys(config_map.name, registry)
     if (not known and config_map.name not in WITHOUT_EFFECT) or ANY_KEY in known:
@@ -242,7 +242,7 @@ def _without_effect(name: str, entry: ConfigMapEntry, known: Iterable[str]) -> I
 
 
 def removed_keys(config_map: ConfigMap, registry: Iterable[Daemon[SettingsRecord]]) -> list[Problem]:
-    """A problem for each key of a ConfigMap that is no setting any more. It changes nothing."""
+    """A problem for each key in a ConfigMap that is no longer a setting and has no effect."""
     return [
         _removed(daemon, name, entry.where)
         for daemon in registry
@@ -254,7 +254,7 @@ def removed_keys(config_map: ConfigMap, registry: Iterable[Daemon[SettingsRecord
 
 
 def removed_variables(daemon: Daemon[SettingsRecord], environment: Mapping[str, str]) -> list[Problem]:
-    """A problem for each variable of a daemon that is no setting any more. It changes nothing."""
+    """A problem for each environment variable of a daemon that is no longer a setting and has no effect."""
     return [
         _removed(daemon, name, f"environment {variable}")
         for variable, name in _removed_variables(daemon).items()
@@ -281,7 +281,7 @@ def _from_config_maps(
     registry: Iterable[Daemon[SettingsRecord]],
     problems: list[Problem],
 ) -> Iterator[_Given]:
-    # Of several keys of one field the last wins: the current one.
+    # If several keys set one field, the last one, which is the current key, wins.
     mine = {
         (field.knob.config_map, key): (field, precedence)
         for field in daemon.fields()
@@ -329,7 +329,7 @@ def _from_flags(
 
 
 def _build(record: type[R], values: Mapping[str, Value]) -> R:
-    # With the constants, which an outer record may have replaced in a nested one.
+    # Includes constants, which an outer record may have replaced in a nested one.
     tree: dict[str, Any] = msgspec.to_builtins(record())
     for name, value in values.items():
         *parents, last = name.split(".")
@@ -341,7 +341,7 @@ def _build(record: type[R], values: Mapping[str, Value]) -> R:
 
 
 def in_reading_order(problems: Iterable[Problem]) -> list[Problem]:
-    """Problems in files first, each file from its top; then those in variables and flags, by name."""
+    """Sort problems: those in files by file and line, then those in variables and flags by name."""
 
     def order(problem: Problem) -> tuple[bool, str, int]:
         file_name, _, line = problem.where.rpartition(":")
@@ -357,7 +357,7 @@ def _where_of(clash: Clash, origins: Mapping[str, Origin]) -> str:
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    """Suggest the known name nearest to the given one; without one, list the known names if they are few."""
+    """Suggest the most similar known name; if none is similar, list the known names if they are few."""
     near = difflib.get_close_matches(name, known, n=1)
     if near:
         return f"a known name; did you mean {near[0]}?"

@@ -1,4 +1,4 @@
-"""Checks the labels and annotations of Knative's objects whose keys are of Knative's domains or of this project's. Pure.
+"""Checks labels and annotations with keys of Knative's or this project's domains. Pure.
 
 Each key has an effect in one place: visibility is a label of a Service, scaling is an annotation of its template. A key in
 another place, or one that differs from a known key by a few letters, has none: a service that was to be private is public.
@@ -52,14 +52,14 @@ from serving.core.settings.annotations import known_annotations, spellings
 LABELS, ANNOTATIONS = "metadata.labels", "metadata.annotations"
 TEMPLATE_LABELS, TEMPLATE_ANNOTATIONS = f"spec.template.{LABELS}", f"spec.template.{ANNOTATIONS}"
 
-# A key of the same domain with a name this near is a misspelling; difflib's ratio: "min-scal" has 0.94 of "min-scale".
+# Similarity of a misspelt name in the same domain, as difflib's ratio: "min-scal" and "min-scale" have 0.94.
 _NEAR_NAME = 0.8
-# A domain this near is meant to be that one, if the name is that of a known key: "serving.knative.com" has 0.89.
+# Similarity of a misspelt domain, if the name is a known one: "serving.knative.com" has 0.89.
 _NEAR_DOMAIN = 0.8
 SCALING_WORDS = f'autoscaling annotations must be put under "{TEMPLATE_ANNOTATIONS}" to work'
-"""Knative's advice for scaling annotations of a Service itself."""
+"""Knative's advice for scaling annotations on a Service itself."""
 VISIBILITY_WORDS = f"expected {CLUSTER_LOCAL}, or no such label for a public service"
-"""The advice for another visibility."""
+"""The advice for an invalid visibility."""
 
 _OF_SERVICES: Final = frozenset(
     {
@@ -76,7 +76,7 @@ _OF_PROCESSES: Final = frozenset(
     }
 )
 _DOMAINS: Final = (AUTOSCALING_GROUP, NETWORKING_GROUP, OWN_AUTOSCALING_GROUP, OWN_GROUP, SERVING_GROUP)
-# Others of Knative, which are near ours, and which are not read here.
+# Keys of Knative that are similar to ours but not read here.
 _PARENTS: Final = (".knative.dev", f".{OWN_GROUP}")
 _OTHER_DOMAINS: Final = frozenset(
     f"{name}.knative.dev"
@@ -91,7 +91,7 @@ _CHECKED: Final = _WITH_TEMPLATE | {_MAPPING, "Route"}
 
 
 class CheckedKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings about the keys of an object: problems, which reject it, and warnings."""
+    """The result of a key check: problems, which reject the object, and warnings."""
 
     problems: tuple[Problem, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class CheckedKeys(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def places_of_keys() -> Mapping[str, str]:
-    """The place of each key that a user may write."""
+    """Where each key that users may write belongs."""
     return {
         VISIBILITY_LABEL: LABELS,
         **dict.fromkeys((*NETWORKING_KEYS, *_OF_SERVICES), ANNOTATIONS),
@@ -108,7 +108,7 @@ def places_of_keys() -> Mapping[str, str]:
 
 
 def check_keys(kind: str, body: Object, old: Object | None = None) -> CheckedKeys:
-    """Check the keys of an object, or of a part of one. Keys that ``old`` has with the same value are not checked again."""
+    """Check the keys of an object or a part of it. Keys with an unchanged value in ``old`` are skipped."""
     problems: list[Problem] = []
     warnings: list[str] = []
     before = dict(_texts(kind, old or {}))
@@ -148,7 +148,7 @@ def _problems(kind: str, place: str, key: str, *, text: str) -> Iterator[Problem
 
 
 def place_words(right: str) -> str:
-    """Text that names the right place for a key."""
+    """Words that name the correct place of a key."""
     return f'it must be put under "{right}" of a Service to work'
 
 
@@ -161,28 +161,28 @@ def _noun(place: str) -> str:
 
 
 def _is_unknown(key: str) -> bool:
-    """Whether a key is of this project's domains and has no meaning. Knative's may have one in a later version of Knative."""
+    """Whether a key of this project's domains is unknown. Unknown Knative keys may exist in later versions."""
     domain = key.rpartition("/")[0]
     return domain in {OWN_GROUP, OWN_AUTOSCALING_GROUP} and key not in places_of_keys() and key not in SYSTEM_KEYS
 
 
 @functools.lru_cache(maxsize=1024)
 def _meant(key: str) -> str | None:
-    """The known key that an unknown one resembles; None if there is none, or if the key is known."""
+    """The known key that an unknown one resembles; None if no key is similar, or if the key is known."""
     domain, _, name = key.rpartition("/")
     known = places_of_keys()
     if not domain or key in known or key in SYSTEM_KEYS or domain in _OTHER_DOMAINS:
         return None
     plain = plain_name(name)
     if domain in _DOMAINS:
-        # "min-scale" replaces "minScale", which sorts after it.
+        # Prefer "min-scale" to "minScale", which sorts after it.
         names = {plain_name(_name(word)): word for word in sorted(known, reverse=True) if word.startswith(f"{domain}/")}
         near = difflib.get_close_matches(plain, names, n=1, cutoff=_NEAR_NAME)
         if near:
             return names[near[0]]
     elif not _is_near_domain(domain.lower()):
         return None
-    # The name of another domain's key.
+    # The same name in another domain.
     same = (word for word in sorted(known) if plain_name(_name(word)) == plain)
     return max(
         same, key=lambda word: difflib.SequenceMatcher(None, domain, word.rpartition("/")[0]).ratio(), default=None
@@ -199,5 +199,5 @@ def _name(key: str) -> str:
 
 
 def plain_name(name: str) -> str:
-    """A name in lower case without separators."""
+    """The name in lower case without separators."""
     return "".join(letter for letter in name.lower() if letter.isalnum())

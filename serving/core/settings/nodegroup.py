@@ -1,4 +1,4 @@
-"""Settings of one node group, in Escalator's keys, and our additions.
+"""Settings of one node group: Escalator's keys, and our additions.
 
 One record a group; ``serving/core/settings/nodegroup_options.py`` reads it from what people write. Thresholds, rates and
 grace periods have no default: they depend on the machines. Source of keys and ranges: atlassian/escalator 043bb1b,
@@ -14,11 +14,11 @@ from serving.core.settings.knob import COUNT, DURATION, FLAG, TEXT, Clash, Knob,
 
 TAINT_EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 CLOUD_PROVIDERS = ("aws", "cluster-api", "external-grpc", "local", "memory")
-"""The names of the clouds in ``nodegroup/io/clouds/choice.py``."""
+"""Names of the clouds in ``nodegroup/io/clouds/choice.py``."""
 
 
 class NodeGroupQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Behaviours of the original, each off by default. The string below a flag explains off and on."""
+    """Harmful behaviours of Escalator, off by default. The text below each flag explains on and off."""
 
     scale_up_ignores_max_nodes: bool = False
     """Only the cloud's own maximum limits growth, and untainting has no limit; the excess over max_nodes is tainted
@@ -109,7 +109,7 @@ ORIGINAL = NodeGroupQuirks(**dict.fromkeys(NodeGroupQuirks.__struct_fields__, Tr
 
 
 class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All knobs of a node group. Times are in seconds; utilisation is in percent, as in Escalator."""
+    """All settings of a node group. Times are in seconds; utilisation is in percent, as in Escalator."""
 
     name: Annotated[str, Knob(key="name", unit=TEXT)]
     """Name of the group. The group named ``default`` takes the pods that ask for no nodes in particular. Not empty."""
@@ -223,7 +223,7 @@ class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def takes_cloud_bounds(self) -> bool:
-        """Whether min_nodes and max_nodes come from the cloud group."""
+        """Whether min_nodes and max_nodes come from the cloud's group."""
         return self.min_nodes == 0 and self.max_nodes == 0
 
     def check(self) -> Iterator[Clash]:
@@ -248,7 +248,7 @@ class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknow
 
 
 class NodeGroupDaemonSettings(SettingsRecord, frozen=True, kw_only=True):
-    """All knobs of the node group daemon."""
+    """All settings of the node group daemon."""
 
     node_groups: Annotated[str, Knob(key="nodegroups_config.yaml", unit=TEXT, live=True)] = ""
     """Node groups in Escalator's format, a YAML text with the list node_groups. Each becomes a NodeGroup object;

@@ -1,4 +1,4 @@
-"""Reads the options of a node group: a mapping in, settings or every problem out.
+"""Parses the options of a node group: takes a mapping, returns settings or raises every problem.
 
 Keys are Escalator's, values as YAML gives them: whole numbers, true and false, durations such as "10m" as text.
 Nothing is guessed: values of the wrong kind or out of range, and values that contradict each other are
@@ -23,17 +23,17 @@ _HEALTH_GRACE = "unhealthy_node_grace_period_s"
 _LOWER, _UPPER = "taint_lower_capacity_threshold_percent", "taint_upper_capacity_threshold_percent"
 _SCALE_UP = "scale_up_threshold_percent"
 _SLOW, _FAST = "slow_node_removal_rate", "fast_node_removal_rate"
-# Escalator checks neither that the rates are given nor that they are not negative.
+# Escalator checks neither that rates are set nor that they are positive.
 _RATES = frozenset({_SLOW, _FAST})
 _SOFT, _HARD, _COOL_DOWN = "soft_delete_grace_period_s", "hard_delete_grace_period_s", "scale_up_cool_down_period_s"
 _NEWEST, _UNHEALTHY = "health_check_newest_nodes_percent", "max_unhealthy_nodes_percent"
 _AWS_LIFECYCLE = "aws.lifecycle"
-# Second problem of a duration that is missing: it counts as 0, which is out of range.
+# The second problem of a missing duration: it counts as 0, which is out of range.
 _COUNTS_AS_ZERO = "counts as 0"
 
 _Rule = tuple[str, ...]
-# The order in which the original checks, and so the order of the problems. A rule is the field that it reads, or the
-# fields that it compares. Problems that the original does not look for come before these.
+# The order of checks in the original, and therefore of problems. A rule is the field that it reads, or the
+# # fields that it compares. Problems unknown to the original come first.
 _RULES: Final[tuple[_Rule, ...]] = (
     ("name",),
     ("label_key",),
@@ -70,7 +70,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class AwsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the group's cloud, for AWS; decisions do not use them.
+    """AWS options of the group; decisions do not use them.
 
     With a launch template nodes are made by a fleet, which has ``fleet_instance_ready_timeout`` (1 m) to start them.
     ``lifecycle`` is on-demand, spot, or empty for the cloud's own choice.
@@ -85,7 +85,7 @@ class AwsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _OptionsReading(msgspec.Struct, kw_only=True):
-    """The options read so far; ``broken`` are fields with an unusable value."""
+    """The options parsed so far; ``broken`` are fields with an unusable value."""
 
     where: str
     quirks: NodeGroupQuirks = NodeGroupQuirks()
@@ -94,17 +94,17 @@ class _OptionsReading(msgspec.Struct, kw_only=True):
     recorded: list[tuple[int, Problem]] = msgspec.field(default_factory=list)
 
     def report(self, key: str, what: str, expected: str, *, rule: _Rule = ()) -> None:
-        """Record a problem of one key; ``rule`` is its place in the order of the original's checks."""
+        """Record a problem of one key; ``rule`` is its position in the original's order of checks."""
         problem = Problem(where=f"{self.where}: {key}", what=what, expected=expected)
         self.recorded.append((_ORDER.get(rule, -1), problem))
 
     def problems(self) -> tuple[Problem, ...]:
-        """All problems in the order of the original's checks."""
+        """All problems in the original's order."""
         return tuple(problem for _, problem in sorted(self.recorded, key=lambda entry: entry[0]))
 
 
 def read_node_group(options: Mapping[str, object], *, where: str) -> NodeGroupSettings:
-    """Settings of one group. ``where`` names the file and group in front of each problem.
+    """Parse the settings of one group. ``where`` names the file and group in front of each problem.
 
     Raises:
         SettingsError: with every problem.
@@ -141,7 +141,7 @@ def _read(
 
 
 def ignored_options(options: Mapping[str, object], *, where: str) -> tuple[Problem, ...]:
-    """The keys without effect, because nothing has that name. A misspelt quirk is an error instead."""
+    """The unknown keys, which have no effect. A misspelt quirk is an error instead."""
     keys = [field.knob.key for field in fields_of(NodeGroupSettings) if field.path[0] != _QUIRKS]
     aws = options.get(_AWS)
     return (
@@ -159,12 +159,12 @@ def _unknown(options: Mapping[str, object], known: Sequence[str], *, where: str)
 
 
 def aws_options_of(options: Mapping[str, object]) -> AwsOptions:
-    """The options below ``aws`` of options that were checked."""
+    """The AWS options in already checked options."""
     return _nested(options.get(_AWS), _AWS, AwsOptions, reading=_OptionsReading(where=""))
 
 
 def _read_one(field: Field, raw: object, reading: _OptionsReading) -> None:
-    """Read one option; an invalid one is recorded and gets its default or an empty value, so that reading continues."""
+    """Parse one option. An invalid one is recorded and gets a default or empty value, so that parsing continues."""
     knob, name = field.knob, field.name
     nothing: Value = "" if knob.unit is TEXT else 0
     reading.values[name] = nothing if _is_required(field) else field.default
@@ -193,7 +193,7 @@ def _report_missing(field: Field, reading: _OptionsReading) -> None:
 
 
 def _value(raw: object, unit: Unit) -> Value | None:
-    """Convert a YAML value to its plain value: text is parsed, numbers and flags must match the unit. None if not."""
+    """Convert a YAML value to its plain value: text is parsed, numbers and flags must match the unit. None if it is invalid."""
     if isinstance(raw, str):
         try:
             return unit.read(raw.strip())
@@ -206,7 +206,7 @@ def _value(raw: object, unit: Unit) -> Value | None:
 
 
 def _health_clashes(settings: NodeGroupSettings, options: Mapping[str, object]) -> Iterator[Clash]:
-    """Yield clashes of the two percentages, which matter only with health checks on."""
+    """Yield clashes of the two percentages, which apply only if health checks are on."""
     if not options.get("unhealthy_node_grace_period"):
         return
     newest, most = settings.health_check_newest_nodes_percent, settings.max_unhealthy_nodes_percent
@@ -225,7 +225,7 @@ def _aws_clashes(aws: AwsOptions) -> Iterator[Clash]:
 
 
 def _nested(raw: object, key: str, record: type[S], *, reading: _OptionsReading) -> S:
-    """The record below a key, or its defaults if it is missing or unreadable."""
+    """The record below a key; its defaults if it is missing or invalid."""
     if raw is None:
         return record()
     present = {key: value for key, value in raw.items() if value is not None} if isinstance(raw, Mapping) else raw

@@ -11,7 +11,7 @@ from serving.core.settings.knob import TEXT, Knob
 
 
 class OtlpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A receiver, and the period of the page's numbers; spans are sent after their end."""
+    """An OTLP receiver, and the period of metric exports; spans are sent after they end."""
 
     endpoint: Annotated[str, Knob(key="endpoint", unit=TEXT)] = ""
     """Base URL of a receiver of OTLP over HTTP, such as http://127.0.0.1:4318; numbers go to /v1/metrics below it, spans to

@@ -1,4 +1,4 @@
-"""ConfigMaps as files: YAML text in, entries with their lines out.
+"""Parses ConfigMap files: YAML text to entries with line numbers.
 
 Nothing is guessed. Content that Kubernetes would reject (a value that is not text, a duplicate key) is reported here too, so that
 a file that works on one machine also works on a cluster. ``_example`` is skipped, as Knative skips it.
@@ -17,7 +17,7 @@ _NULL_TAG = "tag:yaml.org,2002:null"
 
 
 def read_config_maps(text: str, file_name: str) -> tuple[list[ConfigMap], list[Problem]]:
-    """Read all ConfigMaps of a YAML text of one or more documents, with all problems."""
+    """Parse all ConfigMaps in a YAML text of one or more documents, with all problems."""
     problems: list[Problem] = []
     try:
         documents = list(yaml.compose_all(text, Loader=yaml.SafeLoader))

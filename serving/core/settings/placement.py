@@ -34,15 +34,15 @@ NODE_POLICIES: Mapping[str, str] = {
     "pack": CLUSTER_AUTOSCALER_PROVIDER,
     "low-risk": LOW_RISK_PROVIDER,
 }
-"""Providers by the values of --node-policy."""
+"""The providers that --node-policy selects."""
 
 _WEIGHTS_EXPECTED = 'weights such as "LeastRequested=1, BalancedResourceAllocation=2", each from 1 to 10000'
-# Kubernetes' own largest weight in a default provider (NodePreferAvoidPods); more only invites overflow elsewhere.
+# Kubernetes' largest default weight (NodePreferAvoidPods); larger ones invite overflows elsewhere.
 _WEIGHT_MAX = 10_000
 
 
 class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All knobs of the source of node loads. Times are in seconds."""
+    """All settings of the source of node loads. Times are in seconds."""
 
     source: Annotated[str, Knob(key="source", unit=TEXT, choices=(METRICS_SERVER, PROMETHEUS, LOAD_WATCHER))] = (
         METRICS_SERVER
@@ -83,20 +83,20 @@ class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         return (self.url or _URLS[self.source]).rstrip("/")
 
     def check(self) -> Iterator[Clash]:
-        """Check the URL, which has no credential in it."""
+        """Yield an error if the URL is invalid or contains a password."""
         try:
             parts = urlsplit(self.url)
             is_right = not self.url or (parts.scheme in ("http", "https") and bool(parts.hostname))
         except ValueError:
             is_right = False
         if not is_right or "@" in self.url:
-            # Not repeated in the message: it may hold a password.
+            # The message does not repeat the URL, which may contain a password.
             expected = "an http or https URL without user and password; a token stands in a file (load.token-file)"
             yield Clash(fields=("load.url",), what="is not a usable URL", expected=expected)
 
 
 class ExtenderTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All knobs of the extender's TLS. Times are in seconds."""
+    """All settings of the extender's TLS. Times are in seconds."""
 
     certificate_file: Annotated[str, Knob(key="certificate-file", unit=TEXT)] = ""
     """Path of the certificate (PEM) with its chain. Empty means plain HTTP. Default: ours, empty."""
@@ -129,7 +129,7 @@ class ExtenderTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
 
 def read_weights(text: str) -> dict[str, int]:
-    """Weight of each node score named in a text: "LeastRequested=1, LowRiskOverCommitment=3".
+    """Parse the weights of node scores: "LeastRequested=1, LowRiskOverCommitment=3".
 
     An empty text gives no weights, which means those of the provider. Raises ``InvalidValue``.
     """
@@ -143,7 +143,7 @@ def read_weights(text: str) -> dict[str, int]:
 
 
 class PlacementQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Harmful behaviours of the original scores. Off by default; on restores the original's to the bit."""
+    """Harmful behaviours of the original scores, off by default; on restores the original exactly."""
 
     assumed_requests_fill_nodes: bool = False
     """MostRequested and BalancedResourceAllocation give 0 to a node that is full only by assumption: 100 m and 200 MiB are
@@ -183,7 +183,7 @@ ORIGINAL = PlacementQuirks(**dict.fromkeys(PlacementQuirks.__struct_fields__, Tr
 
 
 class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
-    """All knobs of placement. Times are in seconds, shares are ratios."""
+    """All settings of placement. Times are in seconds, shares are ratios."""
 
     provider: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""Renders the admission policies of annotations: ``config/admission/annotations.yaml``.
+"""Renders the admission policies for annotations: ``config/admission/annotations.yaml``.
 
 Input: the knobs of annotations; output: a ValidatingAdmissionPolicy that refuses what ``read_annotations`` reports, with the same
 texts. CEL states the form, the range and the choices of each annotation, and the contradictions below. What it cannot read exactly,
@@ -105,7 +105,7 @@ _PARAM = f"""  paramRef:
     parameterNotFoundAction: Allow
 """
 _OWN = "(has({0}.metadata.annotations) ? {0}.metadata.annotations : {{}})".format
-# Annotations of the template, or of a Revision itself.
+# Annotations of a template, or of a Revision.
 _GIVEN = f"""request.kind.kind == "Revision" ? {_OWN("object")} :
         has(object.spec) && has(dyn(object).spec.template) && has(dyn(object).spec.template.metadata)
         && has(dyn(object).spec.template.metadata.annotations) ? dyn(object).spec.template.metadata.annotations : {{}}"""
@@ -118,7 +118,7 @@ _OF_TEMPLATE = (
     "        && has(dyn({0}).spec.template.metadata.{1}) ? dyn({0}).spec.template.metadata.{1} : {{}}"
 ).format
 _OF_OBJECT = "has({0}.metadata.{1}) ? {0}.metadata.{1} : {{}}".format
-# The place of each map of texts, by the name of its variable.
+# The CEL path of each map, by its variable name.
 _MAPS = {
     "own_labels": (LABELS, _OF_OBJECT),
     "own_annotations": (ANNOTATIONS, _OF_OBJECT),
@@ -129,7 +129,7 @@ _GENERATION_CHANGED = "object.metadata.generation != oldObject.metadata.generati
 
 
 def render_policies() -> str:
-    """YAML of the policies for annotations of templates, for the rollout duration of Services and Routes, and for keys."""
+    """The YAML of all policies: for template annotations, for rollout durations of Services and Routes, and for keys."""
     return f"{_HEAD}{_template_policy()}---\n{_rollout_policy()}---\n{_keys_policy()}"
 
 
@@ -158,7 +158,7 @@ def _template_policy() -> str:
     )
     problems += [_problem(*clash, expected=expected) for *clash, expected in _clashes()]
     resources = "configurations, revisions, services"
-    # The autoscaler's own annotations of a Revision change with its decisions.
+    # The autoscaler's own annotations on a Revision change with its decisions.
     others = sorted(name for name in known_annotations() if not name.startswith(GROUP))
     own, before = _OWN("object"), _OWN("oldObject")
     is_changed = f"!(one in {before} && {before}[one] == {own}[one])"
@@ -205,7 +205,7 @@ def _rollout_policy() -> str:
 
 
 def _keys_policy() -> str:
-    """The policy for keys without effect: ``check_keys`` but for those that differ from a known one by letters."""
+    """The policy for keys without effect: the rules of ``check_keys``, except for misspelt keys."""
     places = places_of_keys()
     names = {plain_name(key): key for key in sorted(places, reverse=True)}
     variables = [
@@ -241,13 +241,13 @@ def _keys_policy() -> str:
 
 
 def _wrong_keys(name: str, place: str) -> Iterator[str]:
-    """CEL: conditions of wrong keys at a place, each with its text."""
+    """CEL: conditions for misplaced keys at one place, each with its message."""
     is_own = name.startswith("own_")
     scaling = f"key.startsWith({_text(GROUP)})"
     invalid = f"""'invalid key name "' + key + '": {place}: '"""
     if place == ANNOTATIONS:
         yield f"key, !variables.is_mapping && {scaling}).map(key, {invalid} + '{SCALING_WORDS}'"
-    # Keys of a DomainMapping are for networking layers only.
+    # Only networking layers read keys of a DomainMapping.
     networking = f"key.startsWith({_text(f'{NETWORKING_GROUP}/')}) && key != {_text(VISIBILITY_LABEL)}"
     misplaced = f"variables.places[key] != {_text(place)}"
     misplaced += f" || (variables.is_mapping && !({networking}))" if is_own else ""
@@ -293,7 +293,7 @@ def _text(text: str) -> str:
 
 
 def _first(names: tuple[str, ...]) -> str:
-    """The name under which an annotation is given; "" if it is not."""
+    """CEL: the name under which an annotation is set; "" if it is not set."""
     return "".join(f"{_text(name)} in variables.given ? {_text(name)} : " for name in names) + '""'
 
 
@@ -332,7 +332,7 @@ def _expected(knob: Knob) -> str:
     try:
         knob.read("?", plain=False)
     except InvalidValue as error:
-        # Some readers describe their texts better.
+        # Some units describe valid values better than the knob.
         expected = error.expected
     return _text(expected)
 
@@ -342,7 +342,7 @@ def _is_not_right(name: str) -> str:
 
 
 def _problem(condition: str, name: str, what: str, *, expected: str) -> str:
-    """CEL: the text of a problem, "" if the condition does not hold. All parts are CEL."""
+    """CEL: the message of a problem; "" if the condition does not hold. All parameters are CEL."""
     return f'{condition} ? "annotation " + {name} + ": " + {what} + "; expected " + {expected} : ""'
 
 
@@ -366,7 +366,7 @@ def _clash_variables() -> Iterator[tuple[str, str]]:
 
 
 def _clashes() -> Iterator[tuple[str, str, str, str]]:
-    """Contradictions, as ``_clashes`` in ``annotations.py`` states them: condition, annotation, text in CEL, expectation."""
+    """The contradictions of ``_clashes`` in ``annotations.py`` in CEL: condition, annotation, message, expectation."""
     low, high = "variables.min_scale_count", "variables.max_scale_count"
     number = "string({})".format
     yield (

@@ -30,9 +30,9 @@ _PORT_MAX = 65535
 _OBSERVABILITY = "config-observability"
 
 INNER_TLS_VARIABLE = "SERVING_QUEUEPROXY_INNER_TLS_MODE"
-"""The variable of a queue-proxy with the mode of inner TLS."""
+"""The environment variable with a queue-proxy's mode of inner TLS."""
 
-# Settings that a revision has for itself, by the field of its spec.
+# Settings that a revision overrides, by the field in its spec.
 _FIELDS = {
     "containerConcurrency": "container_concurrency",
     "timeoutSeconds": "request_timeout_s",
@@ -42,7 +42,7 @@ _FIELDS = {
 
 
 class MeterQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Harmful behaviours of the original's request statistics. Off by default; on restores the original's."""
+    """Harmful behaviours of the original's request statistics, off by default; on restores the original's."""
 
     level_may_go_negative: bool = False
     """The end of a request without a recorded arrival is subtracted anyway, so that the load reads too low from
@@ -86,7 +86,7 @@ ORIGINAL = MeterQuirks(level_may_go_negative=True)
 
 
 class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
-    """All knobs of the queue-proxy. Times are in seconds."""
+    """All settings of the queue-proxy. Times are in seconds."""
 
     container_concurrency: Annotated[
         int, Knob(key="container-concurrency", config_map="config-defaults", unit=COUNT, low=0, high=1000)
@@ -201,7 +201,7 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
 QUEUEPROXY = Daemon(
     name="queueproxy", record=QueueProxySettings, config_map="config-queueproxy", removed=removed.QUEUEPROXY
 )
-"""Here, because a queue-proxy loads the records of no other daemon."""
+"""Defined here, because a queue-proxy loads no other daemon's records."""
 
 
 def variables_of(spec: Mapping[str, object]) -> dict[str, str]:
@@ -214,12 +214,12 @@ def variables_of(spec: Mapping[str, object]) -> dict[str, str]:
 
 
 def tcp_variables(ports: Mapping[int, int]) -> dict[str, str]:
-    """The app's ports for TCP by containerPort, as an environment variable of its queue-proxy; none without such ports."""
+    """The app's TCP ports by containerPort, as an environment variable of its queue-proxy; none without such ports."""
     return {"SERVING_POD_TCP_PORTS": msgspec.json.encode(ports).decode()} if ports else {}
 
 
 def load_variables(annotations: Mapping[str, str], *, app_port: int) -> dict[str, str]:
-    """The queue-proxy's environment variables for a revision's load metrics: gauges with their page, tokens, a goal, and time to load.
+    """A queue-proxy's environment variables for load metrics: gauges and their page, tokens, a latency goal, loading time.
 
     ``app_port`` is the app's port in the manifest. Prometheus' annotations say where the page is; one that Prometheus could not
     follow is left out.
@@ -246,7 +246,7 @@ def load_variables(annotations: Mapping[str, str], *, app_port: int) -> dict[str
 
 
 def changed_variables(settings: QueueProxySettings) -> dict[str, str]:
-    """The settings that differ from the defaults, as environment variables of a queue-proxy."""
+    """The settings that differ from their defaults, as environment variables of a queue-proxy."""
     variables: dict[str, str] = {}
     for field in fields_of(QueueProxySettings):
         value: object = settings

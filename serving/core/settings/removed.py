@@ -1,4 +1,4 @@
-"""Settings of earlier versions that are constants now.
+"""Removed settings, whose values are constants now.
 
 A ConfigMap, variable or flag that still sets one changes nothing, and a warning says so. The value is the field of that name in the daemon's record.
 Each mapping is of a daemon: the field with dots, and its key in the daemon's ConfigMap.
@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 
 def _quirks(prefix: str, *names: str) -> dict[str, str]:
-    """Removed flags by key."""
+    """Removed quirk flags by their dotted field, with their keys."""
     return {f"{prefix}.{name}": f"{prefix}.{name.replace('_', '-')}" for name in names}
 
 

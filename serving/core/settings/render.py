@@ -1,4 +1,4 @@
-"""Renders the settings for people: the shipped ConfigMaps with comments, and the page ``docs/settings.md``.
+"""Renders the settings for people: shipped ConfigMaps with comments, and the page ``docs/settings.md``.
 
 Both come from the records alone, from each field's type, default and the string below it, so that nothing is written twice. Tests
 compare ``config/*.yaml`` and the page with this module's output.
@@ -44,18 +44,18 @@ Keys of Knative's ConfigMaps that are in no table above. A value that asks for w
 
 | ConfigMap | keys | accepted | why |
 |---|---|---|---|"""
-# Sentences of a meaning that a column of the page has already, or that only the shipped ConfigMap needs.
+# Sentences that the page omits, because a column has them or only the shipped ConfigMap needs them.
 _RANGE = re.compile(r" ?Range: .*?\.(?= |$)")
 _ORIGIN = re.compile(r" ?Default: .*")
 
 
 def config_map_names(daemons: Iterable[Daemon[SettingsRecord]]) -> list[str]:
-    """Names of all ConfigMaps that any daemon reads, in the order of the daemons."""
+    """Names of all ConfigMaps that the daemons read, in the order of the daemons."""
     return list(dict.fromkeys(field.knob.config_map or "" for daemon in daemons for field in daemon.fields()))
 
 
 def field_meaning(field: Field) -> str:
-    """The meaning of a field, from the string below it, on one line."""
+    """The meaning of a field, from its docstring, on one line."""
     return _meanings(field.owner)[field.path[-1]]
 
 
@@ -72,7 +72,7 @@ def _meanings(record: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def render_config_map(name: str, daemons: Iterable[Daemon[SettingsRecord]]) -> str:
-    """YAML of one ConfigMap: every key at its default, with its meaning as a comment, inside the block ``_example``.
+    """YAML of one ConfigMap: every key at its default, its meaning as a comment, inside the block ``_example``.
 
     The file sets no key, so that neither ``kubectl apply`` nor ``serving install`` can reset one that a user has set.
     """
@@ -104,7 +104,7 @@ def _example_lines(name: str, daemons: Iterable[Daemon[SettingsRecord]]) -> Iter
 
 
 def render_page(daemons: Iterable[Daemon[SettingsRecord]]) -> str:
-    """Markdown of docs/settings.md: one table for each daemon; a field that daemons share is in the first one's."""
+    """Markdown of docs/settings.md: one table per daemon; a shared field is in the first daemon's table."""
     lines = [_PAGE_HEAD]
     first_daemons: dict[str, tuple[Daemon[SettingsRecord], Field]] = {}
     for daemon in daemons:
@@ -141,7 +141,7 @@ def _is_shared(field: Field, first_daemons: dict[str, tuple[Daemon[SettingsRecor
 
 
 def _shared_lines(fields: list[Field], first_daemons: dict[str, tuple[Daemon[SettingsRecord], Field]]) -> Iterator[str]:
-    """Refer to the settings of an earlier table."""
+    """Lines that refer to an earlier table."""
     if not fields:
         return
     groups = dict.fromkeys(f"`{field.path[0]}.*`" if len(field.path) > 1 else f"`{field.name}`" for field in fields)
@@ -162,7 +162,7 @@ def _row(field: Field, daemon: Daemon[SettingsRecord]) -> str:
 
 
 def _values(described: str) -> str:
-    """The values of a setting without the article, a range without its type, which the default shows."""
+    """The values of a setting without the article; a range without its type, which the default shows."""
     return re.sub(r"^a (?:whole number|number|duration|percentage) from (?=\S+ to \S)|^an? ", "", described)
 
 

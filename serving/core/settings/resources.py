@@ -33,7 +33,7 @@ def _default(key: str, unit: Unit) -> Knob:
 
 
 class RevisionResources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What each container of a new revision requests, and its limits. An empty text is neither."""
+    """Default requests and limits of each container of a new revision. An empty text sets neither."""
 
     cpu_request: Annotated[str, _default("revision-cpu-request", CPU)] = ""
     """Cpu that a container requests by default. Default: Knative, empty."""
@@ -55,12 +55,12 @@ class RevisionResources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def requests(self) -> Mapping[str, str]:
-        """The requests by resource."""
+        """The default requests by resource name."""
         return _written(self.cpu_request, self.memory_request, self.storage_request)
 
     @property
     def limits(self) -> Mapping[str, str]:
-        """The limits by resource."""
+        """The default limits by resource name."""
         return _written(self.cpu_limit, self.memory_limit, self.storage_limit)
 
 

@@ -1,4 +1,4 @@
-"""Reads selectors of Knative's ConfigMaps: a mapping of names, each with a ``selector`` of labels or with nothing."""
+"""Parses selectors in Knative's ConfigMaps: names, each with an optional ``selector`` of labels."""
 
 import functools
 from typing import Any
@@ -15,12 +15,12 @@ _EXPECTED = "a mapping of names, each with nothing or with `selector:` and label
 
 @functools.lru_cache(maxsize=64)
 def selected_names(text: str) -> tuple[SelectedName, ...]:
-    """The names in a YAML text. Raises ``InvalidValue``."""
+    """Parse the names with their selectors in a YAML text. Raises ``InvalidValue``."""
     import yaml  # noqa: PLC0415 - daemons without such a setting need not load it
 
     try:
         data = {
-            # As in the ConfigMap config-domain, where each value is a text.
+            # The form of the ConfigMap config-domain, whose values are texts.
             name: yaml.safe_load(value) if isinstance(value, str) else value
             for name, value in msgspec.convert(yaml.safe_load(text) or {}, dict[str, Any]).items()
         }
@@ -37,7 +37,7 @@ def selected_names(text: str) -> tuple[SelectedName, ...]:
 
 
 class _Selector(msgspec.Struct, frozen=True, kw_only=True):
-    """Labels; Knative reads ``type`` too, for namespace wildcard certificates."""
+    """A label selector; Knative also reads ``type``, for namespace wildcard certificates."""
 
     selector: dict[str, str] | None = None
     type: str = ""

@@ -1,4 +1,4 @@
-"""Settings of the queue-proxy as a sidecar: its image, its resources, its autoscaler.
+"""Settings of the queue-proxy sidecar: its image, its resources, its autoscaler.
 
 Source of keys in config-deployment: knative/serving 98e5ef90, pkg/deployment. On one machine the kubelet puts a
 queue-proxy in front of each pod, and the template has none.
@@ -14,7 +14,7 @@ from serving.core.settings.resources import CPU, STORAGE
 from serving.core.settings.selectors import SELECTORS
 
 _DEPLOYMENT = "config-deployment"
-# Kubernetes gives no token for less.
+# The shortest token lifetime that Kubernetes allows.
 _TOKEN_MIN_S = 600
 
 

@@ -1,4 +1,4 @@
-"""TLS at the activator: the sources of its certificates, the default one, and the reload period.
+"""TLS at the activator: its sources of certificates, the default certificate, and the reload period.
 
 The listener exists if there is at least one source of certificates: files, a folder, or Secrets.
 """
@@ -12,7 +12,7 @@ from serving.core.settings.knob import COUNT, DURATION, TEXT, Clash, Knob
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All knobs of TLS. Times are in seconds; lists are separated by commas."""
+    """All settings of TLS. Times are in seconds; lists are separated by commas."""
 
     address: Annotated[str, Knob(key="address", unit=TEXT)] = "127.0.0.1:8443"
     """Address and port of the listener for TLS, unless a socket is inherited. Default: ours, loopback only."""
@@ -52,12 +52,12 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a source of certificates."""
+        """Whether any source of certificates is set."""
         return bool(self.certificate_files or self.folder or self.secrets)
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Paths of certificates, each with its key's."""
+        """Paths of certificates, each with the path of its key."""
         return list(zip(_listed(self.certificate_files), _listed(self.key_files), strict=True))
 
     @property

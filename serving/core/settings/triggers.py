@@ -1,4 +1,4 @@
-"""Settings of triggers for all revisions, and quirks of the original, off by default.
+"""Settings of triggers for all revisions, and quirks of maestro, which are off by default.
 
 Source: topfreegames/maestro v9 (dbbfd74), package watcher; the settings of a ScalingPolicy are in
 ``serving/core/scaling/policies/scalingpolicy.py``.
@@ -12,7 +12,7 @@ from serving.core.settings.knob import COUNT, DURATION, FLAG, Knob
 
 
 class TriggerQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Harmful behaviours of maestro. Off by default; on restores the original's to the bit."""
+    """Harmful behaviours of maestro, off by default; on restores the original exactly."""
 
     points_without_times: bool = False
     """Points have no age: an autoscaler continues with its old points after an absence, and every evaluation adds a
@@ -72,7 +72,7 @@ ORIGINAL = TriggerQuirks(**dict.fromkeys(TriggerQuirks.__struct_fields__, True))
 
 
 class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The knobs of triggers."""
+    """The settings of triggers."""
 
     period_s: Annotated[float, Knob(key="period", unit=DURATION, low=1, high=300, whole=True)] = 10.0
     """Time between two evaluations of a policy, in seconds, from start to start; each adds one point. Range: 1s to 5m,

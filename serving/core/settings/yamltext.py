@@ -1,4 +1,4 @@
-"""Loaders of YAML that strangers write: with the C library where it is installed, and with one kind of error.
+"""YAML loaders for untrusted text: they use the C library if installed, and raise one kind of error.
 
 Pass one to ``yaml.load``. It raises ``yaml.YAMLError`` for any text that it cannot read, but ``RecursionError`` for too deep nesting.
 """
@@ -9,10 +9,10 @@ import yaml
 
 
 class YamlLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
-    """Rejects scalars that are not of their tag's type."""
+    """A loader that rejects scalars whose text does not fit their tag."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002 - the library's own
-        """Build a value. Raises ``YAMLError``, also where the library raises what ``int()`` and the like do."""
+        """Build a value. Raises ``YAMLError`` also in place of the library's ``ValueError`` and the like."""
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError) as error:
@@ -21,7 +21,7 @@ class YamlLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader)
 
 
 class JsonTypesLoader(YamlLoader):
-    """Reads dates as strings, as in JSON."""
+    """A loader that reads dates as strings, as in JSON."""
 
     yaml_implicit_resolvers: ClassVar = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]

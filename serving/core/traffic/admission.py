@@ -24,7 +24,7 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class AdmissionTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of the queue, and what one address may use.
+    """The bounds of the queue, and of the slots that one address may use.
 
     At most ``depth_max`` requests wait, together with at most ``depth_bytes_max`` bytes (None: not bounded), each for at most
     ``wait_max_s`` seconds. ``share_max`` is the part of the slots that open requests of one address may use (0: not bounded), and
@@ -39,7 +39,7 @@ class AdmissionTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admission(Generic[RequestId]):
-    """Slots with a queue. All calls take constant amortised time, also calls about queued requests.
+    """Slots with a queue. All calls take constant amortised time.
 
     ``capacity`` requests may run at once: None is no limit, 0 lets all wait. With 10 slots and 100 places the 111th request at once
     is refused. Times must not go back. ``view`` shows requests.
@@ -57,9 +57,9 @@ class Admission(Generic[RequestId]):
         self._terms = terms
         self._capacity = capacity
         self._running: set[RequestId] = set()
-        # Running requests that came back from their pods, oldest first. They keep their slots, and wait for a pod.
+        # Running requests that their pods returned, oldest first. They keep their slots and wait for a pod.
         self._requeued: OrderedDict[RequestId, float] = OrderedDict()
-        # Not a dict: a dict walks over all its removed first keys to find the next.
+        # An OrderedDict, because finding the first key of a dict scans all removed keys.
         self._waiting: OrderedDict[RequestId, QueuePlace] = OrderedDict()
         self._waiting_bytes = 0
         self._clients = OpenRequests[RequestId](
@@ -82,17 +82,17 @@ class Admission(Generic[RequestId]):
 
     @property
     def waiting_count(self) -> int:
-        """Requests that wait for a slot or, requeued, for a pod."""
+        """Requests that wait for a slot or, if requeued, for a pod."""
         return len(self._waiting) + len(self._requeued)
 
     @property
     def parked_count(self) -> int:
-        """Requests that wait for others of their client."""
+        """Requests that wait for other requests of their client."""
         return self._clients.parked_count
 
     @property
     def waiting_since_s(self) -> float | None:
-        """When the oldest request that waits for a slot or a pod began to; None without one."""
+        """When the longest-waiting request began to wait; None if no request waits."""
         since_s = [*list(self._requeued.values())[:1], *(place.since_s for place in list(self._waiting.values())[:1])]
         return min(since_s, default=None)
 
@@ -103,16 +103,16 @@ class Admission(Generic[RequestId]):
 
     @property
     def readers_check_s(self) -> float:
-        """The period of checks for slow readers while requests wait, in seconds."""
+        """How often slow readers are checked while requests wait, in seconds."""
         return self._clients.check_period_s
 
     @property
     def is_watching_readers(self) -> bool:
-        """Whether readers are to be checked soon: some are slow, and others wait."""
+        """Whether readers must be checked soon: some are slow, and requests wait."""
         return bool(self._clients.slow and self._waiting)
 
     def is_parked(self, request_id: RequestId) -> bool:
-        """Whether a request waits for others of its client."""
+        """Whether a request waits for other requests of its client."""
         return self._clients.is_parked(request_id)
 
     def arrive(
@@ -136,7 +136,7 @@ class Admission(Generic[RequestId]):
         return result
 
     def complete(self, request_id: RequestId, now_s: float) -> Admitted | Queued | Rejected | None:
-        """Admit a parked request whose body is complete, beyond the share of its client; None if it is not parked."""
+        """Admit a parked request whose body is complete, despite its client's share; None if it is not parked."""
         if not self._clients.is_parked(request_id):
             return None
         place = self._clients.remove(request_id)
@@ -161,13 +161,13 @@ class Admission(Generic[RequestId]):
         return self._grant(now_s)
 
     def end(self, request_id: RequestId, now_s: float, *, has_response: bool) -> Sequence[Granted[RequestId]]:
-        """Remove an ended request, wherever it is; return the requests that get a slot. See ``release``."""
+        """Remove an ended request, running or waiting; return the requests that get a slot. See ``release``."""
         if has_response or (request_id in self._running and request_id not in self._requeued):
             return self.release(request_id, now_s, has_response=has_response)
         return self.withdraw(request_id, now_s) or ()
 
     def withdraw(self, request_id: RequestId, now_s: float) -> Sequence[Granted[RequestId]] | None:
-        """Remove a waiting request; return the requests that get a slot, or None if it does not wait."""
+        """Remove a waiting request; return the requests that get a slot. None if the request does not wait."""
         place = self._waiting.pop(request_id, None)
         if place is not None:
             self._waiting_bytes -= place.weight_bytes
@@ -185,7 +185,7 @@ class Admission(Generic[RequestId]):
         self._requeued[request_id] = now_s
 
     def set_capacity(self, capacity: int | None, now_s: float) -> Sequence[Granted[RequestId]]:
-        """Change the number of slots; return the requests that get one, or are sent to another pod.
+        """Change the number of slots; return the requests that get a slot or move to another pod.
 
         With fewer slots than running requests all of them run on, and none is granted until enough have finished:
         from 10 to 4 slots with 10 running, 7 must finish before the next one starts.
@@ -197,7 +197,7 @@ class Admission(Generic[RequestId]):
         return self._grant(now_s)
 
     def expire(self, due_s: float) -> list[RequestId]:
-        """Remove and return requests whose wait ends by ``due_s``, the oldest of each place first.
+        """Remove and return requests whose wait has expired by ``due_s``, the oldest of each place first.
 
         A slot that is freed before this call still goes to the oldest request, even if its wait has expired: serving it beats
         refusing it.
@@ -222,12 +222,12 @@ class Admission(Generic[RequestId]):
         return min(since_s) + self._terms.wait_max_s if since_s else None
 
     def refresh(self, now_s: float) -> Sequence[Granted[RequestId]]:
-        """Drop clients that read again, and admit parked requests whose clients have completed other requests."""
+        """Drop clients that read again, and admit parked requests of clients with fewer open requests now."""
         self._clients.forgive(now_s)
         return self._grant(now_s) if self._clients.parked_count else ()
 
     def record_reading(self, request_id: RequestId, now_s: float, *, is_unread: bool) -> None:
-        """Record that a response waits for its client beyond the proxy's buffer, or no longer."""
+        """Record whether a response waits for its client beyond the proxy's buffer."""
         if not is_unread:
             self._clients.record_read(request_id, now_s)
         elif request_id in self._running:
@@ -242,7 +242,7 @@ class Admission(Generic[RequestId]):
     def _admit(self, request_id: RequestId, now_s: float, weight_bytes: int) -> Admitted | Queued | Rejected:
         if request_id in self._running or request_id in self._waiting:
             raise self._illegal(request_id, "arrive")
-        # Requests wait only while no slot is free, so a new one cannot pass them.
+        # Requests only wait while no slot is free, so a new request cannot pass them.
         if self._capacity is None or len(self._running) < self._capacity:
             self._running.add(request_id)
             return ADMITTED
@@ -255,7 +255,7 @@ class Admission(Generic[RequestId]):
         return Queued(position=len(self._waiting), deadline_s=now_s + self._terms.wait_max_s)
 
     def _park(self, request_id: RequestId, client: Hashable, place: QueuePlace) -> Queued | Rejected:
-        """Park a request until others of its client end, within the bounds of the queue."""
+        """Park a request until other requests of its client end, within the bounds of the queue."""
         clients = self._clients
         depth, depth_bytes = len(self._waiting) + clients.parked_count, self._waiting_bytes + clients.parked_bytes
         limit = self._limit_met(depth, depth_bytes, place.weight_bytes)
@@ -265,7 +265,7 @@ class Admission(Generic[RequestId]):
         return Queued(position=depth + 1, deadline_s=place.since_s + self._terms.wait_max_s)
 
     def _grant(self, now_s: float) -> Sequence[Granted[RequestId]]:
-        """Start requeued requests, then the queue, then parked requests, as far as slots allow."""
+        """Start requeued requests, then queued, then parked ones, as far as slots allow."""
         if not (self._waiting or self._requeued or self._clients.parked_count):
             return ()
         granted: list[Granted[RequestId]] = []
@@ -292,7 +292,7 @@ class Admission(Generic[RequestId]):
         return self._capacity is None or used_count < self._capacity
 
     def _divert(self) -> None:
-        """Park the oldest queued requests as long as their clients may use no more slots."""
+        """Park queued requests from the front, while their clients may use no more slots."""
         clients = self._clients
         while self._waiting and clients.slow:
             request_id, place = next(iter(self._waiting.items()))

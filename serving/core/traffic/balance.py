@@ -14,7 +14,7 @@ from serving.core.traffic.policy import BalancedPod, BalancingPolicy, FirstFree,
 
 
 class Balancer:
-    """The pods of one revision, and this activator's requests in flight on each.
+    """The pods of one revision, with this activator's requests in flight on each.
 
     ``pick`` chooses a pod and counts a request in, ``give_back`` counts it out. ``random`` returns numbers in [0, 1), as
     ``random.Random(seed).random`` does.
@@ -39,7 +39,7 @@ class Balancer:
 
     @property
     def capacity(self) -> int | None:
-        """Requests allowed in flight; None is no limit, 0 queues all of them.
+        """Requests allowed in flight; None means no limit, 0 queues all requests.
 
         It is the requests in flight plus the free slots, so that requests on a draining pod take no slot from the others: with 3
         on a draining pod and 10 slots on another it is 13, and 12 when one of the 3 has ended. It changes with ``set_pods``, and
@@ -48,7 +48,7 @@ class Balancer:
         return None if self._unlimited else self._in_flight + self._free_slots
 
     def set_pods(self, slots_by_pod: Mapping[str, int | None]) -> None:
-        """Replace the list of pods: this activator's slots by address, None for no limit.
+        """Replace the list of pods: the slots of this activator by address, None for no limit.
 
         A pod that is no longer listed drains, and is forgotten when its last request has ended. Fewer slots than requests in flight interrupt no request.
         """
@@ -63,7 +63,7 @@ class Balancer:
         self._recount()
 
     def set_slots(self, address: str, slots: int) -> None:
-        """Change the slots of one pod. Does nothing for a pod that is not listed or has no limit."""
+        """Change the slots of one pod. Does nothing if the pod is not listed or has no limit."""
         pod = self._pods.get(address)
         if pod is not None and pod.listed:
             was_free = pod.free
@@ -73,20 +73,20 @@ class Balancer:
             self._settle(pod, was_free=was_free)
 
     def in_flight_by_pod(self) -> dict[str, int]:
-        """Requests of this activator in flight, by pod."""
+        """This activator's requests in flight, by pod."""
         return {pod.address: pod.in_flight for pod in self._pods.values() if pod.in_flight}
 
     def pick(self) -> BalancedPod | None:
-        """Choose a pod for a request and count it in; None without a free one."""
+        """Choose a pod for a request and count the request; None if no pod is free."""
         return self._begin(self._free.pick()) if len(self._free) else None
 
     def pick_at(self, address: str) -> BalancedPod | None:
-        """Count a request on this pod; None if the pod is not free."""
+        """Count a request on the given pod; None if the pod is not free."""
         pod = self._pods.get(address)
         return self._begin(pod) if pod is not None and pod.free else None
 
     def give_back(self, address: str) -> None:
-        """Stop counting a request on this pod, however it ended.
+        """Stop counting a request on the pod, however the request ended.
 
         Raises:
             IllegalTransition: when this activator has no request there.

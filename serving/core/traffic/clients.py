@@ -26,14 +26,14 @@ class ClientLoad:
 
 
 class Clients:
-    """The loads of all addresses with connections or requests. ``trusts`` returns whether a proxy is trusted."""
+    """The loads of all addresses with connections or requests. ``trusts`` says whether a proxy is trusted."""
 
     def __init__(self, trusts: Callable[[str], bool]) -> None:
         self._trusts = trusts
         self._loads: WeakValueDictionary[str, ClientLoad] = WeakValueDictionary()
 
     def load_of(self, peer: str, forwarded_for: Sequence[bytes]) -> ClientLoad:
-        """Return the load of the client behind a peer that sends these X-Forwarded-For lines."""
+        """Return the load of a client, given its peer address and X-Forwarded-For lines."""
         address = network_of(client_address(peer, forwarded_for, trusts=self._trusts))
         load = self._loads.get(address)
         if load is None:
@@ -42,7 +42,7 @@ class Clients:
 
 
 def client_address(peer: str, forwarded_for: Sequence[bytes], *, trusts: Callable[[str], bool]) -> str:
-    """Return the address of a client: 10.0.0.1 with "1.1.1.1, 2.2.2.2, 10.0.0.2" gives 2.2.2.2 where 10.0.0.0/8 is trusted."""
+    """Return a client's address: 10.0.0.1 with "1.1.1.1, 2.2.2.2, 10.0.0.2" gives 2.2.2.2 if 10.0.0.0/8 is trusted."""
     address = peer
     hops = [hop for line in forwarded_for for hop in line.decode("latin-1").split(",")]
     while trusts(address) and hops:
@@ -54,7 +54,7 @@ def client_address(peer: str, forwarded_for: Sequence[bytes], *, trusts: Callabl
 
 
 def network_of(address: str) -> str:
-    """Return what counts as one client: an IPv4 address, or a /64 of IPv6."""
+    """The network that counts as one client: an IPv4 address, or an IPv6 /64."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

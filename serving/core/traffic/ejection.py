@@ -1,4 +1,4 @@
-"""Withholds requests from failing or silent pods of one revision for a while.
+"""Ejects failing or silent pods of one revision: they get no requests for a while.
 
 Input: the listed pods, failed connections to pods, responses, requests without a response, and the time. Output: which pods are
 ejected now, and until when.
@@ -15,22 +15,22 @@ import msgspec
 
 from serving.core.traffic.backoff import backoff_s
 
-# The first pause and the longest, in seconds.
+# The first and the longest pause, in seconds.
 _PAUSES_S = 0.05, 1.0
 _SILENT_PAUSES_S = 5.0, 60.0
-# As many requests of a pod must wait; a pod of fewer slots is given more time instead.
+# Fewest waiting requests of a silent pod; a pod with fewer slots gets more time instead.
 _REQUESTS_MIN = 3
 _FEW_FACTOR = 4
-# The slowest response decays by 1 % per check: to half after 69 s.
+# Decay of the slowest response time: 1 % per check, so half after 69 s.
 _SLOWEST_DECAY = 0.99
-# How much longer than the slowest answer so far a request must wait.
+# Factor over the slowest response time that a request must wait.
 _SLOW_FACTOR = 2
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class Ejection(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive failures of a pod since ``since_s``, and the end of its pause; None while it is on trial."""
+    """A pod's consecutive failures since ``since_s``, and the end of its pause; None while it is on trial."""
 
     failure_count: int
     since_s: float
@@ -61,7 +61,7 @@ class SilenceWatch(Generic[RequestId]):
     __slots__ = ("_alive_s", "_begun", "_checked_s", "_pending", "_slowest_s")
 
     def __init__(self) -> None:
-        # Requests without an answer: their pod, and when they were first seen.
+        # Requests without a response: their pod, and when they were first seen.
         self._pending: dict[RequestId, tuple[str, float]] = {}
         self._begun: set[RequestId] = set()
         self._alive_s: dict[str, float] = {}
@@ -105,7 +105,7 @@ class SilenceWatch(Generic[RequestId]):
         return [pod for pod, count in waiting.most_common() if count >= needed and pod not in self._alive_s]
 
     def _learn(self, in_flight: Mapping[RequestId, str], begun: set[RequestId], now_s: float) -> None:
-        """Learn the durations of requests with a response since the last call.
+        """Learn the durations of requests whose response began since the last call.
 
         A request that is gone was answered, or given up by its client: it counts if its pod has answered at all since then.
         """
@@ -123,15 +123,15 @@ class EjectedPods(Generic[RequestId]):
 
     def __init__(self) -> None:
         self.ejections: dict[str, Ejection] = {}
-        """Pods with failures, by address; empty nearly always."""
+        """Pods with failures, by address; usually empty."""
         self.responded_s: dict[str, float] = {}
-        """When each pod last completed a response."""
+        """The time of each pod's last complete response."""
         self._listed: Collection[str] = ()
         self._silence = SilenceWatch[RequestId]()
 
     @property
     def addresses(self) -> set[str]:
-        """Pods that get no requests now."""
+        """Pods that currently get no requests."""
         return {address for address, ejection in self.ejections.items() if ejection.until_s is not None}
 
     @property
@@ -141,7 +141,7 @@ class EjectedPods(Generic[RequestId]):
         return {address for address, ejection in ejections if ejection.is_silent and ejection.until_s is not None}
 
     def set_listed(self, addresses: Collection[str]) -> None:
-        """Replace the list of pods, and forget all others."""
+        """Replace the list of pods, and drop unlisted ones."""
         self._listed = addresses
         self.ejections = {address: ejection for address, ejection in self.ejections.items() if address in addresses}
         self.responded_s = {address: at_s for address, at_s in self.responded_s.items() if address in addresses}
@@ -155,7 +155,7 @@ class EjectedPods(Generic[RequestId]):
         return True
 
     def note_response(self, address: str, now_s: float) -> bool:
-        """Clear the failures of a pod, except while it pauses as unreachable; return whether a pause ended."""
+        """Clear the failures of a pod, unless it is paused as unreachable; return whether a pause ended."""
         self.responded_s[address] = now_s
         if not self.ejections or (known := self.ejections.get(address)) is None:
             return False
@@ -165,7 +165,7 @@ class EjectedPods(Generic[RequestId]):
         return known.until_s is not None
 
     def silent(self, address: str, now_s: float) -> bool:
-        """Eject a silent pod for 5 s, then 10, 20 ... 60 s or until it responds; False if it is ejected already.
+        """Eject a silent pod for 5 s, then 10, 20 ... 60 s or until it responds; False if it is already ejected.
 
         At most half of the pods are ejected.
         """
@@ -174,7 +174,7 @@ class EjectedPods(Generic[RequestId]):
             return False
         if address not in self._listed or len(self.addresses | {address}) * 2 > len(self._listed):
             return False
-        # Earlier responses of an unreachable pod do not count.
+        # Responses from before the pod was unreachable do not count.
         self._eject(address, now_s, known if known is not None and known.is_silent else None, is_silent=True)
         return True
 
@@ -187,14 +187,14 @@ class EjectedPods(Generic[RequestId]):
         slots_per_pod: int,
         after_s: float,
     ) -> set[str]:
-        """Eject the pods that ``SilenceWatch.find_silent`` finds; return the new ones."""
+        """Eject the pods that ``SilenceWatch.find_silent`` returns; return the newly ejected ones."""
         addresses = self._silence.find_silent(
             in_flight, self.responded_s, now_s, has_begun=has_begun, slots_per_pod=slots_per_pod, after_s=after_s
         )
         return {address for address in addresses if self.silent(address, now_s)}
 
     def readmit(self, now_s: float) -> bool:
-        """End expired pauses; return whether there were any."""
+        """End expired pauses; return whether any pause ended."""
         due = [
             address
             for address, ejection in self.ejections.items()

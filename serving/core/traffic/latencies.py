@@ -1,4 +1,4 @@
-"""Counts durations in buckets that grow by 4 %. Quantiles read from them are at most 2 % off.
+"""Counts durations in buckets that grow by 4 %, so that quantiles are at most 2 % off.
 
 The buckets are those of DDSketch (Masson, Rim and Lee, VLDB 2019): bucket ``i`` holds durations above ``1.04^(i-1)`` s up to
 ``1.04^i`` s. Counts of several pods, or of several spans of time, are merged by adding them.
@@ -8,14 +8,14 @@ import math
 from collections.abc import Mapping
 
 FINE_DURATIONS = "serving_request_duration_buckets"
-"""Family of these counts on an activator's metrics page."""
+"""The metric family of these counts on an activator's metrics page."""
 
 FINE_TYPE = "text/plain; version=0.0.4; durations=fine"
-"""Accept header of a page with ``FINE_DURATIONS`` and the requests that wait, and nothing else. Prometheus gets the others."""
+"""Accept header that requests only ``FINE_DURATIONS`` and waiting requests. Prometheus gets the other metrics."""
 
 _GROWTH = 1.04
 _BUCKETS_PER_E = 1 / math.log(_GROWTH)
-# Bounds the number of buckets to 700. A shorter duration counts as a microsecond, a longer one as eleven days.
+# At most 700 buckets: shorter durations count as a microsecond, longer ones as eleven days.
 _SHORTEST_S = 1e-6
 _LONGEST_S = 1e6
 
@@ -26,7 +26,7 @@ def bucket_of(duration_s: float) -> int:
 
 
 def quantile_s(counts: Mapping[int, float], ratio: float) -> float | None:
-    """The duration in seconds that ``ratio`` of all durations do not exceed; None without durations.
+    """The duration in seconds that a share ``ratio`` of all durations does not exceed; None without durations.
 
     ``counts`` are by bucket. The result is the middle of its bucket in relative terms, within 2 % of the true duration.
     """

@@ -1,4 +1,4 @@
-"""The mean number of requests in a proxy, and the number of arrivals: the inputs of scaling.
+"""Measures the mean number of requests in a proxy, and counts arrivals: the inputs of scaling.
 
 Input: each request's arrival and end, with the time, and whether an activator marked it. Output: a ``Report`` for each
 period (1 s by default), and the ``Stat`` that is sent of it. The mean is weighted by time: a request of 10 ms counts a
@@ -73,11 +73,11 @@ class Meter:
 
     @property
     def arrived_count(self) -> int:
-        """Requests arrived in this period."""
+        """Requests that arrived in the current period."""
         return self._direct_arrivals + self._proxied_arrivals
 
     def arrive(self, now_s: float, *, proxied: bool) -> None:
-        """Count an arrival. ``proxied``: an activator has counted it too."""
+        """Count an arrival. If ``proxied``, an activator has also counted the request."""
         self._integrate(now_s)
         if proxied:
             self._proxied_level += 1
@@ -87,7 +87,7 @@ class Meter:
             self._direct_arrivals += 1
 
     def exit(self, now_s: float, *, proxied: bool) -> None:
-        """Count an end; ``proxied`` is the same as at the arrival.
+        """Count the end of a request; ``proxied`` is the same as at its arrival.
 
         With no such request inside, nothing changes but ``unmatched_leaves``.
         """
@@ -120,7 +120,7 @@ class Meter:
         return report
 
     def skip_idle(self) -> None:
-        """Begin the period with the last event, unless a request was inside before it."""
+        """Begin the period at the last event, unless a request was in the proxy before it."""
         if not (self._direct_integral or self._proxied_integral):
             self._period_start_s = self._last_s
 
@@ -141,7 +141,7 @@ class Meter:
 
 
 def stat_of(report: Report, *, pod: str, at_s: float, report_period_s: float) -> Stat:
-    """The statistic of a report, with counts per second.
+    """The stat for a report, with counts per second.
 
     They are divided by the configured period, not by the elapsed time: the autoscaler adds up the reports of a second, so a late
     report must include all of its requests. 500 requests reported after 5 s instead of 1 s are 500 in one second and nothing in

@@ -1,4 +1,4 @@
-"""Bounds the slots of one address for requests that are still being sent, or whose responses it does not read.
+"""Bounds the slots that one address may use for unfinished uploads and for responses that it does not read.
 
 The activator shares the slots of a revision so, and the queue-proxy those of its pod. A request is open until its body has ended.
 Open requests of one address take at most a share of the slots; more of them are parked: they count as load, and take neither a slot
@@ -22,20 +22,20 @@ from serving.core.traffic.places import QueuePlace
 RequestId = TypeVar("RequestId", bound=Hashable)
 
 
-# So long is an address slow that has read nothing until it was cut off or left: longer than the next such requests take to show.
+# How long an address counts as slow after it read nothing and was cut off or left, so that its next requests are bounded.
 _REMEMBERED_S = 30.0
-# A client that reads on is slow for so long, so that one that stops and goes is not counted from scratch each time.
+# How long a client that reads again still counts as slow, so that alternating clients stay bounded.
 _FORGIVEN_S = 1.0
-# A client that was cut off or left while others waited gets this part of the time from then on: the next one waits for 50 ms.
+# Share of the allowed time for a client that was cut off while others waited: the next request then waits 50 ms.
 _REPEATED_PART = 20
-# A client that reads less, in bytes a second, reads nothing: it could acknowledge single bytes.
+# Bytes a second below which a client counts as reading nothing, because it could acknowledge single bytes.
 _READ_RATE_MIN = 4096
-# Readers are checked so often within the time that they have.
+# Checks of a reader within its allowed time.
 _CHECKS = 4
 
 
 class RequestView(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """Functions of a request: whether it is open, its client, and the bytes of its response that were read.
+    """Functions of a request: whether it is open, its client, and the bytes of its response read so far.
 
     ``read_bytes_of`` is None where a client need not read: gRPC calls and tunnels.
     """
@@ -46,13 +46,13 @@ class RequestView(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True)
 
 
 class _ReadProgress(msgspec.Struct, kw_only=True):
-    """The bytes of a response that its client has read, unchanged since a time."""
+    """The bytes of a response that its client has read, and since when the number is unchanged."""
 
     read_bytes: int | None
     since_s: float
 
     def update(self, read_bytes: int | None, now_s: float) -> None:
-        """Record the present number of bytes."""
+        """Record the current number of bytes."""
         if (
             read_bytes is None
             or self.read_bytes is None
@@ -63,14 +63,14 @@ class _ReadProgress(msgspec.Struct, kw_only=True):
 
 
 class _SlowClient(msgspec.Struct, Generic[RequestId], kw_only=True):
-    """A client with unread responses, or until a time."""
+    """A client with unread responses, or one that counts as slow until a time."""
 
     unread: dict[RequestId, _ReadProgress]
     until_s: float
     is_repeated: bool = False
 
     def stalled_since(self, at_s: float) -> list[RequestId]:
-        """Responses that have to be read and were not since a time, the oldest first."""
+        """Responses with unread bytes and no progress since ``at_s``, oldest first."""
         stalled = [
             (progress.since_s, request)
             for request, progress in self.unread.items()
@@ -80,7 +80,7 @@ class _SlowClient(msgspec.Struct, Generic[RequestId], kw_only=True):
 
 
 class OpenRequests(Generic[RequestId]):
-    """The open requests of one revision, by client, and those of clients that read nothing.
+    """The open requests of one revision by client, and those of clients that read nothing.
 
     One address gets at most ``share_max`` of the slots (0: not bounded), and may read nothing for ``unread_wait_max_s`` seconds while
     others wait (0: not bounded). ``view`` shows requests.
@@ -103,8 +103,8 @@ class OpenRequests(Generic[RequestId]):
         self._unread_wait_max_s = unread_wait_max_s
         self._view = view
         self.slow: dict[Hashable, _SlowClient[RequestId]] = {}
-        """Clients with slow reads: each of their running requests counts."""
-        # Requests that were open on arrival or are a slow client's, and hold a slot or a place in the queue.
+        """Slow clients; all their running requests count against their share."""
+        # Requests with a slot or a queue place that were open on arrival, or belong to a slow client.
         self._taken: dict[Hashable, set[RequestId]] = {}
         self._parked: dict[Hashable, OrderedDict[RequestId, QueuePlace]] = {}
         self.client_of: dict[RequestId, Hashable] = {}
@@ -129,12 +129,12 @@ class OpenRequests(Generic[RequestId]):
         return len(taken) < limit
 
     def slow_client_of(self, request: RequestId) -> Hashable:
-        """The client of a request, if it is slow; None for any other."""
+        """The client of a request, if the client is slow; otherwise None."""
         client = self._view.client_of(request)
         return client if client in self.slow else None
 
     def diverts(self, request: RequestId, place: QueuePlace, capacity: int | None) -> bool:
-        """Park a queued request of a slow client that may take no more slots; return whether it is parked."""
+        """Park a queued request if its slow client may use no more slots; return whether it is parked."""
         if not self.slow or request in self.client_of or (client := self.slow_client_of(request)) is None:
             return False
         if self.allows(client, capacity):
@@ -146,7 +146,7 @@ class OpenRequests(Generic[RequestId]):
     def record_unread(
         self, request: RequestId, now_s: float, *, running: Iterable[RequestId], capacity: int | None
     ) -> None:
-        """Bound the client of an unread response. ``running`` are all running requests."""
+        """Count the requests of a client with an unread response. ``running`` are all running requests."""
         client = self._view.client_of(request)
         if self._limit(capacity) is None or client is None:
             return
@@ -159,20 +159,20 @@ class OpenRequests(Generic[RequestId]):
         slow.unread[request] = _ReadProgress(read_bytes=self._view.read_bytes_of(request), since_s=now_s)
 
     def record_read(self, request: RequestId, now_s: float) -> None:
-        """Record that the client of a request reads on."""
+        """Record that the client of a request reads again."""
         slow = self.slow.get(self.client_of.get(request))
         if slow is not None and slow.unread.pop(request, None) is not None:
             slow.until_s = max(slow.until_s, now_s + _FORGIVEN_S)
 
     def forgive(self, now_s: float) -> None:
-        """Forget clients that have no unread response, after their time."""
+        """Drop clients without unread responses whose time as slow clients is over."""
         for client in [
             slow_client for slow_client, slow in self.slow.items() if not slow.unread and slow.until_s <= now_s
         ]:
             del self.slow[client]
 
     def late_readers(self, capacity: int | None, now_s: float) -> list[RequestId]:
-        """Requests above the shares of their clients, which have read nothing for too long; the oldest first."""
+        """Requests above the shares of their clients that have read nothing for too long; oldest first."""
         share, wait_max_s, late = self._share_max, self._unread_wait_max_s, list[RequestId]()
         if not (capacity and share and wait_max_s):
             return late
@@ -186,7 +186,7 @@ class OpenRequests(Generic[RequestId]):
 
     @property
     def check_period_s(self) -> float:
-        """The period of checks for slow readers while requests wait, in seconds."""
+        """How often slow readers are checked while requests wait, in seconds."""
         is_short = any(slow.is_repeated for slow in self.slow.values())
         return (self._unread_wait_max_s or 1.0) / (_CHECKS * (_REPEATED_PART if is_short else 1))
 
@@ -196,7 +196,7 @@ class OpenRequests(Generic[RequestId]):
         self._taken.setdefault(client, set()).add(request)
 
     def park(self, request: RequestId, client: Hashable, place: QueuePlace) -> None:
-        """Park a request until others of its client end."""
+        """Park a request until other requests of its client end."""
         self.client_of[request] = client
         self._parked.setdefault(client, OrderedDict())[request] = place
         self.parked_count += 1
@@ -205,7 +205,7 @@ class OpenRequests(Generic[RequestId]):
     def end(
         self, request: RequestId, now_s: float, *, has_response: bool, do_others_wait: bool = False
     ) -> QueuePlace | None:
-        """Remove an ended request, as ``remove``; a truncated unread response marks its client as slow for a time."""
+        """Remove an ended request, as ``remove`` does; if its unread response was cut off, its client counts as slow for a time."""
         slow = self.slow.get(self.client_of.get(request))
         if slow is not None and slow.unread.pop(request, None) is not None and not has_response:
             slow.until_s = now_s + _REMEMBERED_S
@@ -213,7 +213,7 @@ class OpenRequests(Generic[RequestId]):
         return self.remove(request)
 
     def remove(self, request: RequestId) -> QueuePlace | None:
-        """Remove a request that ended or is not open any more; returns its place if it was parked."""
+        """Remove a request that has ended or is no longer open; return its place if it was parked."""
         client = self.client_of.pop(request, None)
         taken, parked = self._taken.get(client, set()), self._parked.get(client, OrderedDict())
         taken.discard(request)
@@ -228,7 +228,7 @@ class OpenRequests(Generic[RequestId]):
         return place
 
     def next_allowed(self, capacity: int | None) -> tuple[RequestId, QueuePlace] | None:
-        """Take the oldest parked request of a client that may take one more slot; None if no client may."""
+        """Remove and return the oldest parked request whose client may use one more slot; None if there is none."""
         for client in self._parked:
             if self.allows(client, capacity):
                 request = next(iter(self._parked[client]))
@@ -243,7 +243,7 @@ class OpenRequests(Generic[RequestId]):
         return request in self._parked.get(self.client_of.get(request), ())
 
     def parked_until(self, due_s: float, *, wait_max_s: float) -> list[RequestId]:
-        """The parked requests that have waited for ``wait_max_s`` by ``due_s``."""
+        """The parked requests that will have waited ``wait_max_s`` by ``due_s``."""
         return [
             request
             for parked in self._parked.values()
@@ -257,6 +257,6 @@ class OpenRequests(Generic[RequestId]):
         return min((next(iter(parked.values())).since_s for parked in self._parked.values()), default=None)
 
     def _limit(self, capacity: int | None) -> int | None:
-        """The slots of one address; None without a bound."""
+        """The slots that one address may use; None without a bound."""
         share = self._share_max
         return None if not share or capacity is None else max(1, int(capacity * share))

@@ -10,25 +10,25 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class QueueLimit(enum.StrEnum):
-    """The bound that excluded a request from the queue."""
+    """The bound that kept a request out of the queue."""
 
     COUNT = "count"
     BYTES = "bytes"
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True):
-    """A slot was free: the request runs."""
+    """A slot was free, and the request runs."""
 
 
 class Queued(msgspec.Struct, frozen=True, kw_only=True):
-    """The request waits in place ``position``, 1 being the next to run, until ``deadline_s`` at the latest."""
+    """The request waits at ``position`` (1 runs next), at most until ``deadline_s``."""
 
     position: int
     deadline_s: float
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):
-    """Neither a slot nor a place in the queue is free; ``limited_by`` is the first exceeded bound.
+    """No slot and no place in the queue is free; ``limited_by`` is the first exceeded bound.
 
     ``depth`` requests with ``depth_bytes`` bytes wait already. ``depth_bytes_max`` is None when bytes are not bounded.
     """
@@ -41,14 +41,14 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Granted(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """A request that waited for ``waited_s`` seconds and runs now."""
+    """A request that runs now, after waiting ``waited_s`` seconds."""
 
     request_id: RequestId
     waited_s: float
 
 
 class QueuePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A place in the queue: its start time, and the weight of the request."""
+    """A place in the queue: when the wait began, and the weight of the request."""
 
     since_s: float
     weight_bytes: int

@@ -1,4 +1,4 @@
-"""Chooses among pods with a free slot: three policies, selected by containerConcurrency.
+"""Chooses among pods with a free slot by one of three policies; containerConcurrency selects the policy.
 
 Each policy holds the pods with a free slot and picks the next one in constant time, without visiting full pods. ``Balancer`` adds
 and removes them. containerConcurrency decides: without a limit the better of two pods at random, because pods differ only in
@@ -29,7 +29,7 @@ class BalancingPolicy(enum.StrEnum):
 
 
 def policy_for(container_concurrency: int, *, first_free_concurrency_max: int) -> BalancingPolicy:
-    """The policy of a revision: with the default of 3 for the bound, 0 is two-choices, 1 to 3 first-free, 4 round-robin."""
+    """The policy of a revision by containerConcurrency: 0 is two-choices, 1 to 3 (the default bound) first-free, 4 round-robin."""
     if container_concurrency == 0:
         return BalancingPolicy.TWO_CHOICES
     if container_concurrency <= first_free_concurrency_max:
@@ -54,12 +54,12 @@ class BalancedPod:
 
     @property
     def free(self) -> bool:
-        """Whether it may be chosen now."""
+        """Whether the pod has a free slot and is listed."""
         return self.listed and (self.slots is None or self.in_flight < self.slots)
 
 
 class FreePods(Protocol):
-    """Pods with a free slot. ``add`` expects a new pod, ``remove`` a contained one, and ``pick`` at least one."""
+    """Pods with a free slot. ``add`` needs a new pod, ``remove`` a contained pod, and ``pick`` at least one pod."""
 
     def __len__(self) -> int: ...
 
@@ -72,12 +72,12 @@ class FreePods(Protocol):
         ...
 
     def pick(self) -> BalancedPod:
-        """The next pod, which stays in the collection."""
+        """Return the next pod, which stays in the collection."""
         ...
 
 
 class FirstFree:
-    """Chooses in the text order of addresses, so that a few pods stay busy and the others can be removed."""
+    """Chooses the first pod by address as text, so that few pods are busy and the others can be removed."""
 
     __slots__ = ("_sorted",)
 
@@ -88,15 +88,15 @@ class FirstFree:
         return len(self._sorted)
 
     def add(self, pod: BalancedPod) -> None:
-        """Insert in order; copying the list's tail is cheaper than a heap up to some thousands of pods."""
+        """Insert in order; shifting the list's tail is cheaper than a heap up to some thousand pods."""
         self._sorted.insert(self._place_of(pod), pod)
 
     def remove(self, pod: BalancedPod) -> None:
-        """Remove a pod; usually it is the first, which was just picked."""
+        """Remove a pod; usually the first one, which was just picked."""
         del self._sorted[0 if self._sorted[0] is pod else self._place_of(pod)]
 
     def pick(self) -> BalancedPod:
-        """The pod with the smallest address."""
+        """Return the pod with the smallest address."""
         return self._sorted[0]
 
     def _place_of(self, pod: BalancedPod) -> int:
@@ -108,34 +108,34 @@ def _address_of(pod: BalancedPod) -> str:
 
 
 class RoundRobin:
-    """Chooses from a queue: the chosen pod goes to its end, as does a pod that becomes free."""
+    """Chooses pods from a queue: a chosen pod moves to its end, and a newly free pod is appended."""
 
     __slots__ = ("_line",)
 
     def __init__(self) -> None:
-        # Not a dict: a dict walks over all its removed first keys to find the next.
+        # An OrderedDict, because finding the first key of a dict scans all removed keys.
         self._line: OrderedDict[str, BalancedPod] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._line)
 
     def add(self, pod: BalancedPod) -> None:
-        """Append."""
+        """Append a pod."""
         self._line[pod.address] = pod
 
     def remove(self, pod: BalancedPod) -> None:
-        """Remove from any position."""
+        """Remove a pod from any position."""
         del self._line[pod.address]
 
     def pick(self) -> BalancedPod:
-        """Choose the first pod, and move it to the end."""
+        """Return the first pod, and move it to the end."""
         pod = next(iter(self._line.values()))
         self._line.move_to_end(pod.address)
         return pod
 
 
 class TwoChoices:
-    """Chooses the less loaded of two random pods; a single pod is chosen directly.
+    """Chooses the less loaded of two random pods; a single pod is returned directly.
 
     ``random`` returns numbers in [0, 1), as ``random.Random(seed).random`` does.
     """
@@ -151,12 +151,12 @@ class TwoChoices:
         return len(self._pods)
 
     def add(self, pod: BalancedPod) -> None:
-        """Append; the order has no meaning."""
+        """Append a pod; the order has no meaning."""
         self._index_of[pod.address] = len(self._pods)
         self._pods.append(pod)
 
     def remove(self, pod: BalancedPod) -> None:
-        """Move the last pod to its position."""
+        """Remove a pod by moving the last pod to its position."""
         index = self._index_of.pop(pod.address)
         last = self._pods.pop()
         if last is not pod:
@@ -164,12 +164,12 @@ class TwoChoices:
             self._index_of[last.address] = index
 
     def pick(self) -> BalancedPod:
-        """Choose the better of two. A tie needs no second draw, because their order is already random."""
+        """Return the better of two pods. A tie needs no third random number, because the order of the two is random."""
         count = len(self._pods)
         if count == 1:
             return self._pods[0]
         index = int(self._random() * count)
-        # Uniform over the others: with 3 pods and 1 drawn, 0 stays 0 and 1 becomes 2.
+        # Uniform over the other pods: with 3 pods and 1 drawn, 0 stays 0 and 1 becomes 2.
         other = int(self._random() * (count - 1))
         other += other >= index
         first, second = self._pods[index], self._pods[other]
@@ -177,12 +177,12 @@ class TwoChoices:
 
 
 def session_number(text: bytes) -> int:
-    """The position of a session on the ring, from 0 to below 2**64; the same in every process."""
+    """The position of a session on the ring, from 0 to below 2**64; equal in every process."""
     return int.from_bytes(hashlib.blake2b(text, digest_size=_NUMBER_BYTES).digest())
 
 
 def share_of(session: int) -> float:
-    """A number from 0 to below 1 for a session: it keeps a session on one side of a traffic split.
+    """A number from 0 to below 1 that keeps a session on one side of a traffic split.
 
     It takes the lower half of the bits; the ring's order follows the upper half, so one revision's sessions spread over all its pods.
     """
@@ -190,7 +190,7 @@ def share_of(session: int) -> float:
 
 
 class SessionRing:
-    """The points of the pods of one revision."""
+    """A consistent-hash ring of one revision's pods."""
 
     __slots__ = ("_numbers", "_owners", "addresses")
 
@@ -205,7 +205,7 @@ class SessionRing:
         self._owners = [address for _, address in points]
 
     def preferred(self, session: int) -> Iterator[str]:
-        """Each address once, the most preferred first."""
+        """All addresses, each once, the most preferred first."""
         first, count = bisect.bisect_left(self._numbers, session), len(self._owners)
         seen: set[str] = set()
         for place in range(first, first + count):

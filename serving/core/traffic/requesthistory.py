@@ -1,4 +1,4 @@
-"""Keeps requests that people look for: the last failed, the slowest and a sample of each revision, and errors by cause.
+"""Keeps requests for inspection: each revision's last failed, slowest and sampled ones, and errors by cause.
 
 Input: the end of a request, and the time. Output: reports of one service or revision. Each list is bounded, and so is the sum of
 all records: the revision that was quiet longest is dropped first. Texts come from clients and apps; ``printable`` bounds them.
@@ -17,17 +17,17 @@ SLOW_MAX = 20
 SAMPLED_MAX = 50
 CAUSES_MAX = 20
 SLOW_AGE_MAX_S = 900.0
-"""Age of the oldest slow request: the list shows the present."""
+"""Greatest age of a slow request, in seconds, so that the list shows the present."""
 SAMPLE_PERIOD_S = 1.0
-# Failed requests a second and revision that are kept whole; more are counted only. Each takes about 10 µs.
+# Failed requests per second and revision that are recorded; more are only counted. A record takes about 10 µs.
 _FAILED_PER_S_MAX = 50
 TEXT_MAX = 200
-# Ports, counts and times differ between errors of one cause.
+# Ports, counts and times differ between errors of the same cause.
 _NUMBERS = re.compile(r"\d+")
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One request that ended.
+    """One ended request.
 
     ``at_wall_s`` is its end in seconds since the epoch. ``status`` is 0 without a response. ``failed_by`` is "client", "activator",
     "queue-proxy" or "app", and ``why`` the reason; both are empty unless it failed. ``is_cold``: it waited for a pod to start.
@@ -58,7 +58,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorCause(msgspec.Struct, kw_only=True):
-    """Errors of one cause: their number, the reason of the last, and the times of first and last in seconds since the epoch."""
+    """Errors with the same cause: their number, the last reason, and first and last time in seconds since the epoch."""
 
     failed_by: str
     status: int
@@ -69,7 +69,7 @@ class ErrorCause(msgspec.Struct, kw_only=True):
 
 
 class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The recorded requests of one revision, oldest first; ``slow`` and ``errors`` have the largest first."""
+    """The recorded requests of one revision, oldest first; ``slow`` and ``errors`` are sorted with the largest first."""
 
     service: str
     revision: str
@@ -80,8 +80,8 @@ class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def printable(raw: bytes, length_max: int = TEXT_MAX) -> str:
-    """A text from outside on one line: control and other invisible characters escaped, cut to ``length_max`` with "..."."""
-    # Before the escapes, which lengthen it: a path may have a megabyte.
+    """Untrusted text on one line: invisible characters escaped, truncated to ``length_max`` with "..."."""
+    # Truncated before escaping, which makes it longer: a path may have a megabyte.
     text = raw[: length_max + 1].decode("utf-8", "backslashreplace")
     if not text.isprintable():
         text = "".join(
@@ -91,7 +91,7 @@ def printable(raw: bytes, length_max: int = TEXT_MAX) -> str:
 
 
 def merged(reports: Iterable[RequestReport]) -> list[RequestReport]:
-    """Merge the reports of several activators into one a revision, in the order of names."""
+    """Merge the reports of several activators into one per revision, sorted by name."""
     by_revision: dict[str, list[RequestReport]] = {}
     for report in reports:
         by_revision.setdefault(report.revision, []).append(report)
@@ -131,17 +131,17 @@ class RequestHistory:
 
     def __init__(self, records_max: int) -> None:
         self.records_max = records_max
-        # In the order of their last recorded request; a revision with traffic has one each second.
+        # Ordered by last recorded request; a revision with traffic records one each second.
         self._revisions: dict[RevisionKey, _RevisionRecords] = {}
         self._count = 0
 
     @property
     def count(self) -> int:
-        """Records of all revisions, and causes of errors, which are about as large."""
+        """Records of all revisions, plus error causes, which are about as large."""
         return self._count
 
     def is_due(self, key: RevisionKey, duration_s: float, now_s: float) -> bool:
-        """Whether to record a request that succeeded: it is slow, or due for the sample."""
+        """Whether to record a successful request: it is slow, or the sample is due."""
         records = self._revisions.get(key)
         return records is None or duration_s > records.slow_above_s or now_s >= records.sample_due_s
 
@@ -159,7 +159,7 @@ class RequestHistory:
             self._count -= self._revisions.pop(next(iter(self._revisions))).count
 
     def reports(self, namespace: str, name: str, now_s: float) -> list[RequestReport]:
-        """The recorded requests of a service's revisions, or of one revision, in the order of names."""
+        """The recorded requests of one revision or of a service's revisions, sorted by name."""
         reports = [records.report(now_s) for (its, _), records in self._revisions.items() if its == namespace]
         return sorted(
             (report for report in reports if name in {report.service, report.revision}),
@@ -223,7 +223,7 @@ class _RevisionRecords:
             self._failed.append(record)
         key = _cause_of(record.failed_by, record.status, record.why)
         at_s = record.at_wall_s
-        # The cause seen last is at the end, and the one not seen for longest is dropped.
+        # Causes are ordered by last occurrence, and the first is dropped.
         cause = self._causes.pop(key, None) or ErrorCause(
             failed_by=record.failed_by,
             status=record.status,

@@ -1,4 +1,4 @@
-"""Reads the responses that activators have counted, by revision: how many of each class, and how long they took.
+"""Parses the response counts of activators by revision: how many of each class, and their durations.
 
 Pure: pages are text. A page is that of ``serving.net.metrics`` with the fine buckets of ``serving.core.traffic.latencies``.
 """
@@ -12,7 +12,7 @@ import msgspec
 from serving.core.traffic.latencies import FINE_DURATIONS
 
 CLASSES = "2345"
-"""The classes of status that are counted: 2xx to 5xx."""
+"""The counted status classes: 2xx to 5xx."""
 
 _LINE = re.compile(r"^([a-zA-Z_:][\w:]*)\{(.*)\} ([^ ]+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -35,7 +35,7 @@ class MetricsReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Responses of one revision: all, those of 5xx, and all by the bucket of their duration."""
+    """Responses of one revision: all, the 5xx ones, and all by duration bucket."""
 
     count: float
     error_count: float
@@ -52,7 +52,7 @@ class GrowingCounts:
         self._error_count = 0.0
 
     def add(self, pages: Mapping[str, MetricsReading]) -> ResponseCounts:
-        """Add the pages of all activators, by source; return the sums."""
+        """Add the metrics pages of all activators, by source; return the sums."""
         for source, page in pages.items():
             last = self._before.get(source)
             for status in CLASSES if last is not None else ():
@@ -85,7 +85,7 @@ def parse(text: str) -> MetricsReading:
 
 
 def grown(now: Mapping[int, float], before: Mapping[int, float]) -> dict[int, float]:
-    """The increase of each bucket; a counter that fell was reset."""
+    """The increase of each bucket; a counter that decreased was reset."""
     is_new = any(now.get(bucket, 0.0) < count for bucket, count in before.items())
     return {bucket: count - (0.0 if is_new else before.get(bucket, 0.0)) for bucket, count in now.items()}
 

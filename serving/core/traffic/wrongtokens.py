@@ -1,4 +1,4 @@
-"""Bounds how often one address may show a wrong token.
+"""Limits how often one address may present a wrong token.
 
 A right token is never counted, and its holder is served whatever else comes from the address: behind a proxy, or a NAT, all clients
 share one. So the bound makes guesses visible and cheap to refuse; what makes them hopeless is the length of a token. Pure.
@@ -11,19 +11,19 @@ import msgspec
 from serving.core.traffic.clients import network_of
 
 COUNT_MAX = 30
-"""Wrong tokens of one address in a period that are answered as such: kubectl with an old token shows five a call."""
+"""Wrong tokens of one address that get the usual error in a period: kubectl with an old token sends five per call."""
 
 PERIOD_S = 60.0
-# The addresses remembered, the latest ones.
+# Most addresses remembered.
 _ADDRESSES_MAX = 1000
 
 
 class WrongToken(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a wrong token: seconds until the address may try again, 0 within its bound."""
+    """The result of a wrong token: seconds until the address may try again; 0 within the limit."""
 
     wait_s: float
     is_news: bool
-    """Whether it is the first beyond the bound in its period, which is worth a log line."""
+    """Whether it is the first above the limit in its period, which deserves a log line."""
 
 
 class WrongTokens:
@@ -36,7 +36,7 @@ class WrongTokens:
         """Count a wrong token of an address."""
         key = network_of(address)
         since_s, count = self._counted.get(key, (now_s, 0))
-        # A clock may be set back.
+        # The clock may have been set back.
         if not 0 <= now_s - since_s < PERIOD_S:
             since_s, count = now_s, 0
         count += 1

@@ -16,7 +16,7 @@ from serving.core.settings.knob import Unit
 
 _PODS = re.compile(r"([1-9][0-9]{0,6}) pods?", re.ASCII)
 _EXPECTED = '"20 pods" or an amount of memory such as "8Gi", each once; with the name of a namespace for its pods only: "20 pods, shop=8Gi"'
-# A number without a unit would mean bytes, which nobody intends.
+# A number without a unit would mean bytes, which is never intended.
 _MEMORY_MIN_BYTES = 1 << 20
 
 

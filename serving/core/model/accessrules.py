@@ -94,7 +94,7 @@ class JwtRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def keys_url(self) -> str:
-        """The URL that keys are fetched from: the key set, or the OpenID configuration that names the key set."""
+        """The URL of the keys: the key set, or the OpenID configuration that names the key set."""
         return self.jwks or f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"
 
 

@@ -14,7 +14,7 @@ _PORT = re.compile(r"[0-9]{1,5}")
 
 
 def tcp_event(of: About, number: int, *, problem: str, now: str, instance: str) -> Object:
-    """The Event about a port that accepts connections, or that has a ``problem``."""
+    """The Event about a TCP port: it accepts connections, or has a ``problem``."""
     message = problem or f"port {number} takes TCP connections"
     words = EventText(reason=TCP_UNAVAILABLE if problem else TCP_LISTENING, message=message, is_warning=bool(problem))
     suffix = digest(of.uid, words.reason, message)

@@ -43,7 +43,7 @@ class Second(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def load(self) -> Stat:
-        """The load of all sources. A pod has 5, of which 3 came through an activator that reports 4: 5 - 3 + 4 = 6."""
+        """The load of all sources. A pod has 5, including 3 through an activator that reports 4: 5 - 3 + 4 = 6."""
         return _sum((*self.pods, self.activators) if self.activators else self.pods)
 
 

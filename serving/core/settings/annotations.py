@@ -219,7 +219,7 @@ def _as_annotation(field: Field) -> Field:
 
 
 class ReadAnnotations(msgspec.Struct, frozen=True, kw_only=True):
-    """The annotations read, problems (which reject the revision) and ignored annotations (which cause a warning)."""
+    """The annotations read, problems (they reject the revision) and ignored annotations (they cause a warning)."""
 
     scaling: ScalingAnnotations
     problems: tuple[Problem, ...]

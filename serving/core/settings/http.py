@@ -15,7 +15,7 @@ from serving.core.settings.knob import BYTES, COUNT, DURATION, FLAG, PERCENT, TE
 REPLACE = "replace"
 """The value of ``forwarded_for`` that drops addresses claimed by clients."""
 HOP_HEAD_BYTES, HOP_HEADER_COUNT = 4096, 16
-"""Size that activator and queue-proxy may add to a head, so that limits between them are larger than at the edge."""
+"""Bytes and lines that activator and queue-proxy may add to a head; limits between them are larger by these."""
 
 
 def _read_networks(text: str) -> Value:

@@ -1,4 +1,4 @@
-"""Counts durations in buckets that grow by 4 %, so that quantiles are at most 2 % off.
+"""Counts durations in buckets that grow by 4 %: quantiles are at most 2 % off.
 
 The buckets are those of DDSketch (Masson, Rim and Lee, VLDB 2019): bucket ``i`` holds durations above ``1.04^(i-1)`` s up to
 ``1.04^i`` s. Counts of several pods, or of several spans of time, are merged by adding them.

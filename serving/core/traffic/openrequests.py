@@ -1,4 +1,4 @@
-"""Bounds the slots that one address may use for unfinished uploads and for responses that it does not read.
+"""Bounds the slots that one address may use for unfinished uploads and unread responses.
 
 The activator shares the slots of a revision so, and the queue-proxy those of its pod. A request is open until its body has ended.
 Open requests of one address take at most a share of the slots; more of them are parked: they count as load, and take neither a slot

@@ -87,7 +87,7 @@ class AdaptivePolicy(RevisionPolicy):
 
     @property
     def _kept_min_s(self) -> float:
-        """Shortest time, in seconds, that the last pod stays, so that a slow start is not wasted."""
+        """Shortest keep time of the last pod, in seconds, so that a slow start is not wasted."""
         settings = self._settings
         return max(settings.keep_alive_min_s, min(_KEPT_STARTS * self.start_s, settings.keep_alive_start_max_s))
 

@@ -14,7 +14,8 @@ from serving.controller.routes.domain_mapping import Domains
 from serving.controller.routes.hosts import Claims, claims_of
 from serving.controller.routes.httproutes import httproute_owner_name
 from serving.controller.values.naming import revisions_named_by
-from serving.controller.values.writes import WorkKey
+from serving.controller.values.writes import KEDA_ROUTES, WorkKey
+from serving.controller.workloads.known import KnownWorkloads
 from serving.core.model.knative import (
     CONDITION_READY,
     CONFIGURATION_LABEL,
@@ -50,6 +51,8 @@ _INDIRECT = {
     kinds.HTTP_ROUTE,
     kinds.DOMAIN_MAPPING,
     kinds.CLUSTER_DOMAIN_CLAIM,
+    kinds.STATEFUL_SET,
+    kinds.REPLICA_SET,
 }
 _OF_A_REVISION = {kinds.DEPLOYMENT, kinds.SERVICE, kinds.POD}
 # What a decision about a revision reads of its pods' statuses and its Deployment's conditions.
@@ -161,6 +164,7 @@ class CacheIndexes(msgspec.Struct, frozen=True, kw_only=True):
     relations: Relations
     claims: Claims
     domains: Domains
+    workloads: KnownWorkloads
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,12 +180,17 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
     """The keys to decide on again. Also updates the claims of a changed route."""
     kind, (namespace, name) = change.kind, change.key
     yield from indexes.domains.woken(kind, change.key, before=change.before, after=change.after)
+    yield from ((kinds.SCALED_WORKLOAD, *workload) for workload in indexes.workloads.readers(kind, change.key))
     if kind in _OWNER_NAMES and settings.public_services:
         yield from _owners_by_name(change, indexes)
         # The Service of a tag has a name of its own.
         yield from ((kinds.ROUTE, namespace, owner) for owner in _owners(change, ROUTE_LABEL))
     if kind is kinds.CERTIFICATE:
         yield from ((kinds.ROUTE, namespace, owner) for owner in _owners(change, ROUTE_LABEL))
+        return
+    if kind is kinds.KEDA_SCALED_OBJECT:
+        routes = ((route, *key) for route in KEDA_ROUTES for key in indexes.objects[route])
+        yield from (route for route in routes if route[1] == namespace)
         return
     if kind in _INDIRECT:
         return
@@ -260,6 +269,11 @@ def _beyond(change: Change, indexes: CacheIndexes, settings: ControllerSettings)
             parents = _owners(change, CONFIGURATION_LABEL)
             yield from ((kinds.CONFIGURATION, namespace, parent) for parent in parents)
             yield from ((kinds.ROUTE, namespace, route) for route in indexes.relations.routes_to_revision(change.key))
+        case kinds.SCALED_WORKLOAD:
+            if nested(change.before, "spec") != nested(change.after, "spec"):
+                # A host or a target may be free for another now.
+                yield from ((kinds.SCALED_WORKLOAD, *other.key) for other in indexes.workloads)
+            yield from ((route, namespace, name) for route in KEDA_ROUTES if change.key in indexes.objects[route])
         case _:
             pass
 

@@ -17,6 +17,7 @@ from serving.controller.routes.domain_mapping import Domains
 from serving.controller.routes.hosts import Claims, claims_of
 from serving.controller.routes.rolloutcheck import RolloutJudgement
 from serving.controller.values.writes import FOLLOWED_KINDS, WorkKey
+from serving.controller.workloads.known import KnownWorkloads
 from serving.core.model.objects import Key, Object, name_of, namespace_of, nested, uid_of, version_of
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.controller import ControllerSettings
@@ -48,6 +49,7 @@ class ControllerCache:
             relations=Relations(),
             claims=Claims(),
             domains=Domains(),
+            workloads=KnownWorkloads(),
         )
         self.missing: dict[Kind, str] = {}
         """Why the server has no objects of a kind; "" if it has."""
@@ -87,6 +89,7 @@ class ControllerCache:
             kinds.ROUTE,
             kinds.REVISION,
             kinds.DOMAIN_MAPPING,
+            kinds.SCALED_WORKLOAD,
         )
         return {key for kind in decided for key in self.keys(kind)}
 
@@ -97,6 +100,11 @@ class ControllerCache:
     def named(self, kind: Kind, namespace: str, *, names: Iterable[str]) -> dict[str, Object]:
         """Objects of a namespace by name, without those that do not exist."""
         return {name: resource for name in names if (resource := self.get(kind, (namespace, name)))}
+
+    def within(self, kind: Kind, namespace: str) -> list[Object]:
+        """The objects of a namespace, by name."""
+        objects = self._objects[kind]
+        return [objects[key] for key in sorted(key for key in objects if key[0] == namespace)]
 
     def keys(self, kind: Kind) -> list[WorkKey]:
         """All keys of a kind."""
@@ -151,18 +159,20 @@ class ControllerCache:
         self.indexes.relations.put(change.kind, change.key, before=change.before, after=change.after)
         if change.kind is kinds.DOMAIN_MAPPING:
             self.indexes.domains.put(change.key, before=change.before, after=change.after)
+        if change.kind is kinds.SCALED_WORKLOAD:
+            self.indexes.workloads.put(change.key, change.after)
         return set(affected_by(change, self.indexes, self.settings))
 
     def put_activators(self, key: Key, endpoint_slice: Object) -> set[WorkKey]:
         """Store a slice of the activators' inner Service; return the affected keys."""
-        return self._public_keys() if self.activators.put(key, endpoint_slice) else set()
+        return self._keys_with_activators() if self.activators.put(key, endpoint_slice) else set()
 
     def drop_activators(self, key: Key) -> set[WorkKey]:
         """Forget a slice of the activators' inner Service; returns the affected keys."""
-        return self._public_keys() if self.activators.drop(key) else set()
+        return self._keys_with_activators() if self.activators.drop(key) else set()
 
-    def _public_keys(self) -> set[WorkKey]:
-        return {*self.keys(kinds.REVISION), *self.keys(kinds.ROUTE)}
+    def _keys_with_activators(self) -> set[WorkKey]:
+        return {key for kind in (kinds.REVISION, kinds.ROUTE, kinds.SCALED_WORKLOAD) for key in self.keys(kind)}
 
     def activator_addresses(self) -> tuple[str, ...]:
         """The address of each activator process for questions about Routes, as HOST:PORT; empty if none is known."""
@@ -217,8 +227,10 @@ class ControllerCache:
         resource = self.get(kind, (namespace, name))
         if resource is None:
             return set()
-        self._refusals[key] = (nested(resource, "metadata", "generation"), message)
-        return {key}
+        refusal = (nested(resource, "metadata", "generation"), message)
+        is_known = self._refusals.get(key) == refusal
+        self._refusals[key] = refusal
+        return set() if is_known else {key}
 
     def refusal(self, key: WorkKey, resource: Object) -> str:
         """The server's reason for refusing an object of a resource's plan; "" if it was accepted."""

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from serving.controller.affected import configurations_named, revisions_named
-from serving.controller.cache import ControllerCache
+from serving.controller.cache import ControllerCache, holder_of
+from serving.controller.keda.conversion import convert_route
+from serving.controller.keda.reconcile import reconcile_keda_route
 from serving.controller.revisions.configuration import reconcile_configuration, revision_name_is_taken
 from serving.controller.revisions.digests import unresolved_images
 from serving.controller.revisions.public import PublicService, pod_backends, slice_names, traffic_path_of
@@ -25,7 +27,9 @@ from serving.controller.routes.rollout import RouteTargets
 from serving.controller.routes.route import RouteContext, TagServices, reconcile_route, tag_service_name
 from serving.controller.routes.service import ServiceChildren, reconcile_service
 from serving.controller.values.naming import RoutingState, deployment_name, private_service_name
-from serving.controller.values.writes import WorkKey, WritePlan
+from serving.controller.values.writes import WorkKey, WritePlan, status_patch
+from serving.controller.workloads.inplace import in_place_writes, slice_name
+from serving.controller.workloads.status import WorkloadView, workload_status
 from serving.core.model.knative import CONFIGURATION_LABEL, ROUTES_ANNOTATION, ROUTING_STATE_LABEL, TrafficPath
 from serving.core.model.objects import (
     Key,
@@ -68,15 +72,18 @@ def decide(cache: ControllerCache, key: WorkKey, *, now: str, now_s: float) -> W
         case kinds.ROUTE:
             plan = _decide_route(cache, where, resource, now=now, now_s=now_s)
         case kinds.REVISION:
-            context = _revision_context(cache, where, resource)
-            plan = reconcile_revision(resource, context, scaling=cache.scaling, now=now, sidecar=cache.sidecar)
-            if any(_routes_before(cache, resource)):
-                plan = msgspec.structs.replace(plan, again_after_s=_ROUTES_UNKNOWN_S)
+            plan = _decide_revision(cache, where, resource, now=now)
         case kinds.DOMAIN_MAPPING:
             plan = _decide_domain_mapping(cache, where, resource, now=now)
         case kinds.CLUSTER_DOMAIN_CLAIM:
             mapping = cache.get(kinds.DOMAIN_MAPPING, (nested(resource, "spec", "namespace") or "", where[1]))
             plan = reconcile_claim(resource, mapping)
+        case kinds.SCALED_WORKLOAD if not is_being_deleted(resource):
+            plan = _decide_workload(cache, where, resource, now=now)
+        case kinds.HTTP_SCALED_OBJECT | kinds.INTERCEPTOR_ROUTE:
+            conversion = convert_route(resource, cache.within(kinds.KEDA_SCALED_OBJECT, where[0]))
+            workload, refusal = cache.get(kinds.SCALED_WORKLOAD, where), cache.refusal(key, resource)
+            plan = reconcile_keda_route(kind, resource, conversion, workload=workload, now=now, refusal=refusal)
         case _:
             plan = WritePlan()
     return plan
@@ -138,6 +145,14 @@ def _decide_route(cache: ControllerCache, where: Key, route: Object, *, now: str
     return reconcile_route(route, targets, context, settings=cache.settings, now=now, now_s=now_s)
 
 
+def _decide_revision(cache: ControllerCache, where: Key, revision: Object, *, now: str) -> WritePlan:
+    context = _revision_context(cache, where, revision)
+    plan = reconcile_revision(revision, context, scaling=cache.scaling, now=now, sidecar=cache.sidecar)
+    if any(_routes_before(cache, revision)):
+        return msgspec.structs.replace(plan, again_after_s=_ROUTES_UNKNOWN_S)
+    return plan
+
+
 def _decide_domain_mapping(cache: ControllerCache, where: Key, mapping: Object, *, now: str) -> WritePlan:
     target = target_of(mapping)
     context = MappingContext(
@@ -146,6 +161,35 @@ def _decide_domain_mapping(cache: ControllerCache, where: Key, mapping: Object, 
         holder=cache.indexes.claims.holder(where[1]),
     )
     return reconcile_domain_mapping(mapping, context, settings=cache.settings, now=now)
+
+
+def _decide_workload(cache: ControllerCache, where: Key, workload: Object, *, now: str) -> WritePlan:
+    view = _workload_view(cache, where)
+    status = workload_status(workload, view, settings=cache.settings, scaling=cache.scaling, now=now)
+    activators = cache.activators.backends
+    names = [slice_name(workload, family) for family in activators]
+    slices = cache.named(kinds.ENDPOINT_SLICE, where[0], names=names)
+    writes = (*status_patch(kinds.SCALED_WORKLOAD, workload, status), *in_place_writes(workload, activators, slices))
+    return WritePlan(writes=writes)
+
+
+def _workload_view(cache: ControllerCache, where: Key) -> WorkloadView:
+    namespace, _ = where
+    known = cache.indexes.workloads.get(where)
+    if known.spec is None:
+        return WorkloadView(own=known)
+    kind, name = known.target
+    holders = {host: holder_of(cache, namespace, host) for host in known.spec.all_hosts}
+    return WorkloadView(
+        own=known,
+        target=None if kind is None else cache.get(kind, (namespace, name)),
+        service=cache.get(kinds.SERVICE, (namespace, known.spec.service.name)),
+        is_known_kind=kind is not None,
+        scalers=cache.within(kinds.HORIZONTAL_POD_AUTOSCALER, namespace),
+        workloads=cache.indexes.workloads,
+        is_revision=cache.get(kinds.REVISION, where) is not None,
+        holders={host: holder for host, holder in holders.items() if holder is not None},
+    )
 
 
 def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> RevisionContext:

@@ -26,8 +26,6 @@ import os
 import sys
 
 from serving.controller.io.controller import Controller, ControllerConfig
-from serving.controller.io.inplace import InPlaceServices
-from serving.controller.io.keda import KedaRoutes
 from serving.controller.io.makekey import ClusterKey, cluster_key, make_tokens, write_authority
 from serving.controller.revisions.sidecar import Sidecar
 from serving.core.model.errors import Problem, SettingsError
@@ -37,7 +35,6 @@ from serving.core.settings.controller import ControllerSettings
 from serving.core.settings.innertls import OF_KEY_VARIABLE
 from serving.core.settings.queueproxy import QueueProxySettings
 from serving.net.aio.daemon import collect_in_small_steps, inherited_sockets, run_daemon
-from serving.net.aio.supervise import supervise
 from serving.net.cluster.configmaps import followed
 from serving.net.cluster.fenced import FencedCluster
 from serving.net.cluster.identity import new_identity, system_namespace
@@ -80,15 +77,8 @@ async def _body(stop: asyncio.Event) -> None:
             sidecar = await _sidecar(cluster, own, config.proxy.settings)
             controller = Controller(through, settings=own, scaling=scaling, sidecar=sidecar, metrics=metrics)
             controllers.append(controller)
-            async with supervise() as group:
-                tasks = [
-                    group.start(KedaRoutes(through).run(), name="keda"),
-                    group.start(InPlaceServices(through).run(), name="in-place"),
-                ]
-                with config.applied_to(controller, watch):
-                    await controller.run(stop)
-                for task in tasks:
-                    task.cancel()
+            with config.applied_to(controller, watch):
+                await controller.run(stop)
 
         sending = exporting(settings.otlp, metrics.page, service="controller")
         where = inherited_sockets().get("controller-metrics") or settings.metrics_address

@@ -27,8 +27,6 @@ import msgspec
 from aiohttp import web
 
 from serving.controller.io.controller import Controller, ControllerConfig
-from serving.controller.io.inplace import InPlaceServices
-from serving.controller.io.keda import KedaRoutes
 from serving.controller.io.view_writer import ViewWriter
 from serving.core.model.objects import Object
 from serving.core.model.routehosts import HostRules
@@ -124,7 +122,8 @@ async def _body(stop: asyncio.Event) -> None:
             rules.enforce()
             tasks += [group.start(kubelet.run(), name="kubelet"), group.start(hosts.run(), name="hosts")]
             tasks += _start_controllers(group, cluster, state, scheduler=scheduler, reach=kubelet.reach)
-            tasks += _start_routes(group, cluster, domain=lambda: config.own.settings.host_rules.domain)
+            ingresses = Ingresses(cluster, lambda: config.own.settings.host_rules.domain)
+            tasks.append(group.start(ingresses.run(), name="ingresses"))
             tasks += _beside_containers(group, cluster, containers, rules=lambda: config.own.settings.host_rules)
             await publish_activators(cluster, system_namespace(), inner_port=inner_port)
             controlling = group.start(controller.run(stop), name="controller")
@@ -234,18 +233,6 @@ def _start_controllers(
         "garbage": collect_garbage(cluster),
         "snapshots": collect_snapshots(cluster, state),
         "views": ViewWriter(cluster).run(),
-    }
-    return [group.start(job, name=name) for name, job in jobs.items()]
-
-
-def _start_routes(
-    group: SupervisedTasks, cluster: MemoryCluster, *, domain: Callable[[], str]
-) -> list[asyncio.Task[None]]:
-    """Start the controllers that make ScaledWorkloads of other routes."""
-    jobs = {
-        "ingresses": Ingresses(cluster, domain).run(),
-        "keda": KedaRoutes(cluster).run(),
-        "in-place": InPlaceServices(cluster).run(),
     }
     return [group.start(job, name=name) for name, job in jobs.items()]
 

@@ -13,14 +13,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from serving.controller.cache import ControllerCache, activator_pages, holder_of
+from serving.controller.cache import ControllerCache, activator_pages
 from serving.controller.decide import decide
 from serving.controller.io.digest_resolver import DigestResolver
 from serving.controller.io.plan_writer import NoteWriter, PlanWriter
 from serving.controller.io.rollout_watcher import RolloutWatcher
 from serving.controller.io.route_prober import RouteProber
 from serving.controller.io.sources import CacheSources, settings_notes
-from serving.controller.io.workload_writer import WorkloadWriter
 from serving.controller.revisions.concurrency import ConcurrencyLimit
 from serving.controller.revisions.digests import Resolution
 from serving.controller.revisions.sidecar import Sidecar
@@ -94,13 +93,6 @@ class Controller:
         self._sources = CacheSources(
             cluster, self._cache, settings=self._settings, wake=self._wake_of, note=self._events.enqueue
         )
-        self._workloads = WorkloadWriter(
-            cluster,
-            settings=self._settings,
-            scaling=self._scaling,
-            is_revision=lambda key: self._cache.get(kinds.REVISION, key) is not None,
-            holder=functools.partial(holder_of, self._cache),
-        )
         self._writer = PlanWriter(cluster, self._cache, wake=self._wake, on_call=self._note_call)
 
     @property
@@ -126,7 +118,6 @@ class Controller:
             self._settings = settings
             self._scaling = scaling
             self._wake(self._cache.reconfigure(settings, scaling, proxy))
-            self._workloads.reconfigure(settings, scaling)
 
     def report(self, note: Note) -> None:
         """Write an Event that belongs to no plan."""
@@ -152,7 +143,6 @@ class Controller:
                 group.start(self._reconcile(), name="controller-work"),
                 group.start(self._events.run(), name="controller-events"),
                 group.start(self._wake_crowds(), name="controller-crowds"),
-                group.start(self._workloads.run(), name="controller-workloads"),
             ]
             await every(self._settings.resync_period_s, self._resync, stop=stop, on_error=_log_resync)
             for task in tasks:
@@ -254,7 +244,7 @@ def _debounce_s(kind: Kind, of: Kind | None) -> float:
     match kind, of:
         case kinds.SERVING_SERVICE, _ if of is not kinds.SERVING_SERVICE:
             return _DEBOUNCE_S
-        case kinds.REVISION, kinds.POD | kinds.DEPLOYMENT:
+        case (kinds.REVISION, kinds.POD | kinds.DEPLOYMENT) | (kinds.SCALED_WORKLOAD, _):
             return _DEBOUNCE_S
         case _:
             return 0.0

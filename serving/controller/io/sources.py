@@ -1,33 +1,41 @@
 """The reflectors that fill the controller's cache, and the notes about ConfigMaps and optional kinds.
 
-HTTPRoutes and Certificates are optional: a server without their definitions is asked again until it has them.
+HTTPRoutes, Certificates and KEDA's kinds are optional: a server without their definitions is asked again until it has them.
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Iterator
 
 from serving.controller.cache import ControllerCache
 from serving.controller.revisions.public import ACTIVATOR_SERVICE, MANAGED_BY, MANAGER, SERVICE_NAME
-from serving.controller.values.writes import FOLLOWED_KINDS, Note, WorkKey
+from serving.controller.values.writes import FOLLOWED_KINDS, KEDA_ROUTES, Note, WorkKey
 from serving.core.model.errors import ClusterError, Forbidden, NotFound
 from serving.core.model.objects import Object
 from serving.core.settings.controller import ControllerSettings
 from serving.core.settings.live import Taken
+from serving.net.aio.periodic import next_beat
 from serving.net.aio.supervise import supervise
 from serving.net.cluster import kinds
 from serving.net.cluster.identity import system_namespace
 from serving.net.cluster.kinds import Kind
+from serving.net.cluster.namespaced import NamespacedReflectors
 from serving.net.cluster.port import Cluster, EventType
 from serving.net.cluster.reflector import CacheChange, Reflector
 
 _OPTIONAL = (kinds.HTTP_ROUTE, kinds.CERTIFICATE)
+# A cluster has them with the component keda-http of config/. A KEDA of the cluster's own serves them itself.
+_KEDA = (kinds.KEDA_SCALED_OBJECT, *KEDA_ROUTES)
+# Followed in the namespaces of ScaledWorkloads only.
+_NEARBY = (kinds.STATEFUL_SET, kinds.REPLICA_SET)
 _CONTROLLER_MAP = "config-controller"
 
 _log = logging.getLogger(__name__)
 
 # Between two checks whether the server has an optional kind.
 _OPTIONAL_RETRY_S = 2.0
+_KEDA_RETRY_S = 30.0
 
 Wake = Callable[[set[WorkKey], Kind | None], None]
 
@@ -100,21 +108,25 @@ class CacheSources:
         self._wake = wake
         self._note = note
         self._reflectors = {kind: self._reflector(kind) for kind in FOLLOWED_KINDS if _wants(kind, settings)}
-        self._activators = self._activator_reflector() if settings.public_services else None
+        self._activators = self._activator_reflector()
+        self._nearby = [
+            NamespacedReflectors(cluster, kind, on_change=functools.partial(self._changed, kind)) for kind in _NEARBY
+        ]
+        self._namespaces = frozenset[str]()
         self.synced = asyncio.Event()
 
     async def run(self) -> None:
         """Follow all kinds until cancelled."""
         optional = {kind: self._reflectors[kind] for kind in _OPTIONAL if kind in self._reflectors}
-        required = [
-            reflector
-            for reflector in (*self._reflectors.values(), self._activators)
-            if reflector and reflector not in optional.values()
-        ]
+        required = [reflector for kind, reflector in self._reflectors.items() if kind not in (*_OPTIONAL, *_KEDA)]
+        required.append(self._activators)
         known = [reflector.synced for reflector in required]
         async with supervise() as group:
             for reflector in required:
                 group.start(reflector.run(), name=f"controller-{reflector}")
+            for reflectors in self._nearby:
+                group.start(reflectors.run(), name=f"controller-{reflectors.kind.plural}")
+            group.start(self._follow_keda(), name="controller-keda")
             for kind, reflector in optional.items():
                 known.append(asyncio.Event())
                 following = self._follow_optional(kind, reflector, known[-1])
@@ -122,21 +134,36 @@ class CacheSources:
             # A decision on half of the objects would create a child twice.
             for event in known:
                 await event.wait()
+            for reflectors in self._nearby:
+                await reflectors.synced()
             self.synced.set()
 
-    def _reflector(self, kind: Kind) -> Reflector:
-        def changed(change: CacheChange) -> None:
-            if change.type is EventType.DELETED:
-                self._wake(self._cache.drop(kind, change.key), kind)
-            else:
-                self._wake(self._cache.put(kind, change.new), kind)
+    def _changed(self, kind: Kind, change: CacheChange) -> None:
+        is_gone = change.type is EventType.DELETED
+        woken = self._cache.drop(kind, change.key) if is_gone else self._cache.put(kind, change.new)
+        if kind is kinds.SCALED_WORKLOAD:
+            self._choose_namespaces()
+        self._wake(woken, kind)
 
+    def _choose_namespaces(self) -> None:
+        """Follow the targets of workloads in their namespaces."""
+        namespaces = self._cache.indexes.workloads.namespaces
+        if namespaces == self._namespaces:
+            return
+        self._namespaces = namespaces
+        for reflectors in self._nearby:
+            reflectors.choose(namespaces)
+            for kind, namespace, name in self._cache.keys(reflectors.kind):
+                if namespace not in namespaces:
+                    self._cache.drop(kind, (namespace, name))
+
+    def _reflector(self, kind: Kind) -> Reflector:
         selector = f"{MANAGED_BY}={MANAGER}" if kind is kinds.ENDPOINT_SLICE else ""
         reflector = Reflector(
             self._cluster,
             kind,
             label_selector=selector,
-            on_change=changed,
+            on_change=functools.partial(self._changed, kind),
             on_list=lambda version: self._wake(self._cache.take_list(kind, reflector.cache, version=version), kind),
         )
         return reflector
@@ -155,6 +182,24 @@ class CacheSources:
             label_selector=f"{SERVICE_NAME}={ACTIVATOR_SERVICE}",
             on_change=changed,
         )
+
+    async def _follow_keda(self) -> None:
+        """Watch KEDA's kinds once the server has them and lets us list them."""
+        while not await self._has_keda():
+            await next_beat(_KEDA_RETRY_S)
+        async with supervise() as group:
+            for kind in _KEDA:
+                group.start(self._reflectors[kind].run(), name=f"controller-{kind.plural}")
+                # A decision on a route needs all ScaledObjects.
+                await self._reflectors[kind].synced.wait()
+
+    async def _has_keda(self) -> bool:
+        try:
+            for kind in _KEDA:
+                await self._cluster.list(kind, page_size=1)
+        except ClusterError:
+            return False
+        return True
 
     async def _follow_optional(self, kind: Kind, reflector: Reflector, known: asyncio.Event) -> None:
         """Watch an optional kind if the server has it; then set ``known``."""
@@ -183,8 +228,8 @@ class CacheSources:
 
 def _wants(kind: Kind, settings: ControllerSettings) -> bool:
     match kind:
-        case kinds.ENDPOINT_SLICE:
-            return settings.public_services
+        case kinds.STATEFUL_SET | kinds.REPLICA_SET:
+            return False
         case kinds.HTTP_ROUTE:
             return bool(settings.gateway)
         case kinds.CERTIFICATE:

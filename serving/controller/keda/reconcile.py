@@ -31,15 +31,16 @@ _CONVERTED = "Converted"
 _MESSAGE_MAX = 32768
 
 
-def reconcile_route(
-    kind: Kind, route: Object, conversion: Conversion, *, workload: Object | None, now: str
+def reconcile_keda_route(
+    kind: Kind, route: Object, conversion: Conversion, *, workload: Object | None, now: str, refusal: str = ""
 ) -> WritePlan:
-    """The writes for a route; none while it is being deleted."""
+    """The writes for a route; none while it is being deleted. ``refusal`` is why the server refuses its ScaledWorkload."""
     if is_being_deleted(route):
         return WritePlan()
     is_foreign = workload is not None and not is_controlled_by(workload, route)
-    writes = () if is_foreign or conversion.spec is None else tuple(_writes(route, conversion, workload))
-    conditions = [_converted(conversion), _ready(conversion, workload, is_foreign=is_foreign)]
+    is_unusable = is_foreign or conversion.spec is None or bool(refusal)
+    writes = () if is_unusable else tuple(_writes(route, conversion, workload))
+    conditions = [_converted(conversion), _ready(conversion, workload, is_foreign=is_foreign, refusal=refusal)]
     before = nested(route, "status") or {}
     stamped = updated_conditions(conditions, before=map(_unnumbered, before.get("conditions") or ()), now=now)
     status = {
@@ -78,12 +79,12 @@ def _converted(conversion: Conversion) -> Condition:
     return false_condition(_CONVERTED, "FieldsWithoutEffect", message)
 
 
-def _ready(conversion: Conversion, workload: Object | None, *, is_foreign: bool) -> Condition:
+def _ready(conversion: Conversion, workload: Object | None, *, is_foreign: bool, refusal: str) -> Condition:
     if is_foreign:
         message = f'a ScaledWorkload "{conversion.name}" exists that this {conversion.kind} does not own'
         return false_condition(CONDITION_READY, "NotOwned", message)
-    if conversion.problems:
-        message = "; ".join(map(str, conversion.problems))[:_MESSAGE_MAX]
+    if conversion.problems or refusal:
+        message = ("; ".join(map(str, conversion.problems)) or refusal)[:_MESSAGE_MAX]
         return false_condition(CONDITION_READY, "NotConverted", message)
     ready = condition_of(workload, CONDITION_READY)
     status = ConditionStatus(ready.get("status", ConditionStatus.UNKNOWN))

@@ -37,8 +37,17 @@ FOLLOWED_KINDS = (
     kinds.CERTIFICATE,
     kinds.DOMAIN_MAPPING,
     kinds.CLUSTER_DOMAIN_CLAIM,
+    kinds.SCALED_WORKLOAD,
+    kinds.STATEFUL_SET,
+    kinds.REPLICA_SET,
+    kinds.KEDA_SCALED_OBJECT,
+    kinds.HTTP_SCALED_OBJECT,
+    kinds.INTERCEPTOR_ROUTE,
 )
 """The kinds that the controller follows."""
+
+KEDA_ROUTES = (kinds.HTTP_SCALED_OBJECT, kinds.INTERCEPTOR_ROUTE)
+"""KEDA's kinds of routes. The ScaledWorkload of one has its name."""
 
 UNSETTLED_S = 1.5
 """How long a status that stays Unknown waits for changes, in seconds; a small pod becomes ready sooner."""

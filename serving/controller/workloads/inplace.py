@@ -1,10 +1,10 @@
 """The EndpointSlices of a Service that is taken over in place: they lead to the activators.
 
 ``serving adopt --in-place`` removes the selector of a user's Service, and names the Service in an annotation of the ScaledWorkload.
-Input: the workload, the activators, and the slices that the workload owns. Output: writes. The slices go with the workload.
+Input: the workload, the activators, and the slices with names of the workload's. Output: writes. The slices go with the workload.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
 from serving.controller.revisions.public import MANAGED_BY, MANAGER, SERVICE_NAME, EndpointGroups
 from serving.controller.values.writes import patch_of
@@ -13,7 +13,6 @@ from serving.core.model.objects import (
     Object,
     annotations_of,
     is_being_deleted,
-    name_of,
     namespace_of,
     nested,
     owner_reference,
@@ -27,20 +26,18 @@ def taken_service(workload: Object) -> str:
     return annotations_of(workload).get(IN_PLACE_ANNOTATION, "")
 
 
-def in_place_writes(workload: Object, activators: EndpointGroups, slices: Iterable[Object]) -> tuple[Write, ...]:
-    """The writes of the slices. While there is no activator, or the port is not known, they stay."""
-    port_name = nested(workload, "status", "portName")
-    if not taken_service(workload) or port_name is None or is_being_deleted(workload):
-        return ()
-    return tuple(_writes(workload, activators, {name_of(listed): listed for listed in slices}, port_name=port_name))
+def slice_name(workload: Object, family: str) -> str:
+    """The name of the slice with the activators' addresses of a family, "IPv4" or "IPv6"."""
+    return f"{taken_service(workload)}-activators-{family.lower()}"
 
 
-def _writes(
-    workload: Object, activators: EndpointGroups, slices: dict[str, Object], *, port_name: str
-) -> Iterator[Write]:
-    service = taken_service(workload)
+def in_place_writes(workload: Object, activators: EndpointGroups, slices: Mapping[str, Object]) -> Iterator[Write]:
+    """The writes of the slices, of which ``slices`` exist. While there is no activator, or the port is not known, they stay."""
+    service, port_name = taken_service(workload), nested(workload, "status", "portName")
+    if not service or port_name is None or is_being_deleted(workload):
+        return
     for family, group in sorted(activators.items()):
-        name = f"{service}-activators-{family.lower()}"
+        name = slice_name(workload, family)
         content = {
             "ports": [{"name": port_name, "port": group.port, "protocol": "TCP"}],
             "endpoints": list(group.endpoints),

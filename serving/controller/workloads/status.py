@@ -4,15 +4,15 @@ Input: the workload, and the objects that it names as far as they exist. Output:
 be wrong. It writes nothing else: the activators route by the workload itself, and the autoscaler scales by it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from serving.controller.routes.hosts import url_of
 from serving.controller.values.conditions import Condition, false_condition, ready_of, updated_conditions
-from serving.core.model.errors import Problem, SettingsError
+from serving.controller.workloads.known import KnownWorkload
 from serving.core.model.knative import CONDITION_ACTIVE, CONTESTED_ANNOTATION, ConditionStatus, TrafficPath
-from serving.core.model.objects import Key, Object, annotations_of, generation_of, key_of, name_of, nested
+from serving.core.model.objects import Object, annotations_of, generation_of, key_of, name_of, nested
 from serving.core.model.routehosts import inner_host
 from serving.core.model.scaledworkload import SCALED_ALONE, ScaledWorkloadSpec, WorkloadTarget, is_wildcard
 from serving.core.settings.annotations import read_annotations
@@ -26,20 +26,19 @@ HOSTS_CLAIMED = "HostsClaimed"
 
 
 class WorkloadView(msgspec.Struct, frozen=True, kw_only=True):
-    """What exists around a workload.
+    """A workload as it was read, and what exists around it.
 
-    ``is_known_kind``: the target's kind is scaled here. ``scalers`` are HorizontalPodAutoscalers of its namespace, ``others`` all other
-    workloads. ``is_revision``: a Revision has its name. ``schedule_problems`` are those of its schedules. ``holders`` names what holds
-    a host for another namespace.
+    ``is_known_kind``: the target's kind is scaled here. ``scalers`` are HorizontalPodAutoscalers of its namespace, ``workloads`` those of
+    all namespaces. ``is_revision``: a Revision has its name. ``holders`` names what holds a host for another namespace.
     """
 
+    own: KnownWorkload
     target: Object | None = None
     service: Object | None = None
     is_known_kind: bool = True
     scalers: Sequence[Object] = ()
-    others: Sequence[Object] = ()
+    workloads: Iterable[KnownWorkload] = ()
     is_revision: bool = False
-    schedule_problems: Sequence[Problem] = ()
     holders: Mapping[str, str] = {}
 
 
@@ -50,13 +49,12 @@ def workload_status(
     before = nested(workload, "status") or {}
     observed = {**before, "observedGeneration": generation_of(workload)}
     known = before.get("conditions") or ()
-    try:
-        spec = ScaledWorkloadSpec.from_object(workload)
-    except SettingsError as error:
-        invalid = false_condition(SCALING_VALID, "InvalidSpec", str(error).replace("\n", "; "))
+    spec = view.own.spec
+    if spec is None:
+        invalid = false_condition(SCALING_VALID, "InvalidSpec", "; ".join(map(str, view.own.problems)))
         return {**observed, "conditions": updated_conditions([invalid, ready_of([invalid])], before=known, now=now)}
     port_name, service = _service(spec, view.service)
-    older = sorted((other for other in view.others if _age(other) < _age(workload)), key=_age)
+    older = sorted((other for other in view.workloads if other.age < view.own.age), key=lambda other: other.age)
     needed = [
         _target(spec.target, view),
         service,
@@ -121,12 +119,14 @@ def _scaling(
     workload: Object, spec: ScaledWorkloadSpec, view: WorkloadView, *, scaling: AutoscalerSettings
 ) -> Condition:
     keys = read_annotations({**annotations_of(workload), **spec.scaling.annotations}, scaling)
-    if problems := (*keys.problems, *view.schedule_problems):
+    if problems := (*keys.problems, *view.own.problems):
         return false_condition(SCALING_VALID, "InvalidScaling", "; ".join(map(str, problems)))
     return _true(SCALING_VALID)
 
 
-def _hosts(workload: Object, spec: ScaledWorkloadSpec, view: WorkloadView, *, older: Sequence[Object]) -> Condition:
+def _hosts(
+    workload: Object, spec: ScaledWorkloadSpec, view: WorkloadView, *, older: Sequence[KnownWorkload]
+) -> Condition:
     """Whether each host is this namespace's: that of the oldest workload with it."""
     if view.is_revision:
         message = f"a Revision is called {name_of(workload)}, too, and is served in its place: give the ScaledWorkload another name"
@@ -137,23 +137,25 @@ def _hosts(workload: Object, spec: ScaledWorkloadSpec, view: WorkloadView, *, ol
             HOSTS_CLAIMED, "HostTaken", f"the host {foreign[0]} belongs to {view.holders[foreign[0]]}"
         )
     for other in older:
-        if key_of(other)[0] == key_of(workload)[0]:
+        if other.spec is None or other.key[0] == key_of(workload)[0]:
             continue
-        if taken := sorted(own & set(_hosts_of(other))):
-            message = f"the host {taken[0]} belongs to ScaledWorkload {'/'.join(key_of(other))}, which is older"
+        if taken := sorted(own & other.spec.all_hosts):
+            message = f"the host {taken[0]} belongs to ScaledWorkload {'/'.join(other.key)}, which is older"
             return false_condition(HOSTS_CLAIMED, "HostTaken", message)
     return _true(HOSTS_CLAIMED)
 
 
-def _alone(workload: Object, target: WorkloadTarget, view: WorkloadView, *, older: Sequence[Object]) -> Condition:
+def _alone(
+    workload: Object, target: WorkloadTarget, view: WorkloadView, *, older: Sequence[KnownWorkload]
+) -> Condition:
     if names := scalers_of(target, view.scalers):
         message = f"HorizontalPodAutoscaler {names[0]} scales {target.shown}, too: delete it or this ScaledWorkload"
         return false_condition(SCALED_ALONE, "HorizontalPodAutoscaler", message)
     if contested := annotations_of(workload).get(CONTESTED_ANNOTATION):
         return false_condition(SCALED_ALONE, "ScaledByAnother", contested)
     for other in older:
-        if key_of(other)[0] == key_of(workload)[0] and _target_of(other) == target:
-            message = f"the older ScaledWorkload {name_of(other)} scales {target.shown}: delete one of them"
+        if other.spec is not None and other.key[0] == key_of(workload)[0] and other.spec.target == target:
+            message = f"the older ScaledWorkload {other.key[1]} scales {target.shown}: delete one of them"
             return false_condition(SCALED_ALONE, "SameTarget", message)
     return _true(SCALED_ALONE)
 
@@ -179,22 +181,6 @@ def _url(workload: Object, spec: ScaledWorkloadSpec, settings: ControllerSetting
                 path = rule.paths[0].rstrip("/") if rule.paths else ""
                 return url_of(host, settings.public_port) + path
     return f"http://{inner_host(name, namespace, settings.host_rules)}"
-
-
-def _hosts_of(workload: Object) -> Iterator[str]:
-    rules = [nested(workload, "spec") or {}, *(nested(workload, "spec", "rules") or ())]
-    return (host for rule in rules for host in rule.get("hosts") or ())
-
-
-def _target_of(workload: Object) -> WorkloadTarget | None:
-    try:
-        return ScaledWorkloadSpec.from_object(workload).target
-    except SettingsError:
-        return None
-
-
-def _age(workload: Object) -> tuple[str, Key]:
-    return nested(workload, "metadata", "creationTimestamp") or "", key_of(workload)
 
 
 def _count(resource: Object | None, *path: str, unset: int) -> int:

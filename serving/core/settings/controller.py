@@ -476,7 +476,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     activator_pages: Annotated[str, Knob(key="activator-pages", unit=_ADDRESSES)] = ""
     """Addresses of the pages of metrics of all activator processes, HOST:PORT separated by commas; they answer which Routes a
     process serves. A Route is Ready once all do as its status says. Empty means the addresses of the Service
-    activator-service, where public-services is true. Default: ours, none; ``serving up`` sets it."""
+    activator-service. Default: ours, none; ``serving up`` sets it."""
 
     gateway: Annotated[str, Knob(key="gateway", unit=_GATEWAY_NAME)] = ""
     """Gateway of the Gateway API (gateway.networking.k8s.io/v1) to which each public route gets an HTTPRoute, and each of

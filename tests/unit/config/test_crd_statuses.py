@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+import msgspec
 import pytest
 
 from serving.controller.revisions.configuration import reconcile_configuration
@@ -11,6 +12,7 @@ from serving.controller.routes.domain_mapping import MappingContext, reconcile_d
 from serving.controller.routes.rollout import RouteTargets
 from serving.controller.routes.route import RouteContext, reconcile_route
 from serving.controller.routes.service import ServiceChildren, reconcile_service
+from serving.controller.workloads.known import KnownWorkload
 from serving.controller.workloads.status import WorkloadView, workload_status
 from serving.core.model.objects import Object
 from serving.core.scaling.policies.engine import Triggers
@@ -166,9 +168,10 @@ def scaled_workload() -> Object:
     kind = {"apiVersion": "serving.dev/v1alpha1", "kind": "ScaledWorkload", "metadata": {"name": "shop"}}
     one = stored({**kind, "spec": {"target": {"name": "shop"}, "service": {"name": "shop"}}})
     target = {"spec": {"replicas": 0}}
-    view = WorkloadView(target=target, service={"spec": {"ports": [{"name": "http", "port": 80}]}})
-    before = {**one, "status": workload_status(one, WorkloadView(), settings=SETTINGS, scaling=SCALING, now=NOW)}
-    return workload_status(before, view, settings=SETTINGS, scaling=SCALING, now=NOW)
+    view = WorkloadView(own=KnownWorkload.of(one))
+    whole = msgspec.structs.replace(view, target=target, service={"spec": {"ports": [{"name": "http", "port": 80}]}})
+    before = {**one, "status": workload_status(one, view, settings=SETTINGS, scaling=SCALING, now=NOW)}
+    return workload_status(before, whole, settings=SETTINGS, scaling=SCALING, now=NOW)
 
 
 STATUSES: Mapping[Kind, Callable[[], Object]] = {

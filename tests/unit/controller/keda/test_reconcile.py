@@ -1,8 +1,8 @@
 from typing import Any
 
 from serving.controller.keda.conversion import convert_route
-from serving.controller.keda.reconcile import reconcile_route
-from serving.core.model.objects import Object, owner_reference
+from serving.controller.keda.reconcile import reconcile_keda_route
+from serving.core.model.objects import Object, condition_of, owner_reference
 from serving.home.schemas.crds import crds
 from serving.net.cluster.kinds import HTTP_SCALED_OBJECT, INTERCEPTOR_ROUTE, SCALED_WORKLOAD, Kind
 from serving.net.cluster.port import Create, Patch
@@ -31,7 +31,7 @@ def written(
     route: Object, workload: Object | None = None, kind: Kind = HTTP_SCALED_OBJECT
 ) -> tuple[list[Any], dict[str, tuple[str, str, str]]]:
     """The writes but for the status, and the conditions as status, reason and message."""
-    plan = reconcile_route(kind, route, convert_route(route, ()), workload=workload, now=NOW)
+    plan = reconcile_keda_route(kind, route, convert_route(route, ()), workload=workload, now=NOW)
     *others, status = plan.writes
     assert isinstance(status, Patch)
     conditions = status.patch["status"]["conditions"]
@@ -82,11 +82,24 @@ def test_a_field_without_effect_and_a_problem_are_conditions() -> None:
     assert "spec.timeouts.responseHeader: 'soon'" in conditions["Ready"][2]
 
 
+def test_a_refusal_of_the_server_is_a_condition() -> None:
+    route = a_route()
+    plan = reconcile_keda_route(
+        HTTP_SCALED_OBJECT, route, convert_route(route, ()), workload=None, now=NOW, refusal="the quota is used up"
+    )
+    (status,) = plan.writes
+    assert isinstance(status, Patch)
+    ready = condition_of({"status": status.patch["status"]}, "Ready")
+    assert (ready["status"], ready["message"]) == ("False", "the quota is used up")
+
+
 def test_a_settled_route_is_not_written_again() -> None:
     route = a_route()
-    plan = reconcile_route(HTTP_SCALED_OBJECT, route, convert_route(route, ()), workload=a_workload(route), now=NOW)
+    plan = reconcile_keda_route(
+        HTTP_SCALED_OBJECT, route, convert_route(route, ()), workload=a_workload(route), now=NOW
+    )
     settled = {**route, "status": plan.writes[-1].patch["status"]}  # type: ignore[union-attr]
-    again = reconcile_route(
+    again = reconcile_keda_route(
         HTTP_SCALED_OBJECT, settled, convert_route(settled, ()), workload=a_workload(route), now="later"
     )
     assert again.writes == ()
@@ -95,13 +108,15 @@ def test_a_settled_route_is_not_written_again() -> None:
 def test_a_route_that_is_being_deleted_is_left_alone() -> None:
     route = a_route()
     route["metadata"]["deletionTimestamp"] = NOW
-    assert reconcile_route(HTTP_SCALED_OBJECT, route, convert_route(route, ()), workload=None, now=NOW).writes == ()
+    assert (
+        reconcile_keda_route(HTTP_SCALED_OBJECT, route, convert_route(route, ()), workload=None, now=NOW).writes == ()
+    )
 
 
 def test_the_status_has_the_fields_of_the_definition() -> None:
     for kind in (HTTP_SCALED_OBJECT, INTERCEPTOR_ROUTE):
         route = {**a_route(), "kind": kind.name}
-        plan = reconcile_route(kind, route, convert_route(route, ()), workload=None, now=NOW)
+        plan = reconcile_keda_route(kind, route, convert_route(route, ()), workload=None, now=NOW)
         status = plan.writes[-1].patch["status"]  # type: ignore[union-attr]
         schema = crds()[kind].schema["properties"]["status"]
         fields, written_fields = fields_of_schema(schema, "status"), fields_of_value(status, "status")

@@ -1,5 +1,5 @@
 from serving.controller.revisions.public import EndpointGroup
-from serving.controller.workloads.inplace import in_place_writes
+from serving.controller.workloads.inplace import in_place_writes, slice_name
 from serving.core.model.objects import Object
 from serving.net.cluster.port import Create, Patch
 
@@ -13,9 +13,13 @@ def workload(service: str = "shop", port_name: str | None = "http") -> Object:
 
 
 def created() -> Object:
-    (create,) = in_place_writes(workload(), ACTIVATORS, [])
+    (create,) = in_place_writes(workload(), ACTIVATORS, {})
     assert isinstance(create, Create)
     return {**create.body, "metadata": {**create.body["metadata"], "resourceVersion": "1"}}
+
+
+def slices() -> dict[str, Object]:
+    return {slice_name(workload(), "IPv4"): created()}
 
 
 def test_a_service_in_place_leads_to_the_activators() -> None:
@@ -27,9 +31,9 @@ def test_a_service_in_place_leads_to_the_activators() -> None:
 
 
 def test_the_slices_follow_the_activators() -> None:
-    assert in_place_writes(workload(), ACTIVATORS, [created()]) == ()
+    assert list(in_place_writes(workload(), ACTIVATORS, slices())) == []
     others = {"IPv4": EndpointGroup(port=8081, endpoints=({"addresses": ["10.0.0.2"]},))}
-    (patch,) = in_place_writes(workload(), others, [created()])
+    (patch,) = in_place_writes(workload(), others, slices())
     assert isinstance(patch, Patch)
     assert patch.patch["endpoints"] == [{"addresses": ["10.0.0.2"]}]
 
@@ -38,5 +42,5 @@ def test_nothing_is_written_without_a_service_a_port_or_activators() -> None:
     gone = workload()
     gone["metadata"]["deletionTimestamp"] = "now"
     for one in (workload(service=""), workload(port_name=None), gone):
-        assert in_place_writes(one, ACTIVATORS, []) == ()
-    assert in_place_writes(workload(), {}, [created()]) == ()
+        assert list(in_place_writes(one, ACTIVATORS, {})) == []
+    assert list(in_place_writes(workload(), {}, slices())) == []

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from serving.controller.workloads.known import KnownWorkload
 from serving.controller.workloads.status import WorkloadView, workload_status
-from serving.core.model.errors import Problem
 from serving.core.model.objects import Object, condition_of
 from tests.unit.controller.builders import CREATED, NOW, SCALING, SETTINGS
 
@@ -23,7 +23,7 @@ def service(*ports: Object) -> Object:
 
 
 def status(resource: Object, **view: Any) -> Object:  # noqa: ANN401 - fields of the view
-    whole = WorkloadView(**{"target": TARGET, "service": service(HTTP), **view})
+    whole = WorkloadView(**{"own": KnownWorkload.of(resource), "target": TARGET, "service": service(HTTP), **view})
     return workload_status(resource, whole, settings=SETTINGS, scaling=SCALING, now=NOW)
 
 
@@ -97,11 +97,11 @@ def test_at_zero_it_is_ready_and_not_active() -> None:
         ),
         (
             {
-                "others": [
-                    workload("a-twin"),
-                    workload("a-bad", target={}),
-                    workload("far", namespace="x"),
-                    workload("twin"),
+                "workloads": [
+                    KnownWorkload.of(workload("a-twin")),
+                    KnownWorkload.of(workload("a-bad", target={})),
+                    KnownWorkload.of(workload("far", namespace="x")),
+                    KnownWorkload.of(workload("twin")),
                 ]
             },
             "ScaledAlone",
@@ -141,12 +141,16 @@ def test_a_host_belongs_to_the_oldest_workload_of_another_namespace() -> None:
     mine = workload(hosts=["a.example.com"], rules=[{"hosts": ["b.example.com"]}])
     older = workload("old", namespace="other", created="2026-01-01T00:00:00Z", rules=[{"hosts": ["b.example.com"]}])
     message = "the host b.example.com belongs to ScaledWorkload other/old, which is older"
-    assert condition(status(mine, others=[older]), "HostsClaimed") == ("False", "HostTaken", message)
-    assert condition(status(older, others=[mine]), "HostsClaimed")[0] == "True"
+    assert condition(status(mine, workloads=[KnownWorkload.of(older)]), "HostsClaimed") == (
+        "False",
+        "HostTaken",
+        message,
+    )
+    assert condition(status(older, workloads=[KnownWorkload.of(mine)]), "HostsClaimed")[0] == "True"
     unrelated = workload("old", namespace="other", created="2026-01-01T00:00:00Z", hosts=["c.example.com"])
-    assert condition(status(mine, others=[unrelated]), "HostsClaimed")[0] == "True"
+    assert condition(status(mine, workloads=[KnownWorkload.of(unrelated)]), "HostsClaimed")[0] == "True"
     same_namespace = workload("old", created="2026-01-01T00:00:00Z", target={"name": "x"}, hosts=["b.example.com"])
-    assert condition(status(mine, others=[same_namespace]), "HostsClaimed")[0] == "True"
+    assert condition(status(mine, workloads=[KnownWorkload.of(same_namespace)]), "HostsClaimed")[0] == "True"
 
 
 def test_a_host_that_another_namespace_holds_is_named() -> None:
@@ -169,9 +173,10 @@ def test_a_client_that_sets_replicas_again_and_again_is_named() -> None:
 
 
 def test_problems_of_schedules_are_named() -> None:
-    problem = Problem(where="spec.schedules[0].timeZone", what="'Mars'", expected="a name of the IANA database")
-    found = status(workload(), schedule_problems=[problem])
-    assert condition(found, "ScalingValid") == ("False", "InvalidScaling", str(problem))
+    schedule = {"start": "0 8 * * *", "end": "0 9 * * *", "min": 1, "timeZone": "Mars"}
+    found = status(workload(scaling={"schedules": [schedule]}))
+    assert condition(found, "ScalingValid")[:2] == ("False", "InvalidScaling")
+    assert "spec.schedules[0].timeZone" in condition(found, "ScalingValid")[2]
 
 
 def test_a_spec_that_cannot_be_read_keeps_the_rest_of_the_status() -> None:

@@ -1,0 +1,129 @@
+"""ScaledWorkloads and KEDA's routes in the controller's cache: wake-ups and plans."""
+
+from typing import Any
+
+import pytest
+
+from serving.controller.decide import decide
+from serving.controller.values.writes import WorkKey, WritePlan
+from serving.core.model.objects import Object, nested
+from serving.net.cluster import kinds
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Create, Patch
+from tests.unit.controller.builders import (
+    NOW,
+    NOW_S,
+    SCALING,
+    SETTINGS,
+    a_cache,
+    condition_values,
+    stored,
+    written_status,
+)
+
+SHOP: WorkKey = (kinds.SCALED_WORKLOAD, "default", "shop")
+FAR: WorkKey = (kinds.SCALED_WORKLOAD, "far", "shop")
+ROUTE: WorkKey = (kinds.HTTP_SCALED_OBJECT, "default", "shop")
+SPEC = {"target": {"name": "shop"}, "service": {"name": "shop-svc"}}
+ACTIVATORS = {
+    "addressType": "IPv4",
+    "ports": [{"name": "http", "port": 8081}],
+    "endpoints": [{"addresses": ["10.0.0.1"]}],
+}
+
+
+def an_object(kind: Kind, name: str = "shop", **fields: Any) -> Object:  # noqa: ANN401 - JSON
+    metadata = {"name": name, **fields.pop("metadata", {})}
+    return stored({"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata, **fields})
+
+
+def a_workload(namespace: str = "default", **metadata: Any) -> Object:  # noqa: ANN401 - JSON
+    return an_object(kinds.SCALED_WORKLOAD, spec=SPEC, metadata={"namespace": namespace, **metadata})
+
+
+def a_keda_route() -> Object:
+    return an_object(
+        kinds.HTTP_SCALED_OBJECT,
+        spec={"hosts": ["shop.example.com"], "scaleTargetRef": {"name": "shop", "service": "shop-svc", "port": 80}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "is_read"),
+    [
+        (kinds.DEPLOYMENT, "shop", True),
+        (kinds.STATEFUL_SET, "shop", False),
+        (kinds.DEPLOYMENT, "other", False),
+        (kinds.SERVICE, "shop-svc", True),
+        (kinds.HORIZONTAL_POD_AUTOSCALER, "any", True),
+    ],
+)
+def test_a_workload_is_woken_by_what_its_status_reads(kind: Kind, name: str, *, is_read: bool) -> None:
+    unreadable = an_object(kinds.SCALED_WORKLOAD, "bad", spec={})
+    cache = a_cache(
+        (kinds.SCALED_WORKLOAD, a_workload()),
+        (kinds.SCALED_WORKLOAD, a_workload("far")),
+        (kinds.SCALED_WORKLOAD, unreadable),
+    )
+    woken = {key for key in cache.put(kind, an_object(kind, name)) if key[0] is kinds.SCALED_WORKLOAD}
+    assert woken == ({SHOP} if is_read else set())
+
+
+def test_another_spec_wakes_all_workloads_and_a_status_only_its_own() -> None:
+    cache = a_cache((kinds.SCALED_WORKLOAD, a_workload()), (kinds.HTTP_SCALED_OBJECT, a_keda_route()))
+    assert cache.put(kinds.SCALED_WORKLOAD, a_workload("far")) == {SHOP, FAR}
+    assert cache.put(kinds.SCALED_WORKLOAD, {**a_workload(resourceVersion="8"), "status": {}}) == {SHOP, ROUTE}
+    assert cache.drop(kinds.SCALED_WORKLOAD, FAR[1:]) == {SHOP, FAR}
+    assert cache.indexes.workloads.namespaces == {"default"}
+    assert cache.reconfigure(SETTINGS, SCALING) == {SHOP}
+
+
+def test_a_status_shows_the_target_the_service_and_what_has_the_name() -> None:
+    cache = a_cache(
+        (kinds.SCALED_WORKLOAD, a_workload()),
+        (kinds.DEPLOYMENT, an_object(kinds.DEPLOYMENT, spec={"replicas": 2})),
+        (kinds.SERVICE, an_object(kinds.SERVICE, "shop-svc", spec={"ports": [{"name": "http", "port": 80}]})),
+        (kinds.REVISION, an_object(kinds.REVISION)),
+    )
+    status = written_status(decide(cache, SHOP, now=NOW, now_s=NOW_S), kinds.SCALED_WORKLOAD)
+    assert (status["desiredReplicas"], status["portName"]) == (2, "http")
+    assert condition_values(status, "HostsClaimed")[1] == "NameTaken"
+
+
+def test_a_spec_that_cannot_be_read_is_a_condition() -> None:
+    cache = a_cache((kinds.SCALED_WORKLOAD, an_object(kinds.SCALED_WORKLOAD, spec={})))
+    status = written_status(decide(cache, SHOP, now=NOW, now_s=NOW_S), kinds.SCALED_WORKLOAD)
+    assert condition_values(status, "ScalingValid")[1] == "InvalidSpec"
+
+
+def test_a_workload_that_is_being_deleted_is_left_alone() -> None:
+    cache = a_cache((kinds.SCALED_WORKLOAD, a_workload(deletionTimestamp=NOW)))
+    assert decide(cache, SHOP, now=NOW, now_s=NOW_S) == WritePlan()
+
+
+def test_a_service_in_place_follows_the_activators() -> None:
+    workload = {**a_workload(annotations={"serving.dev/in-place": "shop-svc"}), "status": {"portName": "http"}}
+    cache = a_cache((kinds.SCALED_WORKLOAD, workload))
+    assert cache.put_activators(("knative-serving", "a"), ACTIVATORS) == {SHOP}
+    create = decide(cache, SHOP, now=NOW, now_s=NOW_S).writes[-1]
+    assert isinstance(create, Create)
+    assert create.body["endpoints"] == [{"addresses": ["10.0.0.1"]}]
+    cache.put(kinds.ENDPOINT_SLICE, stored(create.body))
+    (status,) = decide(cache, SHOP, now=NOW, now_s=NOW_S).writes
+    assert isinstance(status, Patch)
+
+
+def test_a_keda_route_becomes_a_workload_with_the_fields_of_its_scaled_object() -> None:
+    cache = a_cache((kinds.HTTP_SCALED_OBJECT, a_keda_route()))
+    trigger = {"type": "external-push", "metadata": {"httpScaledObject": "shop"}}
+    scaled = an_object(kinds.KEDA_SCALED_OBJECT, spec={"maxReplicaCount": 7, "triggers": [trigger]})
+    assert cache.put(kinds.KEDA_SCALED_OBJECT, scaled) == {ROUTE}
+    create, _ = decide(cache, ROUTE, now=NOW, now_s=NOW_S).writes
+    assert isinstance(create, Create)
+    assert nested(create.body, "spec", "scaling", "max") == 7
+
+
+def test_a_refusal_wakes_once() -> None:
+    cache = a_cache((kinds.HTTP_SCALED_OBJECT, a_keda_route()))
+    assert cache.refuse(ROUTE, "too many") == {ROUTE}
+    assert cache.refuse(ROUTE, "too many") == set()

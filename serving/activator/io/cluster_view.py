@@ -22,12 +22,12 @@ from serving.activator.routing.hostclaims import (
     rules_of,
 )
 from serving.activator.routing.workloads import host_rules_of
-from serving.core.model.errors import ClusterError, Conflict, NotFound
+from serving.core.model.errors import ClusterError, Conflict, NotFound, SettingsError
 from serving.core.model.knative import REVISION_LABEL, RevisionKey, ServingState
 from serving.core.model.nodata import NoData
 from serving.core.model.objects import Object
 from serving.core.model.routehosts import HostRules
-from serving.core.model.scaledworkload import serving_state_patch
+from serving.core.model.scaledworkload import ScaledWorkloadSpec, serving_state_patch
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.net.aio.supervise import SupervisedTasks, supervise
 from serving.net.cluster.kinds import (
@@ -126,14 +126,13 @@ class ClusterView:
         try:
             is_workload = key in self._workloads.cache and key not in self._revisions.cache
             kind = SCALED_WORKLOAD if is_workload else REVISION
-            read, seen = (workload_of, self._workload_seen) if is_workload else (revision_of, self._revision_seen)
+            seen = self._workload_seen if is_workload else self._revision_seen
             try:
                 after = await self._patch(kind, key, resource_version)
             except Conflict:
                 after = await self._cluster.get(kind, *key)
-                seen(after)
-                revision = read(after, self._scaling)
-                if isinstance(revision, NoData) or revision.serving_state is not ServingState.RESERVE:
+                revision = seen(after)
+                if revision is None or revision.serving_state is not ServingState.RESERVE:
                     return
                 after = await self._patch(kind, key, revision.resource_version)
             _log.info("revision.activated", extra={"namespace": key[0], "revision": key[1]})
@@ -161,13 +160,15 @@ class ClusterView:
         else:
             self._revision_seen(change.new)
 
-    def _revision_seen(self, revision: Object) -> None:
+    def _revision_seen(self, revision: Object) -> ServedRevision | None:
+        """Route to a revision as it is; None if it cannot be read."""
         served = revision_of(revision, self._scaling)
-        if isinstance(served, ServedRevision):
-            self._ingress.routes.set_revision(served.key)
-            self._ingress.apply(self._ingress.router.set_revision(served, self._clock()))
-        else:
-            _log_unreadable("Revision", revision, served)
+        if isinstance(served, NoData):
+            _log_unreadable("Revision", revision, served.missing)
+            return None
+        self._ingress.routes.set_revision(served.key)
+        self._ingress.apply(self._ingress.router.set_revision(served, self._clock()))
+        return served
 
     def _workload_changed(self, change: CacheChange) -> None:
         owner = "/".join(change.key)
@@ -183,14 +184,20 @@ class ClusterView:
         if change.key not in self._revisions.cache:
             self._ingress.apply(self._ingress.router.remove_revision(change.key, self._clock()))
 
-    def _workload_seen(self, workload: Object) -> None:
-        served, rules, backend = workload_of(workload, self._scaling), host_rules_of(workload), backend_of(workload)
-        if isinstance(served, NoData) or isinstance(rules, NoData):
-            _log_unreadable("ScaledWorkload", workload, NoData(missing=str(served)))
-            return
+    def _workload_seen(self, workload: Object) -> ServedRevision | None:
+        """Route to a workload as it is; None if it cannot be read."""
+        try:
+            spec = ScaledWorkloadSpec.from_object(workload)
+        except SettingsError as error:
+            _log_unreadable("ScaledWorkload", workload, str(error))
+            return None
+        served, backend = workload_of(workload, spec, self._scaling), backend_of(workload, spec)
+        if isinstance(served, NoData):
+            _log_unreadable("ScaledWorkload", workload, served.missing)
+            return None
         if served.key in self._revisions.cache:
             # The controller says so in a condition.
-            return
+            return served
         cached = self._workload_slices.cache(served.key[0])
         if self._backends.backend(served.key) != backend:
             for endpoint_slice in self._backends.own_slices(served.key, cached):
@@ -200,8 +207,9 @@ class ClusterView:
             self._workload_slices.choose(self._backends.namespaces)
             for endpoint_slice in self._backends.own_slices(served.key, cached):
                 self._slice_seen(endpoint_slice)
-        self._ingress.routes.set_rules("/".join(served.key), rules)
+        self._ingress.routes.set_rules("/".join(served.key), list(host_rules_of(workload, spec)))
         self._ingress.apply(self._ingress.router.set_revision(served, self._clock()))
+        return served
 
     def _workload_slice_changed(self, change: CacheChange) -> None:
         for served in self._backends.slices(change.new):
@@ -224,7 +232,7 @@ class ClusterView:
         if isinstance(served, ServedSlice):
             self._ingress.apply(self._ingress.router.set_slice(served, self._clock()))
         else:
-            _log_unreadable("EndpointSlice", change.new, served)
+            _log_unreadable("EndpointSlice", change.new, served.missing)
 
     def _route_changed(self, change: CacheChange) -> None:
         self._certificates.pop(change.key, None)
@@ -240,7 +248,7 @@ class ClusterView:
                 self._ingress.routes.set_rules(owner_of_rules(route.key), rules_of(route))
                 self._on_route(route.key, route)
             else:
-                _log_unreadable("Route", change.new, route)
+                _log_unreadable("Route", change.new, route.missing)
         self._secrets_changed()
 
     def _mapping_changed(self, change: CacheChange) -> None:
@@ -266,7 +274,6 @@ class ClusterView:
         self._on_secrets({**self._domains.secrets(self._ingress.routes.holds), **own})
 
 
-def _log_unreadable(kind: str, resource: Object, why: NoData) -> None:
-    _log.error(
-        "object.unreadable", extra={"kind": kind, "object": resource["metadata"].get("name"), "missing": why.missing}
-    )
+def _log_unreadable(kind: str, resource: Object, missing: str) -> None:
+    extra = {"kind": kind, "object": resource["metadata"].get("name"), "missing": missing}
+    _log.error("object.unreadable", extra=extra)

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from serving.core.model.errors import SettingsError
 from serving.core.model.knative import (
     CONDITION_READY,
     CONFIGURATION_LABEL,
@@ -20,7 +19,7 @@ from serving.core.model.knative import (
 )
 from serving.core.model.nodata import NoData
 from serving.core.model.objects import Object, condition_of, kubelet_decides
-from serving.core.model.scaledworkload import as_revision
+from serving.core.model.scaledworkload import ScaledWorkloadSpec, as_revision
 from serving.core.scaling.learnt.target import with_saved_target
 from serving.core.scaling.resolve import resolve_annotations
 from serving.core.settings.autoscaler import AutoscalerSettings
@@ -124,13 +123,9 @@ def revision_of(revision: Mapping[str, Any], scaling: AutoscalerSettings) -> Ser
     )
 
 
-def workload_of(workload: Object, scaling: AutoscalerSettings) -> ServedRevision | NoData:
-    """Read a ScaledWorkload as the revision that it is to the activator: the kubelet alone decides on readiness."""
-    try:
-        revision = as_revision(workload)
-    except SettingsError as error:
-        return NoData(missing=f"a ScaledWorkload that can be read: {error}")
-    served = revision_of(revision, scaling)
+def workload_of(workload: Object, spec: ScaledWorkloadSpec, scaling: AutoscalerSettings) -> ServedRevision | NoData:
+    """A ScaledWorkload with this spec as the revision that it is to the activator: the kubelet alone decides on readiness."""
+    served = revision_of(as_revision(workload, spec), scaling)
     if isinstance(served, NoData):
         return served
     return msgspec.structs.replace(served, kubelet_decides=True, is_workload=True)

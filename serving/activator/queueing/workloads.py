@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from serving.activator.queueing.slices import ServedSlice, workload_slice_of
-from serving.core.model.errors import SettingsError
 from serving.core.model.nodata import NoData
 from serving.core.model.objects import Key, Object, key_of, labels_of, nested
 from serving.core.model.scaledworkload import ScaledWorkloadSpec
@@ -23,15 +22,11 @@ class WorkloadBackend(msgspec.Struct, frozen=True, kw_only=True):
     port_name: str | None
 
 
-def backend_of(workload: Object) -> WorkloadBackend | None:
-    """The Service of a workload, and its port by name; None if the workload cannot be read.
+def backend_of(workload: Object, spec: ScaledWorkloadSpec) -> WorkloadBackend:
+    """The Service of a workload with this spec, and its port by name.
 
     The controller resolves a number to the name in the status; until then the only port is taken.
     """
-    try:
-        spec = ScaledWorkloadSpec.from_object(workload)
-    except SettingsError:
-        return None
     port = spec.service.port
     port_name = port if isinstance(port, str) else nested(workload, "status", "portName")
     return WorkloadBackend(service=spec.service.name, port_name=port_name)

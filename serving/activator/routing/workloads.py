@@ -8,23 +8,13 @@ from collections.abc import Iterator
 from serving.activator.routing.hostclaims import access_of
 from serving.activator.routing.hosttable import HostRule, normal_path
 from serving.activator.routing.sites import INNER_DOMAIN, Listener, Site
-from serving.core.model.errors import SettingsError
-from serving.core.model.nodata import NoData
 from serving.core.model.objects import Object, annotations_of, key_of, nested
 from serving.core.model.routepolicy import route_policy
 from serving.core.model.scaledworkload import ScaledWorkloadSpec
 
 
-def host_rules_of(workload: Object) -> list[HostRule] | NoData:
-    """The rules of a ScaledWorkload. A cluster-local host of another namespace is left out."""
-    try:
-        spec = ScaledWorkloadSpec.from_object(workload)
-    except SettingsError as error:
-        return NoData(missing=f"a ScaledWorkload that can be read: {error}")
-    return list(_rules(workload, spec))
-
-
-def _rules(workload: Object, spec: ScaledWorkloadSpec) -> Iterator[HostRule]:
+def host_rules_of(workload: Object, spec: ScaledWorkloadSpec) -> Iterator[HostRule]:
+    """The rules of a ScaledWorkload with this spec. A cluster-local host of another namespace is left out."""
     namespace, name = key_of(workload)
     policy = route_policy(annotations_of(workload))
     site = Site(

@@ -21,7 +21,6 @@ from serving.core.scaling.revision import (
     deployment_of,
     pod_of,
     revision_of,
-    workload_of,
 )
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.net.aio.clock import now_s
@@ -122,10 +121,7 @@ class RevisionWatch:
         """Store the Revision returned by a write; one of another uid is ignored."""
         entry = self.entries.get(key)
         is_workload = entry is not None and entry.revision is not None and entry.revision.is_workload
-        if is_workload:
-            revision = workload_of(self._workloads.readable(key, resource), self._settings)
-        else:
-            revision = revision_of(resource, self._settings)
+        revision = self._workloads.revision(key, resource) if is_workload else revision_of(resource, self._settings)
         if entry is None or revision is None or entry.revision is None or entry.revision.uid != revision.uid:
             return
         self._apply(key, entry, revision)

@@ -55,14 +55,18 @@ class RevisionSink(Protocol):
 class _Workload:
     """A workload, and the selector of its target's pods; None before the target is known."""
 
-    __slots__ = ("pods", "selector", "spec", "target", "uid")
+    __slots__ = ("pods", "selector", "spec", "uid")
 
-    def __init__(self, spec: Object, target: WorkloadTarget, uid: str) -> None:
+    def __init__(self, spec: ScaledWorkloadSpec, uid: str) -> None:
         self.spec = spec
-        self.target = target
         self.uid = uid
         self.selector: LabelSelector | None = None
         self.pods: set[str] = set()
+
+    @property
+    def target(self) -> WorkloadTarget:
+        """The object that is scaled."""
+        return self.spec.target
 
 
 class WorkloadWatch:
@@ -102,14 +106,18 @@ class WorkloadWatch:
         """The last observed state of a pod in a namespace with workloads."""
         return self._pods.cache(namespace).get((namespace, name))
 
-    def readable(self, key: RevisionKey, resource: Object) -> Object:
-        """A ScaledWorkload, with its last spec that could be read if its present one cannot."""
+    def revision(self, key: RevisionKey, resource: Object) -> ScaledRevision | None:
+        """A ScaledWorkload as a revision; None if it is being deleted. Raises ``SettingsError`` if it could never be read."""
+        return workload_of(resource, self._spec(key, resource), self._settings)
+
+    def _spec(self, key: RevisionKey, resource: Object) -> ScaledWorkloadSpec:
+        """The spec of a workload; the last one that could be read if its present one cannot."""
         try:
-            ScaledWorkloadSpec.from_object(resource)
+            return ScaledWorkloadSpec.from_object(resource)
         except SettingsError:
-            known = self._known.get(key)
-            return resource if known is None else {**resource, "spec": known.spec}
-        return resource
+            if (known := self._known.get(key)) is None:
+                raise
+            return known.spec
 
     def ready_pods(self, key: RevisionKey, names: Collection[str]) -> Iterator[ScaledPod]:
         """The pods of a workload with these names, by name."""
@@ -123,14 +131,12 @@ class WorkloadWatch:
         key = change.key
         revision, workload = None, None
         if change.type is not EventType.DELETED and not self._sink.is_taken(key):
-            resource = self.readable(key, change.new)
             try:
-                revision = workload_of(resource, self._settings)
-                target = ScaledWorkloadSpec.from_object(resource).target
+                workload = _Workload(self._spec(key, change.new), uid_of(change.new))
             except SettingsError as error:
                 _log.error("workload.unreadable", extra={"namespace": key[0], "workload": key[1], "error": str(error)})
                 return
-            workload = _Workload(resource["spec"], target, uid_of(resource))
+            revision = workload_of(change.new, workload.spec, self._settings)
         before = self._known.get(key)
         has_moved = before is None or workload is None or (before.target, before.uid) != (workload.target, workload.uid)
         if before is not None and has_moved:

@@ -242,13 +242,12 @@ class ScaledWorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 _REQUIRED = ("target", "service")
 
 
-def as_revision(workload: Object) -> Object:
-    """Convert a ScaledWorkload to the Revision that activators and autoscalers use. Raises ``SettingsError``.
+def as_revision(workload: Object, spec: ScaledWorkloadSpec) -> Object:
+    """Convert a ScaledWorkload with this spec to the Revision that activators and autoscalers use.
 
     Its other annotations are those of the workload, so that what daemons save about a revision is there too; those of the spec
     win. ``serving.dev/serving-state`` is its state.
     """
-    spec = ScaledWorkloadSpec.from_object(workload)
     annotations = annotations_of(workload)
     state = annotations.get(SERVING_STATE_ANNOTATION)
     metadata = {**workload["metadata"], "labels": {}, "annotations": {**annotations, **spec.scaling.annotations}}

@@ -36,7 +36,7 @@ from serving.core.model.knative import (
 )
 from serving.core.model.objects import Object, annotations_of, key_of
 from serving.core.model.quantity import MEMORY_ASSUMED_BYTES, Resources, resources_of
-from serving.core.model.scaledworkload import SCALED_ALONE, WorkloadTarget, as_revision
+from serving.core.model.scaledworkload import SCALED_ALONE, ScaledWorkloadSpec, WorkloadTarget, as_revision
 from serving.core.scaling.resolve import resolve_annotations
 from serving.core.scaling.spec import ScalingSpec
 from serving.core.settings.autoscaler import CLASSIC_CLASS, KPA_CLASS, AutoscalerSettings
@@ -231,12 +231,12 @@ def revision_of(resource: Mapping[str, Any], settings: AutoscalerSettings) -> Sc
     )
 
 
-def workload_of(resource: Object, settings: AutoscalerSettings) -> ScaledRevision | None:
-    """Read a ScaledWorkload as a scaled revision. Raises ``SettingsError`` if it is invalid.
+def workload_of(resource: Object, spec: ScaledWorkloadSpec, settings: AutoscalerSettings) -> ScaledRevision | None:
+    """Read a ScaledWorkload with this spec as a scaled revision; None if it is being deleted.
 
     It ran before anybody scaled it, so no initial scale is due, and no condition of it says that its pods failed.
     """
-    revision = revision_of(as_revision(resource), settings)
+    revision = revision_of(as_revision(resource, spec), settings)
     if revision is None:
         return None
     is_contested = _has_status(resource, SCALED_ALONE, "False")

@@ -7,6 +7,7 @@ import pytest
 from serving.activator.queueing.revisions import ServedRevision, revision_of, workload_of
 from serving.core.model.knative import ServingState
 from serving.core.model.nodata import NoData
+from serving.core.model.scaledworkload import ScaledWorkloadSpec, WorkloadService, WorkloadTarget
 from serving.core.scaling.resolve import resolve
 from serving.core.settings.annotations import read_annotations
 from serving.core.settings.autoscaler import AutoscalerSettings
@@ -125,7 +126,8 @@ def test_the_saved_learnt_target_is_asked_by_where_it_is_in_force() -> None:
 def test_a_workload_is_a_revision_without_queue_proxy() -> None:
     metadata = {"name": "shop", "namespace": "default", "resourceVersion": "7"}
     spec = {"target": {"name": "shop"}, "service": {"name": "shop"}, "scaling": {"target": 10}, "timeoutSeconds": 9}
-    assert workload_of({"metadata": metadata, "spec": spec}, SCALING) == ServedRevision(
+    resource = {"metadata": metadata, "spec": spec}
+    assert workload_of(resource, ScaledWorkloadSpec.from_object(resource), SCALING) == ServedRevision(
         key=("default", "shop"),
         resource_version="7",
         serving_state=ServingState.ACTIVE,
@@ -136,8 +138,6 @@ def test_a_workload_is_a_revision_without_queue_proxy() -> None:
     )
 
 
-@pytest.mark.parametrize("broken", [{"spec": {}}, {"spec": None}, {"metadata": {"name": "shop", "uid": 3}}])
-def test_a_workload_that_cannot_be_read_says_why(broken: dict[str, Any]) -> None:
-    spec = {"target": {"name": "shop"}, "service": {"name": "shop"}}
-    found = workload_of({"metadata": {"name": "shop"}, "spec": spec, **broken}, SCALING)
-    assert isinstance(found, NoData)
+def test_a_workload_that_cannot_be_read_says_why() -> None:
+    spec = ScaledWorkloadSpec(target=WorkloadTarget(name="shop"), service=WorkloadService(name="shop"))
+    assert isinstance(workload_of({"metadata": {"name": "shop", "uid": 3}}, spec, SCALING), NoData)

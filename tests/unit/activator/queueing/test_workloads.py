@@ -6,6 +6,7 @@ from serving.activator.queueing.slices import ServedSlice
 from serving.activator.queueing.workloads import WorkloadBackend, WorkloadBackends, backend_of
 from serving.core.model.nodata import NoData
 from serving.core.model.objects import Object
+from serving.core.model.scaledworkload import ScaledWorkloadSpec
 
 KEY = ("default", "shop")
 
@@ -31,12 +32,12 @@ def addresses(found: list[ServedSlice | NoData]) -> list[tuple[str, tuple[str, s
 
 
 def test_a_port_is_named_by_the_user_or_by_the_status() -> None:
-    assert backend_of(workload(port="http")) == WorkloadBackend(service="web", port_name="http")
-    assert backend_of(workload(port=80)) == WorkloadBackend(service="web", port_name=None)
-    assert backend_of(workload(port=80, status={"portName": "http"})) == WorkloadBackend(
-        service="web", port_name="http"
-    )
-    assert backend_of({"metadata": {}, "spec": {}}) is None
+    named = workload(port=80, status={"portName": "http"})
+    backends = [
+        backend_of(resource, ScaledWorkloadSpec.from_object(resource))
+        for resource in (workload(port="http"), workload(port=80), named)
+    ]
+    assert backends == [WorkloadBackend(service="web", port_name=name) for name in ("http", None, "http")]
 
 
 def test_a_slice_is_that_of_each_workload_with_its_service() -> None:

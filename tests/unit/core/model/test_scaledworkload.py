@@ -170,7 +170,7 @@ def test_a_workload_is_shown_as_a_revision() -> None:
     }
     resource["metadata"]["labels"] = {"serving.knative.dev/configuration": "of-another"}
     resource["status"] = {"desiredReplicas": 2, "conditions": [{"type": "Ready", "status": "True"}]}
-    revision = as_revision(resource)
+    revision = as_revision(resource, ScaledWorkloadSpec.from_object(resource))
     assert revision["spec"] == {"servingState": "Reserve", "containerConcurrency": 0, "timeoutSeconds": 9}
     assert revision["status"] == {"desiredReplicas": 2}
     metadata = revision["metadata"]
@@ -182,7 +182,7 @@ def test_a_workload_is_shown_as_a_revision() -> None:
 def test_a_workload_without_a_known_state_is_active() -> None:
     resource = workload()
     resource["metadata"]["annotations"] = {"serving.dev/serving-state": "Sleeping"}
-    assert as_revision(resource)["spec"]["servingState"] == "Active"
+    assert as_revision(resource, ScaledWorkloadSpec.from_object(resource))["spec"]["servingState"] == "Active"
 
 
 def test_a_state_is_written_where_each_kind_has_it() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from serving.core.model.knative import CONDITION_DORMANT, ServingState, TrafficPath
 from serving.core.model.quantity import Resources
-from serving.core.model.scaledworkload import WorkloadTarget
+from serving.core.model.scaledworkload import ScaledWorkloadSpec, WorkloadTarget
 from serving.core.scaling.revision import (
     ScaledDeployment,
     ScaledPod,
@@ -285,7 +285,8 @@ def test_of_several_containers_the_one_with_a_port_takes_requests() -> None:
 
 def test_a_workload_is_a_revision_that_was_ready() -> None:
     resource = revision({"target": {"name": "shop"}, "service": {"name": "shop"}, "scaling": {"max": 3}})
-    found = workload_of(resource, SETTINGS)
+    spec = ScaledWorkloadSpec.from_object(resource)
+    found = workload_of(resource, spec, SETTINGS)
     assert found is not None
     assert (found.key, found.uid, found.spec.max_scale) == (("default", "r"), "u", 3)
     assert found.is_workload
@@ -293,11 +294,12 @@ def test_a_workload_is_a_revision_that_was_ready() -> None:
     assert not found.is_failed
     assert not found.is_contested
     contested = workload_of(
-        {**resource, "status": {"conditions": [{"type": "ScaledAlone", "status": "False"}]}}, SETTINGS
+        {**resource, "status": {"conditions": [{"type": "ScaledAlone", "status": "False"}]}}, spec, SETTINGS
     )
     assert contested is not None
     assert contested.is_contested
-    assert workload_of({**resource, "metadata": {**resource["metadata"], "deletionTimestamp": "now"}}, SETTINGS) is None
+    gone = {**resource, "metadata": {**resource["metadata"], "deletionTimestamp": "now"}}
+    assert workload_of(gone, spec, SETTINGS) is None
 
 
 @pytest.mark.parametrize(("spec", "count"), [({}, 1), ({"replicas": 0}, 0), ({"replicas": 4}, 4)])

@@ -21,8 +21,8 @@ from serving.core.model.scaledworkload import (
     HeaderMatch,
     RoutingRule,
     ScaledWorkloadSpec,
+    Schedule,
     WorkloadScaling,
-    WorkloadSchedule,
     WorkloadService,
     WorkloadTarget,
 )
@@ -285,7 +285,7 @@ def _rules(written: Sequence[Mapping[str, Any]], notes: list[str]) -> list[Routi
     return rules
 
 
-def _schedules(scaled: Object) -> Iterator[WorkloadSchedule]:
+def _schedules(scaled: Object) -> Iterator[Schedule]:
     """The cron triggers. Raises ``SettingsError`` for an incomplete one."""
     for trigger in nested(scaled, "spec", "triggers") or ():
         if trigger.get("type") != "cron":
@@ -297,6 +297,6 @@ def _schedules(scaled: Object) -> Iterator[WorkloadSchedule]:
         count = str(cron["desiredReplicas"])
         if not count.isdecimal() or int(count) < 1:
             raise SettingsError.of("desiredReplicas of a cron trigger", repr(count), "a whole number from 1 on")
-        yield WorkloadSchedule(
+        yield Schedule(
             start=str(cron["start"]), end=str(cron["end"]), min_count=int(count), time_zone=str(cron["timezone"])
         )

@@ -39,6 +39,8 @@ HOSTS_MAX = PATHS_MAX = HEADERS_MAX = RULES_MAX = 16
 """Most entries of each list: the router scans the paths and headers of a host linearly."""
 
 SCHEDULES_MAX = 16
+"""Most schedules of one object."""
+
 _TEXT_MAX = 253
 _PATH_MAX = 1024
 _INT32_MAX = 2**31 - 1
@@ -101,14 +103,28 @@ class RoutingRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return cls(hosts=hosts, paths=() if "/" in paths else tuple(paths), headers=headers)
 
 
-class WorkloadSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Times with a minimum number of pods, from each ``start`` to the next ``end``; both are cron expressions of five fields."""
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Times with a minimum number of pods, regardless of load: from each ``start`` to the next ``end``. A ScalingPolicy has them too."""
 
     start: str
+    """The start as five cron fields: ``0 8 * * 1-5`` is 8:00 on working days."""
+
     end: str
+    """The end, as five cron fields."""
+
     min_count: int = msgspec.field(name="min")
+    """Fewest pods during the schedule. Range: from 1, and to ``max`` of the policy if it has one."""
+
     time_zone: str = "Etc/UTC"
+    """The time zone of start and end, such as Europe/Berlin, including its daylight-saving time."""
+
     name: str = ""
+    """The display name; "" shows start and end."""
+
+    @property
+    def shown_name(self) -> str:
+        """The display name."""
+        return self.name or f"{self.start} to {self.end}"
 
 
 class WorkloadScaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -135,7 +151,7 @@ class WorkloadScaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     policy: str | None = None
     """The scaling policy, such as knative or adaptive."""
 
-    schedules: tuple[WorkloadSchedule, ...] = ()
+    schedules: tuple[Schedule, ...] = ()
 
     @property
     def annotations(self) -> dict[str, str]:

@@ -15,7 +15,8 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from serving.core.model.errors import Problem
-from serving.core.scaling.policies.scalingpolicy import SCHEDULES_MAX, ScalingPolicySpec, Schedule, ScheduleState
+from serving.core.model.scaledworkload import SCHEDULES_MAX, Schedule
+from serving.core.scaling.policies.scalingpolicy import ScalingPolicySpec, ScheduleState
 
 _FIELDS = 5
 _DAYS = 7

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from serving.autoscaler.entry import RevisionEntry
+from serving.core.model.scaledworkload import Schedule
 from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
-from serving.core.scaling.policies.scalingpolicy import Schedule
 from serving.core.scaling.revision import deployment_of, revision_of
 from serving.core.scaling.scaler.scaler import Scaler
 from serving.net.cluster.schedules import schedule_state

@@ -14,12 +14,12 @@ import msgspec
 from serving.core.model.knative import RevisionKey, ServingState
 from serving.core.model.nodata import NoData
 from serving.core.model.quantity import Resources
+from serving.core.model.scaledworkload import Schedule
 from serving.core.scaling.kpa.merge import Proposal
 from serving.core.scaling.policies.attachment import LastDecision, Triggered
 from serving.core.scaling.policies.index import Policies, PolicyKey, ScalingPolicyView, kept_of, state_of
 from serving.core.scaling.policies.scalingpolicy import (
     ScalingPolicySpec,
-    Schedule,
     ScheduleState,
     TargetRef,
     check_scaling_policy,

@@ -14,12 +14,10 @@ import msgspec
 from serving.core.model.errors import Problem
 from serving.core.model.knative import SERVING_API_VERSION
 from serving.core.model.quantity import Resources
+from serving.core.model.scaledworkload import Schedule
 
 TARGET_KINDS = ("Revision", "Configuration", "Service")
 """Kinds that a policy may target, the closest to the pods first."""
-
-SCHEDULES_MAX = 16
-"""Most schedules in one policy."""
 
 # The default limit of up triggers. Source: maestro, also for its old-style trigger.
 LIMIT_PERCENT_DEFAULT = 90
@@ -96,30 +94,6 @@ class TargetRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     name: str
     api_version: str = SERVING_API_VERSION
-
-
-class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Times with a minimum number of pods, regardless of load: from each ``start`` to the next ``end``."""
-
-    start: str
-    """The start as five cron fields: ``0 8 * * 1-5`` is 8:00 on working days."""
-
-    end: str
-    """The end, as five cron fields."""
-
-    min_count: int = msgspec.field(name="min")
-    """Fewest pods during the schedule. Range: from 1, and to ``max`` of the policy if it has one."""
-
-    time_zone: str = "Etc/UTC"
-    """The time zone of start and end, such as Europe/Berlin, including its daylight-saving time."""
-
-    name: str = ""
-    """The display name; "" shows start and end."""
-
-    @property
-    def shown_name(self) -> str:
-        """The display name."""
-        return self.name or f"{self.start} to {self.end}"
 
 
 class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):

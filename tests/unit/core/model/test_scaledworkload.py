@@ -11,8 +11,8 @@ from serving.core.model.scaledworkload import (
     HeaderMatch,
     RoutingRule,
     ScaledWorkloadSpec,
+    Schedule,
     WorkloadScaling,
-    WorkloadSchedule,
     WorkloadService,
     WorkloadTarget,
     as_revision,
@@ -151,7 +151,7 @@ def test_scaling_keys_are_annotations_of_a_revision() -> None:
         target=20.0,
         window="30s",
         policy="adaptive",
-        schedules=(WorkloadSchedule(start="0 8 * * *", end="0 9 * * *", min_count=2),),
+        schedules=(Schedule(start="0 8 * * *", end="0 9 * * *", min_count=2),),
     )
     assert scaling.annotations == {
         "autoscaling.knative.dev/min-scale": "1",

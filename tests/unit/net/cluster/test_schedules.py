@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.core.scaling.policies.scalingpolicy import ScalingPolicySpec, Schedule
+from serving.core.model.scaledworkload import Schedule
+from serving.core.scaling.policies.scalingpolicy import ScalingPolicySpec
 from serving.net.cluster.schedules import schedule_problems, schedule_state
 
 BERLIN = "Europe/Berlin"

@@ -4,10 +4,11 @@ import pytest
 
 from serving.core.model.knative import RevisionKey, ServingState
 from serving.core.model.quantity import Resources
+from serving.core.model.scaledworkload import Schedule
 from serving.core.scaling.kpa.merge import Proposal
 from serving.core.scaling.policies.engine import PolicyCalendar, Triggers
 from serving.core.scaling.policies.index import PolicyKey
-from serving.core.scaling.policies.scalingpolicy import Schedule, ScheduleState
+from serving.core.scaling.policies.scalingpolicy import ScheduleState
 from serving.core.scaling.policies.triggertypes import ObservedPods
 from serving.core.scaling.revision import ScaledRevision
 from serving.core.settings.triggers import TriggerSettings

@@ -17,7 +17,7 @@ from serving.activator.routing.sites import Listener
 from serving.core.settings.activator import ActivatorSettings
 from serving.home.store.memory import MemoryCluster
 from serving.net.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE
-from serving.net.proxy.forwarding.attempt import UNDELIVERED
+from serving.net.proxy.forwarding.exchange import UNDELIVERED
 from serving.net.wire.frames import RevisionStat, decode_activator_stats
 from tests.eventually import until
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from serving.core.model.identities import ACTIVATOR
 from serving.core.traffic.places import Admitted, Granted, Queued, Rejected
-from serving.net.proxy.forwarding.attempt import UNDELIVERED
-from serving.net.proxy.forwarding.exchange import Exchange
+from serving.net.proxy.forwarding.exchange import UNDELIVERED, Exchange
 from serving.net.proxy.forwarding.phase import ExchangeOutcome
 from serving.net.proxy.forwarding.policy import member_of
 from serving.net.proxy.http1.lines import header_lines

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.net.proxy.forwarding.attempt import UNDELIVERED
+from serving.net.proxy.forwarding.exchange import UNDELIVERED
 from serving.net.proxy.http1.rendering import render_pod_wait, render_proxy_status
 from serving.net.proxy.http1.responsehead import read_response_head
 from tests.integration.activator_stage import send_request, staged

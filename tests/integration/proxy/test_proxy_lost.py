@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.net.proxy.forwarding.attempt import UNDELIVERED
+from serving.net.proxy.forwarding.exchange import UNDELIVERED
 from tests.eventually import until
 from tests.integration.proxy.peers import MARK, Link, backed, get, ok, proxied
 from tests.integration.proxy.pods import BELIEVED, forwarding

@@ -1,11 +1,8 @@
 """The mutable state of an exchange: how far its request has been read, and how far its response has come."""
 
-from typing import Protocol
-
 import msgspec
 
 from serving.net.proxy.forwarding.client import Tunnel
-from serving.net.proxy.http1.requesthead import RequestHead
 
 
 class RequestBody:
@@ -111,17 +108,3 @@ class ResponseState(msgspec.Struct, eq=False):
     """The id that a client got with an error of this proxy or of the queue-proxy behind it; "" without one."""
     tunnel: Tunnel | None = None
     """The tunnel after a 101 response."""
-
-
-class ExchangeParts(Protocol):
-    """An exchange, as those that forward, pace or wait for its body use it."""
-
-    head: RequestHead
-
-    @property
-    def body(self) -> RequestBody:
-        """The body of the request."""
-
-    @property
-    def response(self) -> ResponseState:
-        """How far the response has come."""

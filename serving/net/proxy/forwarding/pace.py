@@ -22,8 +22,7 @@ import termios
 import msgspec
 
 from serving.core.settings.http import HttpSettings
-from serving.net.proxy.forwarding.exchangestate import ExchangeParts
-from serving.net.proxy.http1.requesthead import is_grpc_call
+from serving.net.proxy.http1.requesthead import RequestHead, is_grpc_call
 
 
 class MinimumRate(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,15 +87,14 @@ class BodyPace:
         self._last_s = now_s
         self._due_s = max(self._due_s, self._pace.begin(now_s))
 
-    def due_s(self, exchange: ExchangeParts) -> float:
-        """Return the deadline; infinite while the client waits for 100 Continue.
+    def due_s(self, head: RequestHead, *, is_continued: bool, has_response: bool) -> float:
+        """Return the deadline; infinite while the client waits for 100 Continue, which ``is_continued`` says it has.
 
         A gRPC call, and a response that has begun, may depend on a request that goes on piece by piece: only its silence is bounded.
         """
-        head = exchange.head
-        if head.expects_continue and not (self._has_begun or exchange.body.is_continued):
+        if head.expects_continue and not (self._has_begun or is_continued):
             return math.inf
-        if exchange.response.status or is_grpc_call(head):
+        if has_response or is_grpc_call(head):
             return self._last_s + self._pace.silence_max_s
         return self._due_s
 

@@ -90,7 +90,9 @@ class Stream(RespondingStream):
                 exchange.cut()
                 return due_s
         if self._body_pace is not None and not (exchange.body.is_complete or self._paused or self._has_begun):
-            due_s = min(due_s, self._body_pace.due_s(exchange))
+            body, has_response = exchange.body, bool(exchange.response.status)
+            body_due_s = self._body_pace.due_s(exchange.head, is_continued=body.is_continued, has_response=has_response)
+            due_s = min(due_s, body_due_s)
             if due_s <= now_s:
                 self._note_refusal(RefusalCode.SLOW_BODY, BODY_TOO_SLOW)
                 exchange.respond(408, BODY_TOO_SLOW.encode())

@@ -251,7 +251,9 @@ class Connection(ResponseProtocol):
                 self._time_is_up()
             return due_s
         if self._body_pace is not None and not self._paused:
-            due_s = min(due_s, self._body_pace.due_s(exchange))
+            body, has_response = exchange.body, bool(exchange.response.status)
+            body_due_s = self._body_pace.due_s(exchange.head, is_continued=body.is_continued, has_response=has_response)
+            due_s = min(due_s, body_due_s)
             if due_s <= now_s:
                 self._end_body(exchange, 408, code=RefusalCode.SLOW_BODY, reason=BODY_TOO_SLOW)
         return due_s

@@ -107,7 +107,7 @@ def test_a_service_in_place_follows_the_activators() -> None:
     assert cache.put_activators(("knative-serving", "a"), ACTIVATORS) == {SHOP}
     create = decide(cache, SHOP, now=NOW, now_s=NOW_S).writes[-1]
     assert isinstance(create, Create)
-    assert create.body["endpoints"] == [{"addresses": ["10.0.0.1"]}]
+    assert create.body["endpoints"][0]["addresses"] == ["10.0.0.1"]
     cache.put(kinds.ENDPOINT_SLICE, stored(create.body))
     (status,) = decide(cache, SHOP, now=NOW, now_s=NOW_S).writes
     assert isinstance(status, Patch)

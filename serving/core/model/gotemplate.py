@@ -1,4 +1,4 @@
-"""Go's text/template, as far as hosts and names need it. Pure.
+"""Parses and fills Go's text/template, as far as host names need it. Pure.
 
 Fields (``.Name``, ``.Labels.app``), texts, numbers, pipes, brackets, ``if``, ``else``, ``with`` and the functions in ``_FUNCTIONS``. Variables,
 ``range``, ``define`` and ``block`` are refused. A field that a mapping does not have is "<no value>", as in Go; by ``index`` it is "".
@@ -17,7 +17,7 @@ _ACTION = re.compile(r"\{\{(- )?(.*?)( -)?\}\}", re.DOTALL)
 _TOKEN = re.compile(r"""\s*("(?:[^"\\\n]|\\.)*"|`[^`]*`|-?\d+|(?:\.\w+)+|\.|\w+|[()|])""", re.ASCII)
 _EXPECTED = "a template of Go with fields, texts, pipes, if, else, with, end and the functions "
 _NO_VALUE = "<no value>"
-# Deeper ones, and longer texts, are no host.
+# Bounds on the nesting and length of a template.
 _NESTED_MAX = 20
 _TEXT_MAX = 4096
 

@@ -1,4 +1,4 @@
-"""``python -m serving.activator.main``: the ingress and buffer, in front of all services.
+"""The activator: ``python -m serving.activator.main``, the ingress and buffer in front of all services.
 
 Environment:
 
@@ -15,7 +15,7 @@ more.
 """
 
 if __name__ == "__main__":
-    # Before the imports below, which take long: see there.
+    # Before the slow imports below; see ``serving.net.aio.startup``.
     from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()
@@ -89,17 +89,17 @@ from serving.net.wire.tokens import read_key
 
 _log = logging.getLogger("activator")
 
-# Requests create few reference cycles, so rare collections are enough (default: every 700 objects).
+# Requests create few reference cycles, so rare collections suffice (default: every 700 objects).
 _GC_THRESHOLD = 20_000
-# Certificate authorities fetch the proof of control over a host here, over plain HTTP (RFC 8555, section 8.3).
+# Certificate authorities fetch their challenges here over plain HTTP (RFC 8555, section 8.3).
 _ACME = b"/.well-known/acme-challenge/"
 _HTTPS_PORT = 443
-# Time for a refusal to reach its client.
+# Time for a rejection to reach its client, in seconds.
 _REFUSAL_S = 1.0
 
 
 class Activator:
-    """All parts of the daemon, wired. ``addresses`` and ``tls_address`` are set once ``is_serving`` is."""
+    """All components of the daemon. ``addresses`` and ``tls_address`` are set once ``is_serving`` is."""
 
     def __init__(  # noqa: PLR0913 - what it is wired with
         self,
@@ -179,17 +179,17 @@ class Activator:
         self._handover.set()
 
     def reconfigure(self, settings: ActivatorSettings, scaling: AutoscalerSettings, rules: HostRules) -> None:
-        """Apply new settings where they may change at run time."""
+        """Apply changed live settings."""
         self.settings = settings
         self.ingress.reconfigure(settings)
         self.view.reconfigure(scaling, rules)
 
     def route_digest(self, parts: Mapping[str, str]) -> str | None:
-        """The digest of a Route as it is served now; ``parts`` are its namespace and name."""
+        """The digest of a Route as currently served; ``parts`` are its namespace and name."""
         return self.ingress.routes.digest_of(f"{parts['namespace']}/{parts['name']}")
 
     def ejections(self, parts: Mapping[str, str]) -> str:
-        """The ejected pods of a namespace, named in ``parts``, as JSON."""
+        """The ejected pods of the namespace in ``parts``, as JSON."""
         reports = ejection_reports(self.ingress.router, parts["namespace"], now_s=self.server.clock(), wall_s=wall_s())
         return msgspec.json.encode(reports).decode()
 
@@ -200,13 +200,13 @@ class Activator:
         sockets: Mapping[str, socket.socket] | None = None,
         on_handover: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Serve until ``stop`` is set, and drain. ``sockets`` are bound sockets by listener name.
+        """Serve until ``stop`` is set, then drain. ``sockets`` are bound sockets by listener name.
 
         ``on_handover`` is awaited during a handover, to release what the other process has taken over.
         """
         settings, ended = self.settings, asyncio.Event()
         async with contextlib.AsyncExitStack() as at_end, supervise() as group:
-            # A run that fails or is cancelled leaves no listener or connection, which would keep the event loop from closing.
+            # A failed or cancelled run closes all listeners and connections, which would keep the event loop open.
             at_end.push_async_callback(self.server.finish, grace_s=0)
             view = group.start(self.view.run(), name="cluster view")
             probing = group.start(self.prober.run(), name="pod probes")
@@ -270,7 +270,7 @@ class Activator:
         )
 
     async def _listen_for_tls(self, sockets: Mapping[str, socket.socket]) -> None:
-        """Serve public hosts over TLS once there is a certificate. Both listeners route alike."""
+        """Serve public hosts over TLS once a certificate exists. Both listeners route alike."""
         is_wanted = self.settings.tls.is_on or self.certificates.certificates.count
         if self.tls_address is not None or self.ingress.is_draining or not is_wanted:
             return
@@ -286,7 +286,7 @@ class Activator:
         _log.info("activator.serving-tls", extra={"address": f"{self.tls_address[0]}:{self.tls_address[1]}"})
 
     def _plain_handler(self) -> Handler:
-        """The handler of public requests without TLS."""
+        """The handler of public plain HTTP requests."""
         if self.settings.http_protocol != REDIRECTED:
             return self.ingress
         from serving.net.proxy.forwarding.redirect import HttpsRedirect  # noqa: PLC0415 - most systems do not redirect
@@ -295,7 +295,7 @@ class Activator:
         return HttpsRedirect(self.ingress, stays=self._stays_plain, port=port)
 
     def _stays_plain(self, head: RequestHead) -> bool:
-        """Whether a request is served without TLS: probes, ACME challenges, and unknown hosts (a 404 either way)."""
+        """Whether a request is served without TLS: probes, ACME challenges, and unknown hosts (always 404)."""
         agent = head.get(b"user-agent") or b""
         host = head.host.decode("latin-1")
         is_ours = head.reserved or is_probe_agent(agent) or head.target.startswith(_ACME)
@@ -317,7 +317,7 @@ class Activator:
             await self._end(grace_s=0)
 
     async def _drain(self) -> None:
-        """Fail probes, and accept requests for the drain lag only; after the grace period reject queued and cut off running ones."""
+        """Fail probes, and accept requests for the drain lag; after the grace period reject queued and cut off running ones."""
         self.ingress.is_draining = True
         self.server.drain()
         await asyncio.sleep(self.settings.drain_lag_s)
@@ -325,7 +325,7 @@ class Activator:
 
     async def _end(self, *, grace_s: float) -> None:
         closing = asyncio.get_running_loop().call_later(grace_s, self.ingress.close)
-        # Refusals of the last moment still have to reach their clients.
+        # The last rejections must still reach their clients.
         cut_count = await self.server.finish(grace_s=grace_s + _REFUSAL_S)
         closing.cancel()
         self.ingress.close()
@@ -349,7 +349,7 @@ class Activator:
                 extra={"namespace": wake.key[0], "revision": wake.key[1], "flip": wake.flip, **poke_fields},
             )
 
-    # What objects that are made before the ingress need of it.
+    # Callbacks into the ingress for objects that are created before it.
 
     def _connected(self) -> None:
         self.ingress.report_all()
@@ -365,7 +365,7 @@ class Activator:
 
 
 def _metrics(router: RequestRouter[Exchange], link: Link) -> ActivatorMetrics:
-    """The rows about the requests of a router, and its connection to the autoscaler."""
+    """Metrics of a router's requests, and of its connection to the autoscaler."""
     return ActivatorMetrics(
         configuration_of=router.directory.configuration_of,
         keys=lambda: router.directory.keys | router.throttlers.keys(),
@@ -400,7 +400,7 @@ def _raise_descriptor_limit() -> None:
 
 
 def main() -> int:
-    """Run until a signal stops it; returns the exit code."""
+    """Run until a signal stops it; return the exit code."""
     try:
         config = LiveSettings(ACTIVATOR, registry=DAEMONS, environment=os.environ)
         scaling = LiveSettings(AUTOSCALER, registry=DAEMONS, environment=os.environ)
@@ -438,7 +438,7 @@ def main() -> int:
             )
             ingress, page = activator.ingress, activator.ingress.metrics.page
             sending = exporting(settings.otlp, page, service="activator", instance=settings.name)
-            # The controller asks for a Route's digest, which tells nothing to others.
+            # The controller asks for a Route's digest, which reveals nothing to others.
             digests = {"/routes/{namespace}/{name}": activator.route_digest}
             texts = {
                 "/ejections/{namespace}": activator.ejections,

@@ -1,4 +1,4 @@
-"""Rejects requests that the access rule of their route does not allow."""
+"""Rejects requests that violate the access rule of their route."""
 
 import logging
 import math
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class AccessGate:
-    """Rejects requests that break the access rule of their route. ``key`` is the cluster key."""
+    """Rejects requests that violate the access rule of their route. ``key`` is the cluster key."""
 
     def __init__(self, key: bytes, clients: Clients, metrics: ActivatorMetrics) -> None:
         self._key = key
@@ -28,7 +28,7 @@ class AccessGate:
         self._wrong = WrongTokens()
 
     def is_refused(self, exchange: Exchange, rule: AccessRule, *, now_s: float) -> bool:
-        """Reject a request, or let it through. ``now_s`` is seconds since the epoch."""
+        """Reject a request if its rule requires it; return whether it was rejected. ``now_s`` is seconds since the epoch."""
         if rule.is_private and self._refuse_without_token(exchange, rule, now_s):
             return True
         tokens = [*exchange.head.values(CALLER)]
@@ -38,7 +38,7 @@ class AccessGate:
         return refusal is not None
 
     def _refuse_without_token(self, exchange: Exchange, rule: AccessRule, now_s: float) -> bool:
-        """Reject a request without the token of a private service; otherwise strip our own header."""
+        """Reject a request without a private service's token; otherwise remove the token's header."""
         head = exchange.head
         own, usual = [*head.values(OWN_AUTHORIZATION)], [*head.values(b"authorization")]
         token = access_token(self._key, namespace=rule.namespace, route=rule.route, version=rule.version)
@@ -65,7 +65,7 @@ class AccessGate:
 
 
 class TokenGate:
-    """Checks JSON Web Tokens. The checker is created, and its modules imported, on first use."""
+    """Checks JSON Web Tokens. It creates the checker, and imports its modules, on first use."""
 
     def __init__(self) -> None:
         self._checker: JwtChecker | None = None

@@ -1,4 +1,4 @@
-"""Reads the certificates of the TLS listener from files and Secrets, each period and whenever DomainMappings change."""
+"""Loads the TLS listener's certificates from files and Secrets, periodically and whenever DomainMappings change."""
 
 import asyncio
 import base64
@@ -41,13 +41,13 @@ class CertificateWatch:
         """Number of reloads so far."""
 
     def set_mapped(self, secrets: Mapping[str, tuple[str, str]]) -> None:
-        """Serve the certificates of mapped hosts and of routes: namespace and name of a Secret by host. They are read at once."""
+        """Set the Secrets (namespace and name, by host) of mapped hosts and routes, and reload immediately."""
         if secrets != self._mapped:
             self._mapped = secrets
             self._changed.set()
 
     async def run(self, stop: asyncio.Event, *, looked: Callable[[], Awaitable[None]]) -> None:
-        """Reload everything each period and whenever mappings change, until ``stop`` is set; call ``looked`` after each reload."""
+        """Reload periodically and whenever mappings change, until ``stop`` is set; call ``looked`` after each reload."""
 
         def on_error(error: Exception) -> None:
             _log.error("certificates.failed", exc_info=error)
@@ -71,19 +71,19 @@ class CertificateWatch:
             news.cancel()
 
     async def reload(self) -> None:
-        """Serve the present certificates. An unreadable one keeps its last version and is logged once."""
+        """Reload all certificates. An invalid one keeps its last version, and the error is logged once."""
         secrets = {name: await self._secret(self._namespace, name) for name in self._settings.secret_names}
         for host, (namespace, name) in self._mapped.items():
             pair = await self._secret(namespace, name)
-            # It serves its own host only: other names in the certificate must not claim hosts of other namespaces.
+            # The certificate serves only its own host; its other names must not claim hosts of other namespaces.
             mapped = pair if isinstance(pair, InvalidCertificate) else msgspec.structs.replace(pair, hosts=(host,))
             secrets[f"host {host} of namespace {namespace}"] = mapped
-        # A certificate is checked by a handshake of some milliseconds, which would delay requests.
+        # Verifying a certificate by a handshake takes some milliseconds, so it runs in a thread.
         await asyncio.to_thread(lambda: self.certificates.update(self._files.read() | secrets))
         self.turn += 1
         failures = self.certificates.failures
         if failures.total() != self._failures_logged:
-            # One line per period: clients that fail on purpose must not fill the log.
+            # At most one log line per period, so that failing clients cannot flood the log.
             _log.info("tls.handshakes-failed", extra={"since_start": dict(failures)})
             self._failures_logged = failures.total()
 

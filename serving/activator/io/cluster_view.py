@@ -1,4 +1,4 @@
-"""Follows the cluster for the ingress, and sets revisions Active.
+"""Watches the cluster for the ingress, and sets revisions Active.
 
 ``ClusterView`` hands Routes, Revisions, ScaledWorkloads, EndpointSlices, DomainMappings and ClusterDomainClaims to the ingress as watches bring
 them. Slices of workloads are followed in their namespaces only. It flips a revision from Reserve to Active with one PATCH on the version that it knows; after a conflict it reads the object and patches
@@ -47,7 +47,7 @@ _log = logging.getLogger("activator")
 
 
 class ClusterView:
-    """Feeds an ingress from the cluster. ``flip`` and ``synced`` work while ``run`` runs.
+    """Updates an ingress from cluster watches. ``flip`` and ``synced`` need a running ``run``.
 
     ``on_route`` is called with each route that changes, and with None when it goes, ``on_secrets`` with the Secret of each mapped host
     and of each host with a certificate of its own, whenever they change.
@@ -71,7 +71,7 @@ class ClusterView:
         self._clock = clock
         self._group: SupervisedTasks | None = None
         self._flipping: set[RevisionKey] = set()
-        # Slices of other Services have no such label.
+        # Slices of other Services lack this label.
         slices = Reflector(cluster, ENDPOINT_SLICE, label_selector=REVISION_LABEL, on_change=self._slice_changed)
         revisions = Reflector(cluster, REVISION, on_change=self._revision_changed)
         routes = Reflector(cluster, ROUTE, on_change=self._route_changed)
@@ -91,7 +91,7 @@ class ClusterView:
         self._on_route = on_route
 
     def reconfigure(self, scaling: AutoscalerSettings, rules: HostRules) -> None:
-        """Resolve the targets of all revisions and the hosts of all routes from these settings, soon."""
+        """Recompute the targets of all revisions and the hosts of all routes from new settings, soon."""
         if rules != self._rules:
             self._rules = rules
             self._routes.repeat_all()
@@ -102,7 +102,7 @@ class ClusterView:
             self._workloads.repeat_all()
 
     async def synced(self) -> None:
-        """Wait until all kinds have been listed once."""
+        """Wait until every kind has been listed once."""
         for reflector in self._reflectors:
             await reflector.synced.wait()
         await self._workload_slices.synced()
@@ -116,7 +116,7 @@ class ClusterView:
             group.start(self._workload_slices.run(), name="activator slices of workloads")
 
     def flip(self, wake: RevisionWake) -> None:
-        """Set a revision Active, unless such a write is under way."""
+        """Set a revision Active, unless a write for it is in progress."""
         if self._group is None or wake.key in self._flipping:
             return
         self._flipping.add(wake.key)
@@ -138,7 +138,7 @@ class ClusterView:
             _log.info("revision.activated", extra={"namespace": key[0], "revision": key[1]})
             seen(after)
         except NotFound:
-            # The watch brings the deletion, and requests that wait are rejected then.
+            # The watch reports the deletion, which rejects waiting requests.
             return
         except ClusterError as error:
             _log.warning(
@@ -268,7 +268,7 @@ class ClusterView:
             host: secret
             for key, secrets in self._certificates.items()
             for host, secret in secrets.items()
-            # A status gives no host: that is the oldest claim's.
+            # A status grants no host: the oldest claim does.
             if self._ingress.routes.holder_of(host) == "/".join(key)
         }
         self._on_secrets({**self._domains.secrets(self._ingress.routes.holds), **own})

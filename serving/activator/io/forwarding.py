@@ -1,4 +1,4 @@
-"""Forwards requests to pods: the activator's credentials, the timeouts per revision, and the router's ticks."""
+"""Forwards requests to pods: adds the activator's credentials, caches timeouts per revision, and schedules router ticks."""
 
 import asyncio
 import math
@@ -16,7 +16,7 @@ from serving.net.proxy.http1.lines import header_lines
 from serving.net.wire.tokens import pod_secret, revision_secret
 
 _TEXT = b"activator request timeout"
-# About 2 MB, however many pods come and go. A dropped record is recreated in microseconds.
+# About 2 MB, regardless of how many pods come and go. Recreating a dropped record takes microseconds.
 _KNOWN_MAX = 2_048
 RequestId = TypeVar("RequestId", bound=Hashable)
 
@@ -32,7 +32,7 @@ class PodCredentials:
         self._revision = revision
 
     def secret(self, pod: ServedPod, key: RevisionKey) -> str:
-        """The secret shared by a pod and the activators; "" if it is unknown."""
+        """The secret that a pod shares with the activators; "" if it is unknown."""
         if self._are_of_pods:
             return pod_secret(self._key, namespace=pod.namespace, pod=pod.name) if pod.name else ""
         revision = self._revision(key)
@@ -40,7 +40,7 @@ class PodCredentials:
         return revision_secret(self._key, namespace=key[0], uid=known) if known else ""
 
     def lines(self, pod: ServedPod, key: RevisionKey) -> bytes:
-        """The header lines added to each request to a pod of a revision; none for the app of a ScaledWorkload."""
+        """The header lines added to requests for a pod; none for a ScaledWorkload's app."""
         revision = self._revision(key)
         if revision is not None and revision.is_workload:
             return b""
@@ -58,7 +58,7 @@ class RevisionTimeouts:
         self._known: dict[RevisionKey, tuple[ServedRevision, Timeouts]] = {}
 
     def of(self, key: RevisionKey) -> Timeouts:
-        """The timeouts of a request for a revision."""
+        """The timeouts for requests to a revision."""
         revision = self._revision(key)
         if revision is None:
             return self._unknown
@@ -80,7 +80,7 @@ class RevisionTimeouts:
 
 
 class Ticker(Generic[RequestId]):
-    """Ticks one router; ``apply`` carries out what it returns."""
+    """Ticks one router; ``apply`` executes the outcome."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Ticker(Generic[RequestId]):
         self._later_s = math.inf
 
     def schedule(self) -> None:
-        """Tick at the end of this turn of the loop if there is news, so that simultaneous requests share one tick."""
+        """Schedule a tick at the end of this event loop iteration if there is news; simultaneous requests share it."""
         if self._soon is None and self._router.schedule.has_pending_work:
             self._soon = asyncio.get_running_loop().call_soon(self._tick)
 

@@ -1,4 +1,4 @@
-"""The ingress: finds the revision of each request, and forwards, queues or rejects it.
+"""The ingress: finds the revision of each request, then forwards, queues or rejects the request.
 
 One ``Ingress`` handles the requests of both listeners, as ``serving.net.proxy`` hands them in. It decides nothing about revisions and
 pods (``router.py``), hosts (``routes.py``) or how to reach a pod (``slices.py``): it carries out their decisions by forwarding
@@ -48,12 +48,12 @@ _RETRY = _TEXT + b"Retry-After: 1\r\n"
 _REVISION = b"X-Serving-Revision: %b\r\n"
 _COLD_START = b"X-Serving-Cold-Start: true\r\n"
 _LISTENERS = {listener.value: listener for listener in Listener}
-# The request itself may crash its pods, for example by the memory that it takes: it is sent to one more pod, never to a third.
+# The request itself may crash its pods, for example by its memory use, so it gets one more pod, never a third.
 _LOSSES_MAX = 1
 
 
 class Ingress:
-    """A handler for ``serving.net.proxy.HttpServer``, on listeners named as ``Listener``.
+    """The handler of requests from both listeners, for ``serving.net.proxy.HttpServer``.
 
     ``draw`` returns random numbers in [0, 1). ``on_wake`` receives the revisions to wake. ``key`` is the cluster key. ``endpoints`` has
     the addresses of pods, ``tracer`` creates spans of sampled requests; None without a collector.
@@ -94,7 +94,7 @@ class Ingress:
         self.recorder = RequestRecorder(settings, router, clock=clock)
 
     def reconfigure(self, settings: ActivatorSettings) -> None:
-        """Apply new settings where they may change at run time; existing queues keep their bounds."""
+        """Apply changed live settings; existing queues keep their bounds."""
         self._settings = settings
         self.router.settings = settings
         self.recorder.reconfigure(settings)
@@ -102,7 +102,7 @@ class Ingress:
     # Called by serving.net.proxy.
 
     def begin(self, exchange: Exchange) -> None:
-        """Find the revision of a request, and a pod or a place in the queue."""
+        """Find the revision of a request, and dispatch or queue the request."""
         known = exchange.peer.known
         if not (isinstance(known, KnownHead) and known.head is exchange.head and known.turn == self.routes.turn):
             understood = self._interpret(exchange)
@@ -143,12 +143,12 @@ class Ingress:
             visit = exchange.context
             assert isinstance(visit, Visit)
             text = f"revision {visit.key[1]}: no connection to any of {visit.tries} pods"
-            # The error names the address of a pod, which clients must not learn.
+            # The error contains a pod's address, which clients must not see.
             visit.noted().fail(QUEUE_PROXY, f"{text}: {error}")
             exchange.respond(502, text.encode(), _TEXT + exchange.response_headers)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
-        """Handle a pod that died before its response.
+        """Handle a pod that ended before its response was complete.
 
         A request that its client marked as repeatable goes to another pod, or is requeued. Any other may have ended the pod.
         """
@@ -166,7 +166,7 @@ class Ingress:
         raise AssertionError(exchange)
 
     def body_ready(self, exchange: Exchange) -> None:
-        """Find a pod for a request whose body has arrived as far as needed; the share of its client applies to the rest of it."""
+        """Dispatch a request whose body has arrived as far as needed; its client's share limits it until the body is complete."""
         visit = exchange.context
         assert isinstance(visit, Visit)
         self._arrive(exchange, visit, None if exchange.body.is_complete else visit.client)
@@ -174,7 +174,7 @@ class Ingress:
             respond_early(exchange, visit)
 
     def body_complete(self, exchange: Exchange) -> None:
-        """Remove a waiting request from the share of its client: its body is here."""
+        """Exempt a waiting request from its client's share, because its body is complete."""
         visit = exchange.context
         if isinstance(visit, Visit) and self.router.is_parked(visit.key, exchange):
             dispatches = self.router.finish(visit.key, exchange, self._clock(), has_response=False)
@@ -183,14 +183,14 @@ class Ingress:
                 self._dispatch(dispatch)
 
     def held(self, exchange: Exchange) -> None:
-        """Start or stop the deadline of a client that does not read its response."""
+        """Start or stop the deadline for a client that does not read its response."""
         visit = exchange.context
         if isinstance(visit, Visit):
             self.router.record_held(visit.key, exchange, self._clock(), is_held=exchange.response.is_held)
             self.ticker.schedule()
 
     def finish(self, exchange: Exchange) -> None:
-        """Count a finished request, and dispatch queued requests to the slot that it frees."""
+        """Count an ended request, and dispatch queued requests to the released slot."""
         visit = exchange.context
         if visit is None:
             self.metrics.unmatched.inc()
@@ -210,10 +210,10 @@ class Ingress:
             for dispatch in self.router.finish(visit.key, exchange, at_s, has_response=has_response):
                 self._dispatch(dispatch)
 
-    # Called by the loops.
+    # Called by background loops.
 
     def apply(self, outcome: RoutingOutcome[Exchange]) -> None:
-        """Carry out the router's decisions: dispatches, rejections, wakes and probes."""
+        """Execute the router's decisions: dispatches, rejections, wakes and probes."""
         for dispatch in outcome.dispatches:
             self._dispatch(dispatch)
         for rejection in outcome.rejections:
@@ -228,7 +228,7 @@ class Ingress:
         self.ticker.schedule()
 
     def eject_silent(self) -> None:
-        """Eject silent pods, and send their repeatable requests to others."""
+        """Eject silent pods, and send their repeatable requests to other pods."""
         for silent in self.router.eject_silent(
             self._clock(), has_begun=lambda exchange: bool(exchange.response.status)
         ):
@@ -236,7 +236,7 @@ class Ingress:
             for exchange in silent.requests:
                 visit = exchange.context
                 assert isinstance(visit, Visit)
-                # Only once: a request that is merely slow must not run on every pod.
+                # Only once per request: a slow request must not run on every pod.
                 if not visit.losses and visit.tries < self._settings.pod_tries_max and exchange.withdraw():
                     visit.losses += 1
                     moved_count += self._requeue(exchange)
@@ -248,27 +248,27 @@ class Ingress:
         self.ticker.schedule()
 
     def close(self) -> None:
-        """Reject all queued requests and stop ticking."""
+        """Reject all queued requests, and stop ticking."""
         for rejection in self.router.reject_all(self._clock(), "shutting down"):
             self._reject(rejection)
         self.ticker.close()
 
     def probed(self, probe: PodProbe, is_ready: bool) -> None:  # noqa: FBT001 - a callback
-        """Apply the result of a probe."""
+        """Process the result of a probe."""
         self.apply(self.router.probed(probe, self._clock(), is_ready=is_ready))
 
     def announced(self, key: RevisionKey, pod: ServedPod) -> None:
-        """Probe a pod that announced itself as ready to an autoscaler."""
+        """Start probing a pod that announced its readiness through an autoscaler."""
         announce(self.router, key, pod, now_s=self._clock())
         self.ticker.schedule()
 
     def report_all(self) -> None:
-        """Report all load again: the autoscaler is a new process."""
+        """Report all load again, because the autoscaler is a new process."""
         self.router.resend_all()
         self.ticker.schedule()
 
     def _interpret(self, exchange: Exchange) -> KnownHead | None:
-        """Interpret a new head; None if the request already has its response."""
+        """Parse a new request's head; None if the request was already answered."""
         head = exchange.head
         named = named_revision(head) if head.reserved else None
         host = exchange.peer.full_host(head.host.decode("latin-1"))
@@ -295,7 +295,7 @@ class Ingress:
             self.counts["refused-access"] += not exchange.is_waiting
             return None
         if not site.revisions:
-            # Nor the message of its condition, which may quote an app's log.
+            # The condition's message may quote the app's log, so clients must not see it either.
             exchange.respond(503, f"service {site.route} is not ready\n".encode(), _RETRY)
             return None
         known = known_head(head, site, marks, turn=self.routes.turn)
@@ -306,7 +306,7 @@ class Ingress:
         return known
 
     def _is_own_response(self, exchange: Exchange, site: Site | None, *, agent: bytes) -> bool:
-        """Respond to a probe or an unknown host; return whether the request was one."""
+        """Answer a probe or a request for an unknown host; return whether the request was one."""
         head = exchange.head
         question = ProbeQuestion(
             network_probe=head.get(b"k-network-probe"),
@@ -366,7 +366,7 @@ class Ingress:
         self.ticker.schedule()
 
     def _weight_of(self, exchange: Exchange) -> int:
-        """The maximum memory of a queued request: its head, and the part of its body that is read ahead."""
+        """Most memory of a queued request: its head, and the buffered part of its body."""
         head, held_max = exchange.head, self._settings.http.body_held_bytes_max
         if not head.has_body:
             return exchange.weight_bytes
@@ -395,10 +395,10 @@ class Ingress:
         endpoint = self._endpoints.to(dispatch.pod, visit.key)
         lines = endpoint.lines
         if dispatch.waited_s and lines:
-            # The pod judges a goal for latency by all of the time.
+            # The pod needs the whole latency for the latency goal.
             lines += b"K-Held-Ms: %d\r\n" % (1000 * dispatch.waited_s)
         lines += client_line(visit.client.address) if exchange.peer.is_trusted else b""
-        # Trailers, cancellation and flow control of a call pass from end to end.
+        # Trailers, cancellation and flow control of a gRPC call pass end to end.
         exchange.forward(endpoint.address, extra=lines, over_http2=visit.is_grpc and exchange.is_http2)
 
     def _reject(self, rejection: Rejection[Exchange]) -> None:
@@ -413,7 +413,7 @@ class Ingress:
         exchange.respond(503, f"{rejection.text}\n".encode(), _RETRY + exchange.response_headers)
 
     def _begin_trace(self, tracer: Tracer, exchange: Exchange, visit: Visit) -> None:
-        """Generate trace ids for a request to be traced, and pass them to the pod."""
+        """Generate trace ids for a sampled request, and pass them to the pod."""
         visit.trace = tracer.begin(visit.traceparent)
         if visit.trace is not None:
             visit.traceparent = visit.trace.traceparent
@@ -421,5 +421,5 @@ class Ingress:
 
 
 def _begin_session(exchange: Exchange) -> tuple[int, bytes]:
-    """Return a new session, and the header line that gives it to the client."""
+    """Return a new session, and the Set-Cookie line for its client."""
     return new_session(os.urandom(16), is_secure=exchange.peer.scheme_of(exchange.head) == b"https")

@@ -1,4 +1,4 @@
-"""Inner TLS of an activator: connections to pods and autoscalers, and those to its inner listener."""
+"""Inner TLS of an activator: outgoing connections to pods and autoscalers, and the inner listener."""
 
 import asyncio
 import ssl
@@ -21,7 +21,7 @@ from serving.net.wire.issuing import DaemonTls
 
 
 class InnerWays:
-    """Connects to pods and autoscalers over TLS, and accepts both TLS and plain HTTP on the inner listener.
+    """Opens TLS connections to pods and autoscalers, and accepts both TLS and plain HTTP on the inner listener.
 
     Clients of that listener may present a certificate: autoscalers do, pods may. All connections are plain if the settings
     disable TLS. ``environment`` supplies the mode if the settings have none. A handshake may take ``handshake_max_s`` seconds.
@@ -53,15 +53,15 @@ class InnerWays:
 
     @property
     def to_autoscaler(self) -> PeerTls | None:
-        """The TLS parameters of connections to an autoscaler; None without TLS."""
+        """TLS parameters of connections to an autoscaler; None without TLS."""
         return None if self.secured is None else self.secured.to(AUTOSCALER)
 
     def to_pod(self, address: tuple[str, int]) -> PeerTls | None:
-        """The TLS parameters of a probe of the pod at an address; None without TLS."""
+        """TLS parameters of a probe of the pod at an address; None without TLS."""
         return None if self.secured is None else self.secured.to(self._endpoints.identity_at(address))
 
     def connector(self) -> Connector:
-        """Opens connections to pods: over TLS with a verified identity, plain ones without TLS, and to apps as their Service says."""
+        """The connector for pods: TLS with a verified identity, or plain; apps use the scheme of their Service."""
         if self.secured is None:
             return PodConnector(self._endpoints, PlainConnector())
         secured = TlsConnector(
@@ -73,14 +73,14 @@ class InnerWays:
         return PodConnector(self._endpoints, secured)
 
     def front_of(self, listener: Listener) -> Callable[[HttpServer, Wiring], asyncio.Protocol]:
-        """The protocol factory for connections to a listener."""
+        """The protocol factory for a listener's connections."""
         if self.secured is None or listener is not Listener.INNER:
             return Connection
         return lambda server, wiring: TlsLayer(server, wiring, self._terms)
 
     @property
     def front_of_pages(self) -> Callable[[Callable[[], asyncio.Protocol]], asyncio.Protocol] | None:
-        """A wrapper that accepts both TLS and plain HTTP for the metrics page; None without TLS."""
+        """A wrapper that makes the metrics page accept both TLS and plain HTTP; None without TLS."""
         if self.secured is None:
             return None
         context, refusals = self.secured.tls.server, self._refusals
@@ -93,7 +93,7 @@ class InnerWays:
 
 
 class PodConnector:
-    """Opens connections to queue-proxies by ``inner``, and to apps without one by the scheme of their Service's port.
+    """Opens connections to queue-proxies by ``inner``, and to apps by the scheme of their Service's port.
 
     The certificate of such an app is not verified: it is for other names than a pod's address.
     """
@@ -109,11 +109,11 @@ class PodConnector:
 
     @property
     def turn(self) -> int:
-        """Grows with each new certificate of the inner TLS."""
+        """A counter that each new inner TLS certificate increments."""
         return self._inner.turn
 
     async def connect(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
-        """As ``serving.net.proxy.http1.pool.Connector``."""
+        """Implements ``serving.net.proxy.http1.pool.Connector``."""
         scheme = self._endpoints.scheme_at(address)
         if scheme == "https":
             return await open_client(self._context, make, address)

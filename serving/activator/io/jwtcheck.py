@@ -1,4 +1,4 @@
-"""Lets in requests with a JSON Web Token that the rule of their route takes, and gives its claims to the app as headers.
+"""Checks JSON Web Tokens by the rule of a route, and passes their claims to the app as headers.
 
 The token's algorithm must be one of its key, so that neither ``none`` nor a public key as an HMAC secret passes. Without keys the
 request waits for them, for a bounded time, or gets 503. Headers with the prefix of claims are removed from what clients sent.
@@ -21,35 +21,35 @@ from serving.net.proxy.http1.requesthead import RequestHead
 
 CLAIM_PREFIX = b"x-jwt-claim-"
 TOKEN_BYTES_MAX = 8192
-"""Largest token. An app that needs more claims asks the issuer for them."""
+"""Largest token in bytes. An app that needs more claims can query the issuer."""
 
-# As most validators: the clocks of an issuer and of this machine may differ by so much.
+# Tolerated difference between the issuer's and this machine's clocks, in seconds, as in most validators.
 _LEEWAY_S = 60.0
 _SETS_MAX = 256
 _VERIFIED_MAX = 4096
 _CLAIM_BYTES_MAX = 1024
-# Printable ASCII but the sign of the encoding itself.
+# Printable ASCII except "%", which starts an escape.
 _SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 _OPTIONS: Any = {"verify_exp": False, "verify_nbf": False, "verify_iat": False, "require": ["exp", "iss", "aud"]}
 
 
 class BadToken(Exception):
-    """A token that is refused. The text gives the reason."""
+    """A rejected token; the text is the reason."""
 
 
 class UnknownKey(BadToken):
-    """A token with a key id that is not among the keys."""
+    """A token whose key id is not among the keys."""
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """The claims that an app gets, as header lines, and when the token ends, since the epoch."""
+    """A valid token's claims as header lines, and its expiry in seconds since the epoch."""
 
     lines: tuple[HeaderLine, ...]
     until_s: float
 
 
 def verify(token: str, rule: JwtRule, keys: Mapping[str, SigningKey], *, at_s: float) -> Verified:
-    """The claims of a token at a time since the epoch. Raises ``BadToken``, ``UnknownKey``."""
+    """Verify a token at ``at_s``, and return its claims. Raises ``BadToken``, ``UnknownKey``."""
     import jwt  # noqa: PLC0415 - only with a rule
 
     if len(token) > TOKEN_BYTES_MAX:
@@ -63,7 +63,7 @@ def verify(token: str, rule: JwtRule, keys: Mapping[str, SigningKey], *, at_s: f
         until_s, from_s = (float(claims.get(name, other)) for name, other in (("exp", 0), ("nbf", 0)))
     except BadToken:
         raise
-    except Exception as error:  # whatever hostile bytes make of the parser
+    except Exception as error:  # hostile bytes may cause any error in the parser
         text = str(error) if isinstance(error, jwt.PyJWTError) else "it cannot be read"
         raise BadToken(text) from error
     if not math.isfinite(until_s) or until_s + _LEEWAY_S <= at_s:
@@ -75,7 +75,7 @@ def verify(token: str, rule: JwtRule, keys: Mapping[str, SigningKey], *, at_s: f
 
 
 def _key_of(head: Mapping[str, Any], keys: Mapping[str, SigningKey]) -> SigningKey:
-    """The key of a token. Its algorithm must be one of the key's."""
+    """The key of a token. The token's algorithm must be one of the key's."""
     if "crit" in head or head.get("b64") is False:
         raise BadToken("it has extensions that are not known here")
     kid = head.get("kid")
@@ -89,13 +89,13 @@ def _key_of(head: Mapping[str, Any], keys: Mapping[str, SigningKey]) -> SigningK
 
 
 def _line(name: str, value: object) -> HeaderLine | None:
-    """A claim as a header line: texts, numbers, and lists of them; None for any other, and for what is too long."""
+    """A claim as a header line: text, number, or a list of them; None for other types and for long values."""
     values = value if isinstance(value, list) else [value]
     if not all(isinstance(entry, str | int | float) for entry in values):
         return None
     texts = [str(entry).lower() if isinstance(entry, bool) else str(entry) for entry in values]
     text = quote(",".join(texts), safe=_SAFE, errors="replace").strip().encode()
-    # A name with an underscore would be dropped on its way.
+    # Names with an underscore would be dropped later.
     header = CLAIM_PREFIX + name.lower().replace("_", "-").encode()
     if len(text) > _CLAIM_BYTES_MAX:
         return None
@@ -103,14 +103,14 @@ def _line(name: str, value: object) -> HeaderLine | None:
 
 
 def with_claims(head: RequestHead, lines: tuple[HeaderLine, ...]) -> RequestHead:
-    """The head with these claims only, whatever the client sent."""
+    """The head with exactly these claims; claim headers from the client are removed."""
     rest = head.without(lambda line: line.name.startswith(CLAIM_PREFIX))
     wire = rest.wire + b"".join(line.wire for line in lines)
     return msgspec.structs.replace(rest, lines=[*rest.lines, *lines], wire=wire)
 
 
 class JwtChecker:
-    """Checks the tokens of requests, and keeps keys and the tokens that it has verified."""
+    """Checks the tokens of requests, and caches keys and verified tokens."""
 
     def __init__(self) -> None:
         self._waited: set[Exchange] = set()
@@ -118,7 +118,7 @@ class JwtChecker:
         self._verified: dict[tuple[AccessRule, str], tuple[Mapping[str, Any], Verified]] = {}
 
     def admits(self, exchange: Exchange, rule: AccessRule, *, again: Callable[[Exchange], None]) -> bool:
-        """Whether a request is admitted; its head then has the claims. Otherwise it was rejected, or waits for keys.
+        """Check a request's token; True admits the request, with claims in its head. On False it was rejected, or waits for keys.
 
         ``again`` gets a request that has waited.
         """
@@ -135,12 +135,12 @@ class JwtChecker:
                 self._waited.add(exchange)
                 again(exchange)
 
-        # Once: an issuer that takes long to fail must not hold a request for ever.
+        # Only once, so that a slow failing issuer does not hold a request forever.
         may_wait = exchange not in self._waited
         self._waited.discard(exchange)
         if not keys.is_usable:
             if not (may_wait and keys.hold(resume)):
-                # Not why: the address of the keys may be an internal one. The log has it.
+                # The reason is only logged, because the keys' address may be internal.
                 _refuse(exchange, _unavailable(name, "its issuer's keys are not available"))
             return False
         credentials = [*exchange.head.values(b"authorization")]
@@ -151,7 +151,7 @@ class JwtChecker:
         try:
             verified = self._verify(rule, token.strip(), keys.keys)
         except UnknownKey as error:
-            # Keys rotate: it may be a new one.
+            # Keys rotate, so the unknown key may be new.
             if not (may_wait and keys.hold(resume)):
                 _refuse(exchange, _unauthorized(name, str(error), ', error="invalid_token"'))
             return False

@@ -1,4 +1,4 @@
-"""Keys of issuers of JSON Web Tokens: fetched in a thread, kept, and fetched again when they rotate.
+"""Fetches and caches the keys of JSON Web Token issuers, in a thread, and refetches them after a rotation.
 
 A key set is fetched for the first request that needs it, again after 5 minutes beside the requests, and for a token with an unknown key id,
 at most every 10 seconds. While the issuer is away the last keys stay for an hour; then, and without any, requests fail.
@@ -27,31 +27,31 @@ _log = logging.getLogger("jwks")
 
 _REFRESH_S = 300.0
 _KEPT_S = 3600.0
-# Between fetches for unknown key ids, and after one that failed: strangers may send any key id.
+# Pause between fetches for unknown key ids and after a failure, because strangers may send any key id.
 _PAUSE_S = 10.0
 _FAILED_PAUSE_S = 1.0
 _FETCH_S = 5.0
 _BYTES_MAX = 2**18
 _KEYS_MAX = 64
 _PIECE_BYTES = 2**14
-# Anyone who may write a rule can name issuers that do not answer: the few threads of the loop's own pool would all wait for them.
+# A separate thread pool: rules can name issuers that do not respond, which would block the event loop's few threads.
 _FETCHERS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="jwks")
 _RSA = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
 _RSA_BITS = range(2048, 8193)
-# Issuers use 3 or 65537. A key of 3,072 bits with an exponent as long takes 8 ms to check a signature, in the event loop.
+# Issuers use 3 or 65537. With an exponent as long as a 3,072-bit key, a check would block the event loop for 8 ms.
 _RSA_EXPONENT_MAX = 2**32
 _CONFIGURATION = "/.well-known/openid-configuration"
 
 
 class SigningKey(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A public key, and the algorithms that a token may name with it."""
+    """A public key, and the algorithms that its tokens may name."""
 
     key: Any
     algorithms: frozenset[str]
 
 
 class Connections:
-    """The connections of one fetch. ``end`` ends it, also where an issuer sends a byte of its response now and then."""
+    """The connections of one fetch. ``end`` also stops a fetch whose issuer sends slowly."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -59,16 +59,16 @@ class Connections:
         self._is_ended = False
 
     def add(self, connection: socket.socket) -> None:
-        """Add an open connection. Raises ``TimeoutError`` after the end."""
+        """Add an open connection. Raises ``TimeoutError`` after ``end``."""
         with self._lock:
             if self._is_ended:
                 connection.close()
                 raise TimeoutError
-            # TLS takes the socket over, not its copy.
+            # TLS replaces the socket object, so its duplicate is stored.
             self._sockets.append(connection.dup())
 
     def end(self) -> None:
-        """Shut all connections: who reads them gets their end."""
+        """Shut down all connections; pending reads return."""
         with self._lock:
             self._is_ended = True
             for connection in self._sockets:
@@ -79,7 +79,7 @@ class Connections:
 
 
 class _Opened(http.client.HTTPConnection):
-    """A connection that is one of a fetch."""
+    """An HTTP connection that belongs to a fetch."""
 
     connections: Connections
 
@@ -89,11 +89,11 @@ class _Opened(http.client.HTTPConnection):
 
 
 class _OpenedOverTls(http.client.HTTPSConnection, _Opened):
-    """The same over TLS: ``HTTPSConnection`` wraps the socket that ``_Opened`` has opened."""
+    """An HTTPS connection that belongs to a fetch: ``HTTPSConnection`` wraps the socket of ``_Opened``."""
 
 
 class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    """Opens URLs by connections of a fetch."""
+    """A URL handler that opens connections of a fetch."""
 
     def __init__(self, connections: Connections) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
 
 
 def fetch_keys(url: str, *, issuer: str, connections: Connections) -> dict[str, SigningKey]:
-    """The keys at a URL, by key id. Blocks until ``connections`` are ended. Raises ``OSError`` or ``ValueError`` with the reason.
+    """Fetch the keys at a URL, by key id. Blocks until ``connections.end``. Raises ``OSError`` or ``ValueError``.
 
     The URL of an OpenID configuration leads to the key set that it names; the configuration must be the issuer's own.
     """
@@ -134,7 +134,7 @@ def fetch_keys(url: str, *, issuer: str, connections: Connections) -> dict[str, 
 
 
 def _read(url: str, connections: Connections) -> Mapping[str, Any]:
-    # Without a handler for redirects: an issuer's keys are at its own address.
+    # No redirect handler: an issuer's keys are at the issuer's address.
     opener = urllib.request.OpenerDirector()
     for handler in (urllib.request.ProxyHandler(), _Handler(connections), urllib.request.HTTPDefaultErrorHandler()):
         opener.add_handler(handler)
@@ -158,7 +158,7 @@ def _read(url: str, connections: Connections) -> Mapping[str, Any]:
 
 
 def _usable(jwk: Any) -> tuple[str, SigningKey] | None:  # noqa: ANN401 - JSON
-    """A public key for signatures with its id; None for any other, such as a symmetric one."""
+    """A public signature key with its id; None for other keys, such as symmetric ones."""
     import jwt  # noqa: PLC0415 - only with a rule
 
     if not isinstance(jwk, dict) or jwk.get("kty") not in ("RSA", "EC", "OKP") or jwk.get("use", "sig") != "sig":
@@ -175,12 +175,12 @@ def _usable(jwk: Any) -> tuple[str, SigningKey] | None:  # noqa: ANN401 - JSON
 
 
 def _is_usual(key: Any) -> bool:  # noqa: ANN401 - of RSA
-    """Whether a key is public, and checks a signature in the usual time."""
+    """Whether a key is public, and its signature checks take a normal time."""
     return hasattr(key, "verify") and key.key_size in _RSA_BITS and key.public_numbers().e <= _RSA_EXPONENT_MAX
 
 
 class KeySet:
-    """The keys of one URL. ``hold`` calls back when a fetch has ended."""
+    """The keys of one URL. ``hold`` calls back after a fetch."""
 
     def __init__(self, url: str, issuer: str, *, clock: Callable[[], float], held_max: int = 1_000) -> None:
         self.keys: dict[str, SigningKey] = {}
@@ -195,16 +195,16 @@ class KeySet:
 
     @property
     def is_usable(self) -> bool:
-        """Whether there are keys that are not too old."""
+        """Whether the keys exist and are recent enough."""
         return bool(self.keys) and self._clock() - self._fetched_s < _KEPT_S
 
     def refresh(self) -> None:
-        """Fetch keys that are older than 5 minutes in the background."""
+        """Refetch keys older than 5 minutes in the background."""
         if self._clock() - self._fetched_s > _REFRESH_S:
             self._begin(_PAUSE_S)
 
     def hold(self, then: Callable[[], None]) -> bool:
-        """Fetch the keys, and call ``then`` afterwards; False if that was done too short a time ago."""
+        """Fetch the keys, then call ``then``; False if the last fetch was too recent."""
         if len(self._held) >= self._held_max or not self._begin(_PAUSE_S if self.is_usable else _FAILED_PAUSE_S):
             return False
         self._held.append(then)

@@ -1,4 +1,4 @@
-"""Extracts routing facts from a request's head, once for repeated heads on a connection.
+"""Extracts routing facts from a request's head, and caches them for repeated heads on a connection.
 
 Input: a head and the site of its host. Output: the tag that it selects, by Knative-Serving-Tag or by a header rule of the
 route, its session, and its trace.
@@ -16,7 +16,7 @@ HeadMarks = tuple[str | None, bytes, bytes]
 
 
 class KnownHead(msgspec.Struct, frozen=True, kw_only=True):
-    """Caches the routing facts of a head; valid until the routes' ``turn`` changes.
+    """The routing facts of a head; valid until the routes' ``turn`` changes.
 
     ``session`` is a ``session_number``, None without one; ``starts_session``: the response sets a session cookie; ``is_grpc``:
     the request is a gRPC call.
@@ -33,7 +33,7 @@ class KnownHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def marks_of(head: RequestHead) -> HeadMarks:
-    """The headers of a head that routing reads, in one pass over its lines."""
+    """Extract the headers needed for routing, in one pass over the head's lines."""
     tag, agent, traceparent = None, b"", b""
     for line in head.lines:
         if line.name == b"user-agent":
@@ -66,7 +66,7 @@ def known_head(head: RequestHead, site: Site, marks: HeadMarks, *, turn: int) ->
 
 
 def _tag_by_rule(head: RequestHead, site: Site) -> str | None:
-    """The tag of the first header rule satisfied by the request, among the tags of the route."""
+    """The tag of the first header rule that the request satisfies, if the route has the tag."""
     for rule in site.policy.header_rules:
         values = head.values(rule.header.encode())
         if rule.tag in site.tags and any(rule.matches(value.decode("latin-1")) for value in values):
@@ -81,10 +81,10 @@ def _session(head: RequestHead, affinity: SessionAffinity) -> int | None:
 
 
 def named_revision(head: RequestHead) -> tuple[list[bytes], list[bytes]]:
-    """Return the headers of a Gateway that name the revision."""
+    """The values of the two headers by which a Gateway names a revision."""
     return [*head.values(b"knative-serving-namespace")], [*head.values(b"knative-serving-revision")]
 
 
 def without_agent(head: RequestHead) -> RequestHead:
-    """Remove a User-Agent by which a queue-proxy would mistake the request for a probe."""
+    """The head without a User-Agent that makes a queue-proxy treat the request as a probe."""
     return head.without(lambda line: line.name == b"user-agent" and is_probe_agent(line.value))

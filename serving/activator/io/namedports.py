@@ -1,4 +1,4 @@
-"""Listens for pods that call services of their namespace by short names, as in ``http://api:8080/`` or ``db:5432``.
+"""Listens on the short-name addresses of services, such as ``http://api:8080/`` or ``db:5432``, for pods of one machine.
 
 Input: routes as they change. Effect: an open listener at each port that a route asks for, at an address for each namespace. Only one
 machine has them: the address says in which namespace the client's resolver or hosts file has completed the name. Pods with networks
@@ -22,25 +22,25 @@ from serving.net.proxy.forwarding.exchange import Handler, Wiring
 from serving.net.proxy.server.listener import HttpServer
 
 _log = logging.getLogger(__name__)
-# Another program may give the port up.
+# Retry, because another program may release the port.
 _RETRY_S = 5.0
-# Names of the inherited sockets at the gateway of pods.
+# Names of the inherited sockets at the pods' gateway.
 _INNER_OF_PODS = "inner-pods-"
 _LOOPBACK = "127.0.0.1"
 
 
 class NamedPort(msgspec.Struct, frozen=True, kw_only=True):
-    """A service that pods of its namespace call by its short name at a port."""
+    """A service that pods of its namespace reach by its short name and a port."""
 
     name: str
     namespace: str
     port: int
     is_tcp: bool = False
-    """Whether the service takes TCP connections at the port (``serving.dev/tcp``), in place of HTTP."""
+    """Whether the port takes TCP connections (``serving.dev/tcp``) rather than HTTP."""
 
 
 class NamedPorts:
-    """The listeners of an activator, which stay when their services go. ``make`` makes a connection."""
+    """The short-name listeners of an activator; they stay open when services are removed. ``make`` creates a connection."""
 
     def __init__(
         self, server: HttpServer, handler: Handler, *, make: Callable[[HttpServer, Wiring], asyncio.Protocol]
@@ -70,7 +70,7 @@ class NamedPorts:
             self._changed.set()
 
     def with_named(self, other: Callable[[str, ServedRoute | None], None]) -> Callable[[str, ServedRoute | None], None]:
-        """A function that updates a route here and elsewhere."""
+        """A function that updates a route here and in ``other``."""
 
         def both(route: str, facts: ServedRoute | None) -> None:
             other(route, facts)
@@ -96,7 +96,7 @@ class NamedPorts:
             await self.serve(gateways, stop)
 
     async def serve(self, gateways: Mapping[str, Collection[int]], stop: asyncio.Event) -> None:
-        """The same, behind the gateways with these addresses and ports."""
+        """Listen behind the gateways with these addresses and ports, until ``stop`` is set."""
         async with supervise() as group:
             syncing = group.start(self._sync(gateways), name="named ports")
             await stop.wait()
@@ -139,7 +139,7 @@ class NamedPorts:
                 shares_port=True,
             )
         except OSError as error:
-            # It is tried again and again.
+            # A failed listener is retried.
             if (address, port) not in self._refused:
                 _log.warning("named.unavailable", extra={"address": f"{address}:{port}", "error": str(error)})
             self._refused.add((address, port))
@@ -147,7 +147,7 @@ class NamedPorts:
             self._open.add((address, port))
 
     def tcp_claim(self, gateway: str, address: str, port: int) -> NamedPort | None:
-        """The service that takes the TCP connections to a port of a namespace; of several the first by name."""
+        """The service for TCP connections to a port of a namespace; the alphabetically first if there are several."""
         claims = (
             claim
             for claim in self.claims.values()
@@ -156,7 +156,7 @@ class NamedPorts:
         return min(claims, key=lambda claim: claim.name, default=None)
 
     def full_host(self, gateway: str, address: str, host: str) -> str:
-        """Complete "api:8080" by the namespace that has an address, if one service there has the name; else return it."""
+        """Complete "api:8080" with the namespace of an address, if a service there has this name; else return ``host``."""
         name = host.partition(":")[0].lower()
         namespaces = [
             claim.namespace

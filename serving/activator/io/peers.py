@@ -1,4 +1,4 @@
-"""Connections between activator processes of one machine: a unix socket each, in a folder that only their user can read.
+"""Connections between the activator processes of one machine, over unix sockets in a private folder.
 
 Each process listens at its own path. It sends messages on connections that it opened, and receives them on connections that
 others opened. The kernel reports which process listens at a path, and a pidfd when that process ends. A peer is removed when its
@@ -26,7 +26,7 @@ from serving.net.proxy.forwarding.exchange import Exchange
 
 _log = logging.getLogger("activator")
 
-# Starting a view takes a millisecond; a peer that is silent for one to two periods is stuck.
+# Starting a view takes a millisecond; a peer that is silent for one to two periods hangs.
 _CHECK_PERIOD_S = 1.0
 # Most bytes buffered for a peer that does not read.
 _UNSENT_BYTES_MAX = 16 * 1024**2
@@ -34,7 +34,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class _PeerProcess:
-    """A living process: the connection to it, and the descriptor that becomes readable when it ends."""
+    """A live peer process: its connection, and its pidfd, which becomes readable when it ends."""
 
     def __init__(self, index: int, pid: int, connection: socket.socket) -> None:
         self.index = index
@@ -46,7 +46,7 @@ class _PeerProcess:
 
 
 class PeerProcesses:
-    """All connections of one process, and the slot broker that uses them. ``apply`` carries out its decisions."""
+    """All peer connections of one process, and the slot broker that uses them. ``apply`` executes its decisions."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class PeerProcesses:
         clock: Callable[[], float],
         apply: Callable[[RoutingOutcome[Exchange]], None],
     ) -> None:
-        # The machine's clock in nanoseconds: greater than any round of an earlier process.
+        # The machine's clock in nanoseconds, which exceeds any round of an earlier process.
         first_round = int(clock() * 1e9)
         self.broker = SlotBroker(table, index=settings.index, first_round=first_round, send=self.send)
         self._apply = apply
@@ -70,8 +70,8 @@ class PeerProcesses:
         self._view_seen = -1
 
     async def start(self) -> None:
-        """Listen, and connect to all peers; the broker has slots from then on."""
-        # The path of a unix socket is limited to 107 bytes, and the folder may be deeply nested.
+        """Listen, and connect to all peers; afterwards the broker has slots."""
+        # A unix socket's path is limited to 107 bytes, and the folder may be deeply nested.
         self._folder_fd = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(lambda: _PeerReceiver(self._received), self._path(self._index))
@@ -81,7 +81,7 @@ class PeerProcesses:
         self._share()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Exclude peers that do not respond, until ``stop`` is set."""
+        """Exclude unresponsive peers until ``stop`` is set."""
 
         async def check() -> None:
             ledger = self.broker.ledger
@@ -99,12 +99,12 @@ class PeerProcesses:
         await every(_CHECK_PERIOD_S, check, stop=stop, on_error=on_error)
 
     def stop_sharing(self) -> None:
-        """Stop sharing slots: another process takes over. The pods' own queues enforce the limits meanwhile."""
+        """Stop sharing slots because another process takes over; meanwhile the pods' queues enforce the limits."""
         self._close_connections()
         self._share()
 
     def close(self) -> None:
-        """Close all connections. Peers notice the end of the process."""
+        """Close all connections. Peers detect the end of the process."""
         self._close_connections()
         os.close(self._folder_fd)
 
@@ -116,7 +116,7 @@ class PeerProcesses:
             self._let_go(peer)
 
     def send(self, index: int, message: SlotMessage) -> None:
-        """Send a message to a peer; it is dropped if the peer has ended or does not read."""
+        """Send a message to a peer; drop it if the peer has ended or does not read."""
         peer = self._peers.get(index)
         if peer is None or len(peer.unsent) > _UNSENT_BYTES_MAX:
             return
@@ -129,14 +129,14 @@ class PeerProcesses:
         return f"/proc/self/fd/{self._folder_fd}/activator-{index}.sock"
 
     def _meet(self, index: int) -> None:
-        """Connect to the process that listens at a path, if any, and greet it."""
+        """Connect to the process that listens at a path, if any, and send a hello."""
         connection = socket.socket(socket.AF_UNIX)
         connection.setblocking(False)
         try:
             connection.connect(self._path(index))
             peer = _PeerProcess(index, _pid_of(connection), connection)
         except OSError:
-            # No process listens there; one that starts later will send a greeting.
+            # No process listens there; a later one will send a hello.
             connection.close()
             return
         self._peers[index] = peer
@@ -180,7 +180,7 @@ class PeerProcesses:
 
     def _flush(self, peer: _PeerProcess) -> None:
         loop = asyncio.get_running_loop()
-        # A broken connection means that its process is ending; the pidfd reports that.
+        # A broken connection means that the process is ending; its pidfd reports the end.
         with contextlib.suppress(OSError):
             del peer.unsent[: peer.connection.send(peer.unsent)]
         if peer.unsent:
@@ -190,7 +190,7 @@ class PeerProcesses:
 
 
 class _PeerReceiver(asyncio.Protocol):
-    """Receives the messages of one peer. The folder's permissions admit only processes of the same user."""
+    """Receives messages of one peer. The folder's permissions admit only the same user."""
 
     def __init__(self, received: Callable[[int, int, SlotMessage], None]) -> None:
         self._received = received
@@ -217,6 +217,6 @@ class _PeerReceiver(asyncio.Protocol):
 
 
 def _pid_of(connection: socket.socket) -> int:
-    """The process at the other end."""
+    """The process id of a connection's peer."""
     pid, _, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return int(pid)

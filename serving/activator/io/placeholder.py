@@ -1,4 +1,4 @@
-"""What a client gets while its request waits for a pod: a page for browsers, or the beginning of an event stream.
+"""Early responses to clients that wait for a pod: a page for browsers, or the beginning of an event stream.
 
 The page reloads itself each second, and needs no script and no other file. Its status is 503 with Retry-After, so
 that no cache or crawler keeps it. API clients do not ask for text/html, so they wait as usual.
@@ -11,7 +11,7 @@ from serving.activator.io.visit import Visit
 from serving.net.proxy.forwarding.exchange import Exchange
 
 _PAGE_AFTER_S = 0.5
-"""Time a request waits for its response before the page is sent: most starts are over by then."""
+"""How long a request waits before the page is sent, in seconds; most starts are shorter."""
 _PAGE_HEADERS = (
     b"Content-Type: text/html; charset=utf-8\r\n"
     b"Cache-Control: no-store\r\n"
@@ -49,19 +49,19 @@ main {{ text-align: center; padding: 1rem }}
 
 
 def wants_placeholder(method: bytes, accept: bytes | None) -> bool:
-    """Whether a request is a browser's for a page: a GET whose Accept header names text/html."""
+    """Whether a request is a browser's page request: a GET whose Accept header includes text/html."""
     if method != b"GET" or accept is None:
         return False
     return any(part.partition(b";")[0].strip().lower() == b"text/html" for part in accept.split(b","))
 
 
 def placeholder_page(service: str) -> bytes:
-    """The page for a service, in UTF-8."""
+    """The page of a service, in UTF-8."""
     return _PAGE.format(name=html.escape(service)).encode()
 
 
 def respond_early(exchange: Exchange, visit: Visit) -> None:
-    """Send a page, or the beginning of a stream, while a request waits for its first pod."""
+    """Send the page, or the beginning of the stream, while a request waits for its first pod."""
     if not (exchange.is_waiting and visit.is_cold):
         return
     site = visit.site
@@ -79,7 +79,7 @@ def _offer_events(exchange: Exchange) -> None:
 
 
 def _offer_placeholder(exchange: Exchange, visit: Visit, *, service: str) -> None:
-    """Show a browser a page, unless a pod takes the request soon."""
+    """Send a browser the page, unless a pod takes the request soon."""
 
     def show() -> None:
         if exchange.is_waiting and visit.is_cold:

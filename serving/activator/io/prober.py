@@ -16,14 +16,14 @@ from serving.net.aio.mutualtls import PeerTls, open_tls
 from serving.net.aio.supervise import SupervisedTasks, supervise
 from serving.net.wire.tokens import matches, probe_proof
 
-# A packet to a pod whose network is not ready is silently lost. Source: knative/serving 98e5ef90, pkg/activator/net.
+# The network silently drops packets to a pod that is being connected. Source: knative/serving 98e5ef90, pkg/activator/net.
 _TIMEOUT_S = 0.3
 _HEAD_BYTES_MAX = 4096
 _PROOF = b"k-network-hash"
 
 
 class PodProber:
-    """Runs probes while ``run`` runs; ``on_response`` receives each probe and whether the pod is ready.
+    """Sends probes while ``run`` runs; ``on_response`` receives each probe and whether the pod is ready.
 
     ``secured_to`` returns the TLS parameters of an address; None for plain HTTP.
     """
@@ -43,13 +43,13 @@ class PodProber:
         self._group: SupervisedTasks | None = None
 
     async def run(self) -> None:
-        """Own the tasks of all probes until cancelled."""
+        """Run the tasks of all probes until cancelled."""
         async with supervise() as group:
             self._group = group
             await asyncio.get_running_loop().create_future()
 
     def start(self, probes: Sequence[PodProbe]) -> None:
-        """Send probes; each has a timeout."""
+        """Send probes, each with a timeout."""
         if self._group is None:
             return
         for probe in probes:
@@ -67,7 +67,7 @@ class PodProber:
 async def is_pod_ready(
     address: tuple[str, int], secret: str, *, timeout_s: float = _TIMEOUT_S, secured: PeerTls | None = None
 ) -> bool:
-    """Whether the queue-proxy at an address proves the secret and reports its app as ready."""
+    """Whether the queue-proxy at an address proves its secret and reports a ready app."""
     nonce = secrets.token_hex(16)
     request = (
         f"GET / HTTP/1.1\r\nHost: {address[0]}\r\nUser-Agent: Knative-Activator-Probe\r\nK-Network-Probe: queue\r\n"

@@ -1,4 +1,4 @@
-"""Records ended requests: turns the notes of the ingress into records, and serves those of a service as JSON."""
+"""Records ended requests from the ingress's facts, and serves the records as JSON."""
 
 from collections.abc import Callable, Mapping
 
@@ -14,15 +14,15 @@ from serving.net.metrics.activator import trace_id_of
 from serving.net.proxy.forwarding.exchange import Exchange
 from serving.net.proxy.forwarding.phase import ExchangeOutcome
 
-# Methods of HTTP have at most 17 characters.
+# HTTP methods have at most 17 characters.
 _METHOD_MAX = 20
 _SERVER_ERROR = 500
-# Looked up once: an attribute of an enum costs 60 ns.
+# Read once: an enum attribute costs 60 ns.
 _ANSWERED = ExchangeOutcome.ANSWERED
 
 
 class RequestRecorder:
-    """Decides which ended requests are recorded, and records them."""
+    """Selects and stores records of ended requests."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class RequestRecorder:
         self._clock = clock
 
     def reconfigure(self, settings: ActivatorSettings) -> None:
-        """Apply new settings; records of before stay until they are replaced."""
+        """Apply new settings; existing records stay until they are replaced."""
         self.history.records_max, self.has_queries = settings.recorded_requests_max, settings.record_queries
 
     def end(self, exchange: Exchange, visit: Visit, *, duration_s: float, at_s: float) -> None:
@@ -47,7 +47,7 @@ class RequestRecorder:
             self.history.record(visit.key[0], self._record(exchange, visit, duration_s=duration_s, at_s=at_s), at_s)
 
     def reports(self, parts: Mapping[str, str]) -> str:
-        """The recorded requests of a namespace and a service or revision, named in ``parts``, as JSON."""
+        """Recorded requests as JSON; ``parts`` are a namespace and a service or revision."""
         return msgspec.json.encode(self.history.reports(parts["namespace"], parts["name"], self._clock())).decode()
 
     def _record(self, exchange: Exchange, visit: Visit, *, duration_s: float, at_s: float) -> RequestRecord:
@@ -68,7 +68,7 @@ class RequestRecorder:
         )
         failed_by, why = failure_of(end, facts)
         is_cold = facts.is_cold or visit.is_cold
-        # A request that no pod got has waited all the time.
+        # A request without a pod has waited all the time.
         waited_s = min(facts.waited_s, duration_s) if address else duration_s
         start_s = min(waited_s, facts.start_s if address else duration_s * is_cold)
         queued_s = min(pod_wait_s(response.marks), max(0.0, duration_s - waited_s))

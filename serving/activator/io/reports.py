@@ -1,4 +1,4 @@
-"""Reports load to the autoscaler, each second and at once when a request finds no pod, and takes the pods that it announces."""
+"""Reports load to the autoscaler, and receives its announcements of ready pods."""
 
 import asyncio
 import logging
@@ -51,7 +51,7 @@ class StatsClient:
         url = f"{settings.stats_url}?{urlencode({'activator': settings.name})}"
         token = activator_token(key, name=settings.name)
         self._on_announced = on_announced
-        # 64 frames are one second of pokes; a connection that far behind accepts no more.
+        # 64 frames are one second of pokes; a connection further behind accepts no more.
         self.link = Link(
             url,
             token=lambda: token,
@@ -62,7 +62,7 @@ class StatsClient:
         )
 
     def report(self, loads: Iterable[tuple[RevisionKey, RevisionLoad]]) -> None:
-        """Queue loads, to be sent as soon as the connection accepts them."""
+        """Queue load reports until the connection accepts them."""
         stats = [
             RevisionStat(
                 namespace=namespace,
@@ -91,7 +91,7 @@ class StatsClient:
 def ejection_reports(
     router: RequestRouter[Exchange], namespace: str, *, now_s: float, wall_s: float
 ) -> list[EjectionReport]:
-    """Pods of a namespace without a response since their last failure; ``wall_s`` is the present time in seconds since the epoch."""
+    """Ejected pods of a namespace, for reports; ``wall_s`` is the current time in seconds since the epoch."""
     return [
         report
         for key, throttler in router.throttlers.items()
@@ -109,7 +109,7 @@ def ejection_reports(
 async def report_loads(
     ingress: Ingress, client: StatsClient, *, period_s: float, clock: Callable[[], float], stop: asyncio.Event
 ) -> None:
-    """Eject silent pods and report all load, once a period until ``stop`` is set."""
+    """Once a period, eject silent pods and report all load, until ``stop`` is set."""
 
     async def report() -> None:
         ingress.eject_silent()

@@ -1,4 +1,4 @@
-"""Listens at the TCP ports that services ask for.
+"""Listens at the TCP ports that services declare.
 
 Input: routes as they change. A port belongs to the oldest route with a public host that asks for it; one for TLS is shared by all
 that ask for it so, and the server name of a connection chooses among them. Effect: an open
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from serving.net.cluster.events import EventRecorder
 
 _log = logging.getLogger(__name__)
-# Another program may give the port up.
+# Retry, because another program may release the port.
 _RETRY_S = 5.0
-# Events expire, after an hour in most clusters.
+# Events expire; in most clusters after an hour.
 _REPEAT_S = 600.0
 _PRIVILEGED_END = 1024
 
 
 class TcpClaim(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """A route's claim on a port. The smallest claim has it."""
+    """A route's claim on a port. The smallest claim wins the port."""
 
     since: str
     route: str
@@ -47,7 +47,7 @@ class TcpClaim(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 def tcp_claims_of(facts: ServedRoute) -> tuple[TcpClaim, ...]:
-    """The claims of a route; none if it requests no port or has no public host."""
+    """The port claims of a route; none if it declares no port or has no public host."""
     policy = route_policy(facts.metadata.annotations or {})
     host = next((host for host in facts.hosts if host.is_public and not host.tag), None)
     if host is None:
@@ -59,7 +59,7 @@ def tcp_claims_of(facts: ServedRoute) -> tuple[TcpClaim, ...]:
 
 
 class TcpListeners:
-    """The listeners of an activator. ``ingress`` takes connections as exchanges; ``name`` is the activator's."""
+    """The TCP listeners of an activator. ``ingress`` receives connections as exchanges; ``name`` is the activator's."""
 
     def __init__(self, server: HttpServer, ingress: Ingress, cluster: Cluster, *, name: str) -> None:
         self._server = server
@@ -69,7 +69,7 @@ class TcpListeners:
         self._name = name
         self._claims: dict[str, tuple[TcpClaim, ...]] = {}
         self._services: dict[str, RouteOwner] = {}
-        # By port: the claim that has it, None where several share it.
+        # The winning claim by port; None if several TLS claims share it.
         self._open: dict[int, TcpClaim | None] = {}
         self._sharing: dict[int, set[str]] = {}
         self._reported: dict[TcpClaim, tuple[str, float]] = {}
@@ -86,7 +86,7 @@ class TcpListeners:
             self._changed.set()
 
     async def run(self, address: str, stop: asyncio.Event) -> None:
-        """Follow the claims until ``stop`` is set; listen at ``address``."""
+        """Open and close listeners by the claims until ``stop`` is set; listen at ``address``."""
         async with supervise() as tasks:
             stopped = tasks.start_background(stop.wait(), name="tcp stop")
             while not stop.is_set():
@@ -103,11 +103,11 @@ class TcpListeners:
         self._changed.clear()
         problems: dict[TcpClaim, str] = {}
         if self._server.draining:
-            # Another process listens by now, or none will soon.
+            # Another process listens now, or none will soon.
             return problems
         owners: dict[int, TcpClaim] = {}
         sharing: dict[int, set[str]] = {}
-        # Others may come while a listener is opened.
+        # More claims may arrive while a listener is opened.
         claims = self._all()
         for claim in claims:
             owner = owners.setdefault(claim.port, claim)
@@ -153,7 +153,7 @@ class TcpListeners:
         return site is not None and site.route in self._sharing.get(port, ())
 
     def _due_reports(self, outcome: dict[TcpClaim, str], *, now_s: float) -> list[tuple[TcpClaim, str]]:
-        """Claims whose problem has changed, "" for none, and those with an old one."""
+        """Claims to report: those with a changed problem ("" for none), and those last reported long ago."""
         before, self._reported = self._reported, {}
         due: list[tuple[TcpClaim, str]] = []
         for claim, problem in outcome.items():

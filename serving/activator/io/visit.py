@@ -1,4 +1,4 @@
-"""The activator's notes on a request, and requests as their queue sees them."""
+"""The activator's state of a request, and the functions by which the queue reads it."""
 
 from serving.activator.io.knownhead import KnownHead
 from serving.activator.queueing.failures import RequestFacts
@@ -47,7 +47,7 @@ class Visit:
         self.facts: RequestFacts | None = None
 
     def noted(self) -> RequestFacts:
-        """The facts about this request, created on first use: only waiting or failed requests have them."""
+        """The request's facts, created on first use, because only waiting or failed requests need them."""
         if self.facts is None:
             self.facts = RequestFacts()
         return self.facts
@@ -59,4 +59,4 @@ def _sender_of(exchange: Exchange) -> ClientLoad | None:
 
 
 VIEW = view_of(_sender_of)
-"""Requests as the queue sees them."""
+"""The queue's functions of a request."""

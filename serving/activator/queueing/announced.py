@@ -1,4 +1,4 @@
-"""Pods that announced themselves as ready and are in no slice yet.
+"""Announced pods: ready by their own announcement, but not in any slice yet.
 
 Input: announcements that an autoscaler passed on, the pods that slices list, and the time. Output: the pods to probe as well. An
 announcement says where a pod may be, never that it gets requests: its queue-proxy first proves its identity to a probe
@@ -27,7 +27,7 @@ class AnnouncedPods:
         return self._count
 
     def add(self, key: RevisionKey, pod: ServedPod, *, until_s: float) -> bool:
-        """Keep a pod until ``until_s``; False where there are too many."""
+        """Store a pod until ``until_s``; False if there are too many."""
         pods = self._pods.get(key, {})
         if pod.address not in pods and self._count >= _PODS_MAX:
             return False
@@ -37,7 +37,7 @@ class AnnouncedPods:
         return True
 
     def candidates(self, key: RevisionKey, listed: Collection[ServedPod], now_s: float) -> dict[str, ServedPod]:
-        """The announced pods of a revision by address; listed and expired announcements are removed."""
+        """A revision's announced pods by address. Removes expired announcements and pods that slices list."""
         pods = self._pods.get(key)
         if pods is None:
             return {}
@@ -51,12 +51,12 @@ class AnnouncedPods:
         return {address: pod for address, (pod, _) in remaining.items()}
 
     def has_changed(self, key: RevisionKey, now_s: float) -> bool:
-        """Whether a pod was announced since the last call of ``candidates``, or an announcement has expired."""
+        """Whether a pod was announced since the last ``candidates``, or an announcement has expired."""
         end_s = self.next_end_s(key)
         return key in self._new or (end_s is not None and end_s <= now_s)
 
     def next_end_s(self, key: RevisionKey) -> float | None:
-        """The time at which the next announcement of a revision expires; None without announcements."""
+        """When the next announcement of a revision expires; None without announcements."""
         return min((until_s for _, until_s in self._pods.get(key, {}).values()), default=None)
 
     def forget(self, key: RevisionKey) -> None:

@@ -1,4 +1,4 @@
-"""Finds who failed a request, and why: the client, the activator, the queue-proxy or the app.
+"""Determines who failed a request, and why: the client, the activator, the queue-proxy or the app.
 
 Input: how the request ended, what the activator noted about it on its way, and what the queue-proxy said of its own response
 (Proxy-Status, RFC 9209). Output: one of the four, and the reason in words; two empty texts if it did not fail.
@@ -12,7 +12,7 @@ from serving.core.traffic.requesthistory import printable
 
 CLIENT, ACTIVATOR, QUEUE_PROXY, APP = "client", "activator", "queue-proxy", "app"
 
-# Values of ExchangeOutcome, whose module is beyond pure ones.
+# Values of ExchangeOutcome, whose module is not pure.
 _GONE, _CUT, _REFUSED = "client_gone", "cut", "refused"
 _SERVER_ERROR = 500
 _UNAVAILABLE = 503
@@ -22,7 +22,7 @@ _POD_WAIT = re.compile(rb"(?i)^server-timing: pod-wait;dur=(\d{1,12}(?:\.\d{1,6}
 
 
 class RequestFacts(msgspec.Struct, kw_only=True):
-    """Observations about a request that waited or failed."""
+    """Facts about a request that waited or failed."""
 
     waited_s: float = 0.0
     start_s: float = 0.0
@@ -31,13 +31,13 @@ class RequestFacts(msgspec.Struct, kw_only=True):
     why: str = ""
 
     def fail(self, failed_by: str, why: str) -> None:
-        """Note who failed the request last, and why."""
+        """Record the last failure of the request: who failed it, and why."""
         self.failed_by = failed_by
         self.why = why
 
 
 class RequestEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a request. ``outcome`` is a value of ``ExchangeOutcome``.
+    """How a request ended. ``outcome`` is a value of ``ExchangeOutcome``.
 
     ``response_lines`` are what the queue-proxy said of its response. ``is_sent``: a pod got the request. ``is_unread``: bytes of the
     response wait for the client. ``is_overdue``: its time is up, as ``timeout_text`` says.
@@ -53,13 +53,13 @@ class RequestEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pod_wait_s(response_lines: bytes) -> float:
-    """Seconds that a request waited in its pod before it reached the app, from the queue-proxy's Server-Timing header."""
+    """Seconds that a request waited in its pod before the app, from the queue-proxy's Server-Timing header."""
     return sum(map(float, _POD_WAIT.findall(response_lines))) / 1000
 
 
 def failure_of(end: RequestEnd, facts: RequestFacts) -> tuple[str, str]:
-    """Return who failed a request, and why; two empty texts if it did not fail."""
-    # A client that leaves an error was failed before.
+    """Return who failed a request, and why; two empty texts if it succeeded."""
+    # The failure came first if a client disconnects during an error response.
     if end.outcome == _GONE and end.status < _SERVER_ERROR:
         return CLIENT, _leaving(end, facts)
     if end.outcome == _CUT:
@@ -72,7 +72,7 @@ def failure_of(end: RequestEnd, facts: RequestFacts) -> tuple[str, str]:
     if own is None:
         return APP, f"the app responded {end.status}"
     details = printable(own[1].replace(b"\\", b""))
-    # A 503 of the queue-proxy is about its queue; 502 and 504 are about the app.
+    # A queue-proxy's 503 concerns its queue; 502 and 504 concern the app.
     return (QUEUE_PROXY if end.status == _UNAVAILABLE else APP), f"{details} (from the queue-proxy)"
 
 

@@ -1,4 +1,4 @@
-"""The outcome of an event in the router: dispatches, rejections, wakes and probes."""
+"""The router's outcome of an event: dispatches, rejections, wakes and probes."""
 
 import enum
 from collections.abc import Hashable, Sequence
@@ -17,7 +17,7 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class RejectionReason(enum.StrEnum):
-    """The reason for rejecting a request with 503."""
+    """Why a request is rejected with 503."""
 
     QUEUE_COUNT = "queue-count"
     QUEUE_BYTES = "queue-bytes"
@@ -29,7 +29,7 @@ class RejectionReason(enum.StrEnum):
 
 
 class Dispatch(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """Send this request to this pod now; it waited for ``waited_s`` seconds."""
+    """Send this request to this pod; it waited for ``waited_s`` seconds."""
 
     request: RequestId
     pod: ServedPod
@@ -49,7 +49,7 @@ class Rejection(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
 
 
 class RevisionWake(msgspec.Struct, frozen=True, kw_only=True):
-    """Set a revision Active if ``flip``, provided ``resource_version`` is its latest; send the poke if there is one."""
+    """Set a revision Active if ``flip``, unless ``resource_version`` is outdated; send ``poke`` unless it is None."""
 
     key: RevisionKey
     flip: bool
@@ -58,7 +58,7 @@ class RevisionWake(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SilentPod(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """An ejected pod without responses, and its requests; ``is_new`` marks a new ejection."""
+    """An ejected silent pod, and its requests; ``is_new`` marks a new ejection."""
 
     key: RevisionKey
     pod: ServedPod
@@ -67,7 +67,7 @@ class SilentPod(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
 
 
 class RoutingOutcome(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """Everything to do after an event, in this order."""
+    """All actions after an event, in this order."""
 
     dispatches: Sequence[Dispatch[RequestId]] = ()
     rejections: Sequence[Rejection[RequestId]] = ()
@@ -77,7 +77,7 @@ class RoutingOutcome(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=Tr
 
 
 def rejected_at_once(request: RequestId, revision: ServedRevision) -> Rejection[RequestId] | None:
-    """A rejection without a wait, for a revision without pods."""
+    """An immediate rejection, for a revision without pods."""
     if revision.serving_state is ServingState.RETIRED:
         text = f"revision {revision.key[1]} is retired"
         return Rejection(request=request, reason=RejectionReason.RETIRED, text=text)
@@ -92,7 +92,7 @@ def rejected_at_once(request: RequestId, revision: ServedRevision) -> Rejection[
 
 
 def queue_full(request: RequestId, rejected: Rejected) -> Rejection[RequestId]:
-    """The rejection of a request that finds the queue full."""
+    """The rejection of a request because the queue is full."""
     is_count = rejected.limited_by is QueueLimit.COUNT
     reason = RejectionReason.QUEUE_COUNT if is_count else RejectionReason.QUEUE_BYTES
     text = f"pending request queue full: {rejected.depth} requests with {rejected.depth_bytes} bytes wait already"
@@ -100,11 +100,11 @@ def queue_full(request: RequestId, rejected: Rejected) -> Rejection[RequestId]:
 
 
 def failure_text(key: RevisionKey) -> str:
-    """The text for requests of a revision that fails."""
-    # Without the message of its condition, into which apps write.
+    """The error text for requests of a failed revision."""
+    # Without the condition's message, which apps influence.
     return f"revision {key[1]} cannot serve"
 
 
 def unknown_text(key: RevisionKey) -> str:
-    """The text for requests of a revision that does not exist."""
+    """The error text for requests of an unknown revision."""
     return f"there is no revision {key[1]}"

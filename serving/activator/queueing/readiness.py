@@ -1,4 +1,4 @@
-"""The known revisions and their pods; probes of pods that are listed as not ready.
+"""The known revisions and their pods, and the probes of pods that are listed as not ready.
 
 Input: the pods of a revision that its EndpointSlices list as not ready or that announced themselves, the answers to probes, and the time. Output: the
 probes to send now, and the pods that may be given requests although the slices do not say so yet. A kubelet probes a pod
@@ -22,21 +22,21 @@ from serving.activator.queueing.slices import ServedPod, SliceIndex
 from serving.core.model.knative import RevisionKey
 
 _PAUSE_MIN_S = 0.01
-# A pod is found ready late by at most this part of the time that it took.
+# Largest delay of finding a ready pod, as a share of its start time.
 _PAUSE_SHARE = 0.1
 _PAUSE_MAX_S = 0.1
-# After this time a pod is slow to start, and the kubelet's period is close enough.
+# Later a pod counts as slow, and the kubelet's probe period is close enough, in seconds.
 _HURRY_S = 10.0
 _PAUSE_SLOW_S = 1.0
-# Each probe takes a connection and a task of the activator.
+# Each probe needs a connection and a task.
 _PROBES_MAX = 128
 _PROBES_PER_REVISION_MAX = 16
-# Bounds what is remembered of deleted revisions; a request for a forgotten one waits for ``revision-wait-max``.
+# Bounds the memory of deleted revisions; a request for a dropped one waits for ``revision-wait-max``.
 _GONE_MAX = 1024
 
 
 class PodProbe(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask the queue-proxy of a pod whether it is ready."""
+    """A request for a pod's readiness from its queue-proxy."""
 
     key: RevisionKey
     pod: ServedPod
@@ -56,7 +56,7 @@ class _UnreadyPod:
 
 
 class UnreadyPods:
-    """The pods that are listed as not ready, of all revisions with requests."""
+    """The not-ready pods of all revisions with requests."""
 
     __slots__ = ("_pods", "_probe_counts")
 
@@ -79,7 +79,7 @@ class UnreadyPods:
             }
 
     def hurry(self, key: RevisionKey, address: str, now_s: float) -> None:
-        """Probe an announced pod at once, and then as often as a new one."""
+        """Probe an announced pod immediately, then as often as a new one."""
         candidate = self._pods.get(key, {}).get(address)
         if candidate is not None:
             candidate.since_s = candidate.due_s = now_s
@@ -89,12 +89,12 @@ class UnreadyPods:
         self._pods.pop(key, None)
 
     def confirmed(self, key: RevisionKey) -> dict[str, ServedPod]:
-        """Pods whose queue-proxy has confirmed that they are ready, by address."""
+        """Pods that their queue-proxies have confirmed as ready, by address."""
         candidates = self._pods.get(key, {})
         return {address: candidate.pod for address, candidate in candidates.items() if candidate.is_confirmed}
 
     def due(self, key: RevisionKey, now_s: float, *, is_waiting: bool) -> list[PodProbe]:
-        """The probes to send now. While no request waits, only confirmed pods are probed, to see that they stay ready."""
+        """The probes to send now. While no request waits, only confirmed pods are probed, to check that they stay ready."""
         probes = []
         for candidate in sorted(self._wanted(key, is_waiting=is_waiting), key=_due_order):
             if candidate.due_s > now_s:
@@ -108,7 +108,7 @@ class UnreadyPods:
         return probes
 
     def note_reply(self, probe: PodProbe, now_s: float, *, is_ready: bool) -> bool:
-        """Handle the reply to a probe; return whether the confirmed pods have changed."""
+        """Process a probe's reply; return whether the confirmed pods have changed."""
         self._probe_counts[probe.key] -= 1
         if not self._probe_counts[probe.key]:
             del self._probe_counts[probe.key]
@@ -121,7 +121,7 @@ class UnreadyPods:
         return has_changed
 
     def probe_due_s(self, key: RevisionKey, *, is_waiting: bool) -> float | None:
-        """When the next probe is due; None without one."""
+        """When the next probe is due; None without any."""
         return min((candidate.due_s for candidate in self._wanted(key, is_waiting=is_waiting)), default=None)
 
     def _wanted(self, key: RevisionKey, *, is_waiting: bool) -> list[_UnreadyPod]:
@@ -136,7 +136,7 @@ def _due_order(candidate: _UnreadyPod) -> tuple[float, str]:
 
 
 def _pause_s(candidate: _UnreadyPod, now_s: float) -> float:
-    """A tenth of the time since the pod was listed, from 10 to 100 ms; 1 s after 10 s.
+    """Pause until the next probe: a tenth of the time since the pod was listed, 10 to 100 ms; 1 s after 10 s.
 
     A pod that is ready after 300 ms is found within 30 ms, after 22 probes.
     """
@@ -147,14 +147,14 @@ def _pause_s(candidate: _UnreadyPod, now_s: float) -> float:
 
 
 class RevisionDirectory:
-    """All revisions and slices. ``slices``, ``unready`` and ``announced`` are updated through their own methods."""
+    """All revisions and slices. ``slices``, ``unready`` and ``announced`` are updated by their own methods."""
 
     __slots__ = ("_gone", "_revisions", "_workloads", "announced", "slices", "unready")
 
     def __init__(self) -> None:
         self._revisions: dict[RevisionKey, ServedRevision] = {}
         self._workloads: set[RevisionKey] = set()
-        # Revisions known not to exist, the oldest first.
+        # Revisions known not to exist, oldest first.
         self._gone: dict[RevisionKey, None] = {}
         self.announced = AnnouncedPods()
         self.slices = SliceIndex()
@@ -162,7 +162,7 @@ class RevisionDirectory:
 
     @property
     def keys(self) -> AbstractSet[RevisionKey]:
-        """All known revisions."""
+        """The keys of all known revisions."""
         return self._revisions.keys()
 
     def revision(self, key: RevisionKey) -> ServedRevision | None:
@@ -191,7 +191,7 @@ class RevisionDirectory:
         return self._revisions.pop(key, None)
 
     def mark_gone(self, key: RevisionKey) -> None:
-        """Remember that a revision does not exist, until it is added."""
+        """Record that a revision does not exist, until it is added."""
         self._gone[key] = None
         if len(self._gone) > _GONE_MAX:
             del self._gone[next(iter(self._gone))]
@@ -201,12 +201,12 @@ class RevisionDirectory:
         return key in self._gone
 
     def slot_count(self, key: RevisionKey) -> int:
-        """The concurrency limit of a pod; 0 without a limit or for an unknown revision."""
+        """The concurrency limit per pod; 0 if there is no limit or the revision is unknown."""
         revision = self._revisions.get(key)
         return 0 if revision is None else revision.container_concurrency
 
     def pods_of(self, key: RevisionKey) -> dict[str, ServedPod]:
-        """The pods of a revision that may get requests, by address."""
+        """The pods of a revision that may receive requests, by address."""
         return self.slices.pods_of(key) | self.unready.confirmed(key)
 
     def is_workload(self, key: RevisionKey) -> bool:
@@ -214,11 +214,11 @@ class RevisionDirectory:
         return key in self._workloads
 
     def idle_workloads(self, busy: Container[RevisionKey]) -> list[RevisionKey]:
-        """ScaledWorkloads with pods and without requests: all but those in ``busy``. Their pods report nothing."""
+        """ScaledWorkloads with pods but without requests: all except ``busy``. Their pods do not report."""
         return sorted(key for key in self._workloads if key not in busy and self.slices.pods_of(key))
 
     def announce(self, key: RevisionKey, pod: ServedPod, now_s: float, *, until_s: float) -> bool:
-        """Take a pod that announced itself; False if its revision is unknown or a slice lists it as ready."""
+        """Store an announced pod; False if its revision is unknown or a slice lists it as ready."""
         if key not in self._revisions or pod.address in self.slices.pods_of(key):
             return False
         self.announced.forget_ended(now_s)
@@ -226,7 +226,7 @@ class RevisionDirectory:
         return self.announced.add(key, pod, until_s=until_s)
 
     def watch_unready(self, key: RevisionKey, now_s: float, *, is_on: bool) -> None:
-        """Probe the not-ready pods of a revision with requests, if ``is_on`` and a probe alone can confirm readiness.
+        """Start (``is_on``) or stop probing a revision's not-ready pods, if a probe alone can confirm readiness.
 
         These are the pods that slices list as not ready, and those that announced themselves.
         """

@@ -1,4 +1,4 @@
-"""The settings of a revision that matter to its requests, read from Revision objects.
+"""Reads the fields of a Revision that affect its requests.
 
 Input: objects as the API has them, one at a time. Output: typed records. An object that cannot be read is ``NoData`` with the
 reason, never an exception: one bad object must not stop the others.
@@ -24,14 +24,14 @@ from serving.core.scaling.learnt.target import with_saved_target
 from serving.core.scaling.resolve import resolve_annotations
 from serving.core.settings.autoscaler import AutoscalerSettings
 
-# Knative's config-defaults: revision-timeout-seconds.
+# Default of revision-timeout-seconds in Knative's config-defaults.
 _TIMEOUT_DEFAULT_S = 300.0
 # Reasons for Ready=False that resolve without a change of the revision: a node is added, or another pod ends.
 _WAITS_FOR_ROOM = frozenset({"Unschedulable", "SchedulingGated"})
 
 
 class ServedRevision(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of a revision that the activator needs. Times are in seconds, None without a limit.
+    """The activator's view of a revision. Times are in seconds, None means no limit.
 
     ``container_concurrency`` 0 means no limit. ``target_concurrency`` is the autoscaler's target of requests in flight per pod,
     learnt or set. ``desired_count`` is the number of pods in its status.
@@ -57,7 +57,7 @@ class ServedRevision(msgspec.Struct, frozen=True, kw_only=True):
     configuration: str = ""
     kubelet_decides: bool = False
     is_workload: bool = False
-    """Whether it is a ScaledWorkload, whose pods have no queue-proxy."""
+    """Whether the revision is a ScaledWorkload, whose pods have no queue-proxy."""
 
 
 class _RevisionMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -89,7 +89,7 @@ class _Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def revision_of(revision: Mapping[str, Any], scaling: AutoscalerSettings) -> ServedRevision | NoData:
-    """Read a Revision object, with the target that the autoscaler resolves from ``scaling``."""
+    """Read a Revision object, with the target that ``scaling`` resolves to."""
     try:
         read = msgspec.convert(revision, _Revision)
     except msgspec.ValidationError as error:

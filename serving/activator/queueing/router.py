@@ -1,4 +1,4 @@
-"""Routes all requests of one activator: events go in, dispatches and rejections come out.
+"""Routes all requests of one activator: takes events, returns dispatches and rejections.
 
 Input: what the cluster says (revisions and slices), what requests do, and the time. Output: dispatches, rejections, wakes and
 probes (``outcome.py``), and load to report. A call returns what is urgent. The rest (pokes, flips, probes, requests that have
@@ -44,23 +44,23 @@ class SlotBook(Protocol[RequestId_contra]):
     """Shares the slots of pods with other processes of this machine; the router calls it around each event."""
 
     def rights(self, key: RevisionKey, pods: Iterable[str]) -> Mapping[str, int] | None:
-        """This process's slots of each pod; None where pods have no limit."""
+        """This process's slots of each pod; None for pods without a limit."""
 
     def is_trading(self, key: RevisionKey) -> bool:
-        """Whether any process has requested slots of a revision; if not, the end of a request affects no other process."""
+        """Whether any process has asked for slots of a revision; if not, ended requests affect no other process."""
 
     def before_finish(self, key: RevisionKey, request: RequestId_contra, now_s: float) -> None:
-        """Pass on the slot of a request that is about to end, if another process needs it."""
+        """Pass the slot of an ending request to another process that needs it."""
 
     def settle(self, key: RevisionKey, now_s: float) -> None:
-        """Give slots away or ask for some, after requests of a revision arrived, began or ended, and at its ticks."""
+        """Give or ask for slots after requests of a revision arrived, began or ended, and at its ticks."""
 
     def return_unused(self) -> None:
         """Return slots of deleted pods to their owners."""
 
 
 class RevisionTable(Generic[RequestId]):
-    """The revisions as the router and its slot book see them: known ones, those with requests, and their next ticks."""
+    """The revisions shared by router and slot book: known ones, those with requests, and their next ticks."""
 
     __slots__ = ("directory", "schedule", "throttlers")
 
@@ -68,7 +68,7 @@ class RevisionTable(Generic[RequestId]):
         self.directory = RevisionDirectory()
         self.schedule = TickSchedule()
         self.throttlers: dict[RevisionKey, RevisionThrottler[RequestId]] = {}
-        """The revisions that have, or recently had, requests."""
+        """Revisions with requests, or with recent ones."""
 
 
 class RequestRouter(Generic[RequestId]):
@@ -89,7 +89,7 @@ class RequestRouter(Generic[RequestId]):
     ) -> None:
         table = table or RevisionTable()
         self.settings = settings
-        """May be replaced at run time; existing queues keep their bounds."""
+        """Replaced at run time; existing queues keep their bounds."""
         self.directory = table.directory
         self.schedule = table.schedule
         self.throttlers = table.throttlers
@@ -106,7 +106,7 @@ class RequestRouter(Generic[RequestId]):
         )
 
     def inside(self) -> list[tuple[RevisionKey, int, int]]:
-        """The number of requests of each revision: total, and queued."""
+        """The requests of each revision: total, and queued."""
         return [(key, throttler.level, throttler.waiting_count) for key, throttler in self.throttlers.items()]
 
     def set_revision(self, revision: ServedRevision, now_s: float) -> RoutingOutcome[RequestId]:
@@ -128,11 +128,11 @@ class RequestRouter(Generic[RequestId]):
         return RoutingOutcome(rejections=rejections)
 
     def set_slice(self, pod_slice: ServedSlice, now_s: float) -> RoutingOutcome[RequestId]:
-        """Add or update a slice; queued requests go to its pods, oldest first."""
+        """Add or update a slice; its pods get queued requests, oldest first."""
         return RoutingOutcome(dispatches=self._set_pods(self.directory.slices.set(pod_slice), now_s))
 
     def remove_slice(self, key: str, now_s: float) -> RoutingOutcome[RequestId]:
-        """Remove a slice, by its namespace and name with a slash."""
+        """Remove a slice by its key "namespace/name"."""
         revision = self.directory.slices.remove(key)
         return RoutingOutcome(dispatches=() if revision is None else self._set_pods([revision], now_s))
 
@@ -146,7 +146,7 @@ class RequestRouter(Generic[RequestId]):
         session: int | None = None,
         client: Hashable = None,
     ) -> Dispatch[RequestId] | Queued | Rejection[RequestId]:
-        """Dispatch, queue or reject a request; it takes ``weight_bytes`` while queued, and prefers its session's pod.
+        """Dispatch, queue or reject a request. It uses ``weight_bytes`` while queued, and prefers its session's pod.
 
         ``client`` is the sender of a request that is still being sent.
         """
@@ -159,7 +159,7 @@ class RequestRouter(Generic[RequestId]):
             )
             self.throttlers[key] = throttler
             self._set_pods([key], now_s)
-        # With pods the decision does not depend on the revision's state.
+        # With pods, the decision does not depend on the revision's state.
         revision = None if throttler.pods else self.directory.revision(key)
         admission = throttler.arrive(
             request, now_s, revision=revision, weight_bytes=weight_bytes, session=session, client=client
@@ -173,11 +173,11 @@ class RequestRouter(Generic[RequestId]):
         return admission
 
     def is_parked(self, key: RevisionKey, request: RequestId) -> bool:
-        """Whether a request waits for others of its client that are still being sent."""
+        """Whether a request waits for its client's other unfinished uploads."""
         return key in self.throttlers and self.throttlers[key].admission.is_parked(request)
 
     def record_held(self, key: RevisionKey, request: RequestId, now_s: float, *, is_held: bool) -> None:
-        """Record that the response to a request waits for its client to read, or no longer."""
+        """Record whether the response to a request waits for its client to read."""
         throttler = self.throttlers.get(key)
         if throttler is not None:
             throttler.admission.record_reading(request, now_s, is_unread=is_held)
@@ -186,7 +186,7 @@ class RequestRouter(Generic[RequestId]):
     def finish(
         self, key: RevisionKey, request: RequestId, now_s: float, *, has_response: bool = True
     ) -> Sequence[Dispatch[RequestId]]:
-        """End a request, with the pod's response or without; return the requests that begin."""
+        """End a request, with or without a response from the pod; return the requests that begin."""
         throttler = self.throttlers.get(key)
         if throttler is None:
             return ()
@@ -198,7 +198,7 @@ class RequestRouter(Generic[RequestId]):
         return dispatches
 
     def requeue(self, key: RevisionKey, request: RequestId, now_s: float) -> Sequence[Dispatch[RequestId]]:
-        """Requeue a request whose pod was gone or died before its response; return the requests that begin."""
+        """Requeue a request whose pod was gone or ended before its response; return the requests that begin."""
         throttler = self.throttlers.get(key)
         if throttler is None:
             return ()
@@ -206,13 +206,13 @@ class RequestRouter(Generic[RequestId]):
         return throttler.requeue(request, now_s)
 
     def probed(self, probe: PodProbe, now_s: float, *, is_ready: bool) -> RoutingOutcome[RequestId]:
-        """Handle the result of a readiness probe; a ready pod gets queued requests."""
+        """Process the result of a readiness probe; a ready pod gets queued requests."""
         has_changed = self.directory.unready.note_reply(probe, now_s, is_ready=is_ready)
         self.schedule.schedule_tick(probe.key)
         return RoutingOutcome(dispatches=self._set_pods([probe.key], now_s) if has_changed else ())
 
     def tick(self, now_s: float) -> RoutingOutcome[RequestId]:
-        """Carry out what is due: timeouts, readmitted pods, probes, and wakes."""
+        """Execute all due work: timeouts, readmitted pods, probes, and wakes."""
         keys = self.schedule.take_due(now_s)
         throttlers = [self.throttlers[key] for key in keys if key in self.throttlers]
         announced = self.directory.announced
@@ -254,13 +254,13 @@ class RequestRouter(Generic[RequestId]):
         return loads
 
     def resend_all(self) -> None:
-        """Report all load once more, because the autoscaler is a new process."""
+        """Report all load again, because the autoscaler is a new process."""
         for key, throttler in self.throttlers.items():
             throttler.wake_state = forgotten(throttler.wake_state)
             self.schedule.schedule_tick(key)
 
     def eject_silent(self, now_s: float, *, has_begun: Callable[[RequestId], bool]) -> list[SilentPod[RequestId]]:
-        """Eject pods that send no response while others of their revision do."""
+        """Eject pods that send no response while other pods of their revision do."""
         after_s = self.settings.eject_after_silence_s
         throttlers = self.throttlers.values() if after_s else ()
         silent_pods = [
@@ -273,7 +273,7 @@ class RequestRouter(Generic[RequestId]):
         return silent_pods
 
     def reject_all(self, now_s: float, text: str) -> list[Rejection[RequestId]]:
-        """Reject all queued requests at shutdown."""
+        """Reject all queued requests, at shutdown."""
         return [
             rejection
             for throttler in self.throttlers.values()
@@ -281,7 +281,7 @@ class RequestRouter(Generic[RequestId]):
         ]
 
     def _set_pods(self, keys: Iterable[RevisionKey], now_s: float) -> list[Dispatch[RequestId]]:
-        """Assign pods to revisions with requests. The capacity of pods is unknown before their revision is known."""
+        """Assign pods to revisions with requests. A pod's capacity is known only with its revision."""
         dispatches: list[Dispatch[RequestId]] = []
         for key in keys:
             throttler, revision = self.throttlers.get(key), self.directory.revision(key)
@@ -301,7 +301,7 @@ class RequestRouter(Generic[RequestId]):
     def _complete(
         self, throttler: RevisionThrottler[RequestId], now_s: float, *, dispatches: Sequence[Dispatch[RequestId]]
     ) -> RoutingOutcome[RequestId]:
-        """Add all due work of one revision to an outcome, and schedule the next tick."""
+        """Add all due work of one revision to an outcome, and schedule its next tick."""
         key, settings = throttler.key, self.settings
         revision = self.directory.revision(key)
         late_text = f"no pod was free within {settings.queue_wait_max_s:g} s"
@@ -322,14 +322,14 @@ class RequestRouter(Generic[RequestId]):
         probes = self.directory.unready.due(key, now_s, is_waiting=throttler.waiting_count > 0)
         cuts = throttler.admission.late_readers(now_s)
         due_s = next_deadline_s(throttler, self.directory, settings, wake_due_s=wake_due_s, now_s=now_s)
-        # Each report checks all revisions anyway; later due times would only pile up.
+        # Each report checks all revisions anyway, so later due times need no entry.
         if due_s <= now_s + 2 * settings.report_period_s:
             self.schedule.schedule_at(key, due_s)
         return RoutingOutcome(dispatches=dispatches, rejections=rejections, wakes=wakes, probes=probes, cuts=cuts)
 
 
 def announce(router: RequestRouter[RequestId], key: RevisionKey, pod: ServedPod, *, now_s: float) -> None:
-    """Start to probe an announced pod; stop when a slice lists it or after a bounded time."""
+    """Start probing an announced pod; it ends when a slice lists the pod, or after a bounded time."""
     until_s = now_s + router.settings.announced_pod_max_s
     if until_s > now_s and router.directory.announce(key, pod, now_s, until_s=until_s):
         router.schedule.schedule_tick(key)

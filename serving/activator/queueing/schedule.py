@@ -25,7 +25,7 @@ def next_deadline_s(
     wake_due_s: float | None,
     now_s: float,
 ) -> float:
-    """When a revision needs a tick if nothing happens before; infinity without a deadline. ``wake_due_s`` is of its next wake."""
+    """When a revision needs a tick if nothing happens before; infinity if never. ``wake_due_s`` is its next wake."""
     key, admission = throttler.key, throttler.admission
     is_unknown = directory.revision(key) is None and not directory.is_gone(key)
     dues_s = (
@@ -41,14 +41,14 @@ def next_deadline_s(
 
 
 class TickSchedule:
-    """The ticks of revisions that are due now and later."""
+    """The ticks of revisions, due now or later."""
 
     __slots__ = ("_due_s", "_heap", "_pending")
 
     def __init__(self) -> None:
         self._pending: set[RevisionKey] = set()
         self._due_s: dict[RevisionKey, float] = {}
-        # Entries that differ from the revision's due time are out of date.
+        # Entries that differ from the revision's due time are obsolete.
         self._heap: list[tuple[float, RevisionKey]] = []
 
     @property
@@ -61,7 +61,7 @@ class TickSchedule:
         self._pending.add(key)
 
     def schedule_at(self, key: RevisionKey, due_s: float) -> None:
-        """Schedule a tick of a revision at ``due_s`` at the latest."""
+        """Schedule a tick of a revision, at ``due_s`` at the latest."""
         known_s = self._due_s.get(key)
         if known_s is None or due_s < known_s:
             self._due_s[key] = due_s
@@ -72,7 +72,7 @@ class TickSchedule:
         self._due_s.pop(key, None)
 
     def take_due(self, now_s: float) -> set[RevisionKey]:
-        """The revisions with news, and those that are due."""
+        """Remove and return the revisions that have news or are due."""
         keys, self._pending = self._pending, set()
         while self._heap and self._heap[0][0] <= now_s:
             due_s, key = heapq.heappop(self._heap)
@@ -82,5 +82,5 @@ class TickSchedule:
         return keys
 
     def next_due_s(self) -> float | None:
-        """The next time at which a revision is due without a change; its tick may have no effect."""
+        """When the next revision is due without news; its tick may have no effect."""
         return self._heap[0][0] if self._heap else None

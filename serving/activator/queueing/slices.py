@@ -16,17 +16,17 @@ from serving.core.model.identities import pods_of
 from serving.core.model.knative import REVISION_LABEL, RevisionKey
 from serving.core.model.nodata import NoData
 
-# Where queue-proxies listen when a slice names no port.
+# Port of queue-proxies in a slice without a port.
 _PORT_DEFAULT = 8012
 
-# About 2 MB, however many pods come and go. A dropped endpoint is recreated in microseconds.
+# About 2 MB, regardless of how many pods come and go. Recreating a dropped endpoint takes microseconds.
 _ENDPOINTS_MAX = 2_048
-# Values of appProtocol whose connections are TLS.
+# Values of appProtocol for TLS connections.
 _TLS_PROTOCOLS = frozenset({"https", "kubernetes.io/wss"})
 
 
 class ServedPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod: the address at which it takes requests ("127.64.0.3:8012"), its identity, and its node.
+    """A pod: its address for requests ("127.64.0.3:8012"), its identity, and its node.
 
     ``node`` is "" if it is unknown. ``scheme`` is "" for a queue-proxy, "http" or "https" for an app without one.
     """
@@ -39,7 +39,7 @@ class ServedPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """The pods of one slice: ready ones, and unready ones that do not terminate."""
+    """The pods of one slice: ready ones, and unready ones that are not terminating."""
 
     key: str
     revision: RevisionKey
@@ -82,7 +82,7 @@ class _Slice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def slice_of(endpoint_slice: Mapping[str, Any]) -> ServedSlice | NoData:
-    """Read an EndpointSlice; one without the label of a revision belongs to another Service."""
+    """Read an EndpointSlice; slices without a revision's label belong to other Services."""
     read = _read(endpoint_slice)
     if isinstance(read, NoData):
         return read
@@ -96,14 +96,14 @@ def slice_of(endpoint_slice: Mapping[str, Any]) -> ServedSlice | NoData:
 def workload_slice_of(
     endpoint_slice: Mapping[str, Any], workload: str, *, port_name: str | None
 ) -> ServedSlice | NoData:
-    """Read a slice of the Service of a ScaledWorkload. ``port_name`` None is the only port, or the first of several."""
+    """Read a slice of a ScaledWorkload's Service. ``port_name`` None selects the only or first port."""
     read = _read(endpoint_slice)
     if isinstance(read, NoData):
         return read
     ports = [port for port in read.ports or () if port.port and port_name in (None, port.name or "")]
     key = f"{read.metadata.namespace}/{read.metadata.name}@{workload}"
     if not ports or ports[0].port is None:
-        # Its pods lack the port, or the slice names none yet.
+        # The pods lack the port, or the slice has no port yet.
         return ServedSlice(key=key, revision=(read.metadata.namespace, workload), pods=())
     is_tls = (ports[0].app_protocol or "").lower() in _TLS_PROTOCOLS
     return _served(read, key, workload, port=ports[0].port, scheme="https" if is_tls else "http")
@@ -122,7 +122,7 @@ def _served(read: _Slice, key: str, revision: str, *, port: int, scheme: str = "
     unready: list[ServedPod] = []
     for endpoint in read.endpoints or ():
         conditions = endpoint.conditions or _EndpointConditions()
-        # All addresses of an endpoint are one pod: the first stands for it.
+        # All addresses of an endpoint are the same pod; the first one is used.
         for address in () if conditions.terminating else endpoint.addresses[:1]:
             pod = ServedPod(
                 address=f"[{address}]:{port}" if ":" in address else f"{address}:{port}",
@@ -141,7 +141,7 @@ def _served(read: _Slice, key: str, revision: str, *, port: int, scheme: str = "
 
 
 class SliceIndex:
-    """The slices of all revisions, added up."""
+    """The combined slices of all revisions."""
 
     __slots__ = ("_revision_of", "_slices_of")
 
@@ -159,7 +159,7 @@ class SliceIndex:
         return {pod_slice.revision} if before is None else {pod_slice.revision, before}
 
     def remove(self, key: str) -> RevisionKey | None:
-        """Drop a slice; returns its revision."""
+        """Remove a slice; return its revision."""
         revision = self._revision_of.pop(key, None)
         if revision is not None:
             slices = self._slices_of[revision]
@@ -169,25 +169,25 @@ class SliceIndex:
         return revision
 
     def pods_of(self, revision: RevisionKey) -> dict[str, ServedPod]:
-        """The pods of a revision that are listed as ready, by address."""
+        """A revision's pods that are listed as ready, by address."""
         slices = self._slices_of.get(revision, {})
         return {pod.address: pod for slice_ in slices.values() for pod in slice_.pods}
 
     def unready_of(self, revision: RevisionKey) -> dict[str, ServedPod]:
-        """The pods of a revision that are listed as not ready and do not terminate, by address."""
+        """A revision's pods that are listed as not ready and are not terminating, by address."""
         ready = self.pods_of(revision)
         slices = self._slices_of.get(revision, {})
         return {pod.address: pod for slice_ in slices.values() for pod in slice_.unready if pod.address not in ready}
 
 
 def _port_of(ports: list[_SlicePort] | tuple[()]) -> int:
-    """The port named "http", else the first."""
+    """The port named "http", else the first port."""
     numbers = {port.name: port.port for port in reversed(ports) if port.port}
     return numbers.get("http") or next(reversed(numbers.values()), _PORT_DEFAULT)
 
 
 class PodEndpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The address of one pod, and the header lines of requests to it."""
+    """The address of one pod, and the header lines of requests to this pod."""
 
     pod: ServedPod
     address: tuple[str, int]
@@ -196,7 +196,7 @@ class PodEndpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodEndpoints:
-    """The endpoints of all pods. ``override`` is the setting ``pod_address_override``; ``lines_to`` makes a pod's header lines."""
+    """The endpoints of all pods. ``override`` is the setting ``pod_address_override``; ``lines_to`` creates a pod's header lines."""
 
     __slots__ = ("_endpoints", "_identities", "_lines_to", "_listed_prefix", "_schemes", "_used_prefix")
 
@@ -213,11 +213,11 @@ class PodEndpoints:
         return self._make(pod, revision) if endpoint is None or endpoint.pod != pod else endpoint
 
     def identity_at(self, address: tuple[str, int]) -> str:
-        """The SPIFFE id of the pod at an address that ``to`` gave; "" for any other address."""
+        """The SPIFFE id of the pod at an address returned by ``to``; "" for any other address."""
         return self._identities.get(address, "")
 
     def scheme_at(self, address: tuple[str, int]) -> str:
-        """The scheme of the app without queue-proxy at an address that ``to`` gave; "" for a queue-proxy."""
+        """The scheme of an app without queue-proxy, at an address returned by ``to``; "" for a queue-proxy."""
         return self._schemes.get(address, "")
 
     def _make(self, pod: ServedPod, revision: RevisionKey) -> PodEndpoint:
@@ -231,7 +231,7 @@ class PodEndpoints:
         host, _, port = address.rpartition(":")
         endpoint = PodEndpoint(pod=pod, address=(host.strip("[]"), int(port)), lines=self._lines_to(pod, revision))
         self._endpoints[pod.address] = endpoint
-        # A slice may not name the pod; then any pod of the revision is accepted.
+        # If the slice does not name the pod, any pod of the revision is accepted.
         self._identities[endpoint.address] = pods_of(*revision) + pod.name
         if pod.scheme:
             self._schemes[endpoint.address] = pod.scheme

@@ -1,4 +1,4 @@
-"""Runs, queues or rejects the requests of one revision, and decides when to wake it.
+"""Runs, queues or rejects the requests of one revision, and decides when to wake the revision.
 
 Input: requests that arrive, end, leave or are requeued because their pod was gone, the pods and the revision's settings, each
 with the time. Output: dispatches, rejections, wakes, and load to report. It wires admission (how many, and who waits), the balancer
@@ -39,7 +39,7 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class RevisionThrottler(Generic[RequestId]):
-    """The requests of one revision in one activator. All of them wait until the first ``set_pods``.
+    """The requests of one revision in one activator. All wait until the first ``set_pods``.
 
     ``random`` returns numbers in [0, 1), ``view`` shows requests. Calls with an unknown request do nothing.
     """
@@ -77,18 +77,18 @@ class RevisionThrottler(Generic[RequestId]):
         self.key = key
         self.since_s = now_s
         self.pods: Mapping[str, ServedPod] = {}
-        """The listed pods by address, ejected ones included."""
+        """The listed pods by address, including ejected ones."""
         self.slots_per_pod: int | None = None
-        """containerConcurrency, 0 without a limit; None until the first ``set_pods``."""
+        """containerConcurrency; 0 is no limit, None before the first ``set_pods``."""
         self.balancer = Balancer(BalancingPolicy.FIRST_FREE, random=random)
         self.ejected = EjectedPods[RequestId]()
         self.address_of: dict[RequestId, str] = {}
         """The pod of each running request."""
         self.wake_state = WakeState()
         self.quiet_level = 0
-        """No wake is due while no request is queued and at most this many are inside."""
+        """No wake is due while no request is queued and at most this many are running."""
         self.has_rejected = False
-        """Whether a request was rejected because the pods fail, since the last ``wake``."""
+        """Whether a request was rejected since the last ``wake`` because the pods fail."""
         self._settings = settings
         self._random = random
         terms = AdmissionTerms(
@@ -99,15 +99,15 @@ class RevisionThrottler(Generic[RequestId]):
             wait_max_s=settings.queue_wait_max_s,
         )
         self.admission = Admission[RequestId](terms, capacity=0, view=view)
-        """All slots of the pods, and all requests that wait."""
+        """All slots of the pods, and all waiting requests."""
         self._meter = Meter(now_s=now_s)
-        # This process's slots of each pod, where processes share them.
+        # This process's slots of each pod, if processes share pods.
         self._slots: dict[str, int] | None = None
-        # The ring of listed pods; built for the first request with a session.
+        # The ring of listed pods, built for the first request with a session.
         self._ring = SessionRing(())
-        # The session of each request that has one, by its place on the ring of pods.
+        # The ring position of each request that has a session.
         self._session_of: dict[RequestId, int] = {}
-        # The nodes of the pods of requeued requests, which may be lost with all their pods.
+        # The nodes of requeued requests' former pods, which may have failed with all their pods.
         self._away_from: dict[RequestId, str] = {}
 
     def __repr__(self) -> str:
@@ -121,12 +121,12 @@ class RevisionThrottler(Generic[RequestId]):
 
     @property
     def waiting_count(self) -> int:
-        """Requests that wait for a pod, requeued ones included."""
+        """Requests that wait for a pod, including requeued ones."""
         return self.admission.waiting_count
 
     @property
     def waiting_since_s(self) -> float | None:
-        """The time at which the oldest waiting request began to wait; None without one."""
+        """When the longest-waiting request began to wait; None if no request waits."""
         return self.admission.waiting_since_s
 
     def arrive(
@@ -139,7 +139,7 @@ class RevisionThrottler(Generic[RequestId]):
         session: int | None = None,
         client: Hashable = None,
     ) -> Dispatch[RequestId] | Queued | Rejection[RequestId]:
-        """Run, queue or reject a new request, which occupies ``weight_bytes`` while queued; ``session`` is a ``session_number``.
+        """Run, queue or reject a new request. It uses ``weight_bytes`` while queued; ``session`` is a ``session_number``.
 
         ``revision`` is used only while there are no pods. ``client`` is the sender of an open request, which may have to wait for
         other requests of that client.
@@ -159,7 +159,7 @@ class RevisionThrottler(Generic[RequestId]):
         return admission if isinstance(admission, Queued) else self._begin(request, 0.0)
 
     def finish(self, request: RequestId, now_s: float, *, has_response: bool = True) -> Sequence[Dispatch[RequestId]]:
-        """End a request, also one whose client has left the queue; return the requests that begin."""
+        """End a request, running or queued; return the requests that begin."""
         self._session_of.pop(request, None)
         self._away_from.pop(request, None)
         address = self.address_of.pop(request, None)
@@ -171,7 +171,7 @@ class RevisionThrottler(Generic[RequestId]):
         else:
             self.balancer.give_back(address)
             has_changed = has_response and self.ejected.note_response(address, now_s)
-            # Before the release: the slot of a draining pod ends with its request.
+            # Before the release, because the slot of a draining pod ends with its request.
             started = self._settle(now_s, has_changed=has_changed)
             granted = self.admission.release(request, now_s, has_response=has_response)
             if granted:
@@ -182,7 +182,7 @@ class RevisionThrottler(Generic[RequestId]):
         return started
 
     def requeue(self, request: RequestId, now_s: float) -> Sequence[Dispatch[RequestId]]:
-        """Requeue a request whose pod was gone or died before its response; return the requests that begin, this one first.
+        """Requeue a request whose pod was gone or ended before its response; return the requests that begin, this one first.
 
         It goes to another pod, on another node if there is a free one, or to the front of the queue. The pod is ejected for a while.
         """
@@ -218,7 +218,7 @@ class RevisionThrottler(Generic[RequestId]):
         return self._settle(now_s, has_changed=True)
 
     def set_slots(self, address: str, slots: int, now_s: float) -> Sequence[Dispatch[RequestId]]:
-        """Change this process's slots of one pod; returns the requests that begin."""
+        """Change this process's slots of one pod; return the requests that begin."""
         assert self._slots is not None
         if address not in self.pods:
             return ()
@@ -227,7 +227,7 @@ class RevisionThrottler(Generic[RequestId]):
         return self._settle(now_s)
 
     def readmit(self, now_s: float) -> Sequence[Dispatch[RequestId]]:
-        """Use ejected pods again after their pause; return the requests that begin."""
+        """End expired ejections; return the requests that begin."""
         started = self._begin_all(self.admission.refresh(now_s))
         return [*started, *self._settle(now_s, has_changed=True)] if self.ejected.readmit(now_s) else started
 
@@ -241,7 +241,7 @@ class RevisionThrottler(Generic[RequestId]):
         )
         if ejected:
             self._settle(now_s, has_changed=True)
-        # A request may have been on its way to a pod when that was ejected.
+        # A request may have been dispatched to the pod just before its ejection.
         in_flight = self.address_of.items()
         return [
             SilentPod(key=self.key, pod=self.pods[address], is_new=address in ejected, requests=requests)
@@ -252,7 +252,7 @@ class RevisionThrottler(Generic[RequestId]):
     def reject_waiting(
         self, now_s: float, *, reason: RejectionReason, text: str, detail: str = "", is_late: bool = False
     ) -> list[Rejection[RequestId]]:
-        """Reject all queued requests, oldest first, or those whose queue timeout has expired."""
+        """Reject all queued requests, oldest first; with ``is_late``, only those whose wait has expired."""
         late = self.admission.expire(now_s if is_late else now_s + self._settings.queue_wait_max_s)
         for request in late:
             self._meter.exit(now_s, proxied=False)
@@ -273,7 +273,7 @@ class RevisionThrottler(Generic[RequestId]):
             arrived_count=self._meter.arrived_count,
             serving_state=revision.serving_state,
             desired_count=max(revision.desired_count, len(self.pods)),
-            # One of two activators gets half of the requests.
+            # Each of two activators gets half of the requests.
             target_concurrency=revision.target_concurrency / settings.count,
             has_rejected=has_rejected,
         )
@@ -287,7 +287,7 @@ class RevisionThrottler(Generic[RequestId]):
         return (woken,), decision.next_wake_s
 
     def pod_loads(self) -> dict[str, float]:
-        """The running requests of each pod that has any, by its name."""
+        """Running requests by pod name, without idle pods."""
         counts = self.balancer.in_flight_by_pod()
         named = ((self.pods[address].name, count) for address, count in counts.items() if address in self.pods)
         return {name: float(count) for name, count in itertools.islice(named, POD_LOADS_MAX)}
@@ -301,7 +301,7 @@ class RevisionThrottler(Generic[RequestId]):
         return load if level or report.concurrency or report.request_count else None
 
     def _settle(self, now_s: float, *, has_changed: bool = False) -> Sequence[Dispatch[RequestId]]:
-        """Give the slots that the pods have to waiting requests. ``has_changed``: the listed or ejected pods have changed."""
+        """Grant free slots to waiting requests. ``has_changed``: listed or ejected pods have changed."""
         balancer = self.balancer
         if has_changed:
             usable = self.pods.keys() - self.ejected.addresses
@@ -313,7 +313,7 @@ class RevisionThrottler(Generic[RequestId]):
         return [self._begin(request.request_id, request.waited_s) for request in granted] if granted else ()
 
     def _begin(self, request: RequestId, waited_s: float) -> Dispatch[RequestId]:
-        # Most revisions have no sessions: this saves them a call.
+        # Most revisions have no sessions, which saves a call here.
         session = self._session_of.get(request) if self._session_of else None
         pod = None
         if self._away_from:
@@ -322,7 +322,7 @@ class RevisionThrottler(Generic[RequestId]):
         if pod is None and session is None:
             pod = self.balancer.pick()
         elif pod is None and session is not None:
-            # The pod that it prefers, and the next one on its ring while that is full or ejected.
+            # The session's preferred pod, then the next ones on the ring while it is full or ejected.
             if self._ring.addresses != self.pods.keys():
                 self._ring = SessionRing(self.pods)
             preferred = map(self.balancer.pick_at, self._ring.preferred(session))
@@ -333,7 +333,7 @@ class RevisionThrottler(Generic[RequestId]):
 
 
 def _on_other_nodes(pods: Mapping[str, ServedPod], node: str, *, first_ratio: float) -> list[str]:
-    """The addresses of pods on other nodes, from one of them on; none if the node is "", which is any."""
+    """Addresses of pods on other nodes, starting at ``first_ratio``; none if ``node`` is ""."""
     others = [address for address, pod in pods.items() if node and pod.node != node]
     first = int(first_ratio * len(others))
     return others[first:] + others[:first]

@@ -1,4 +1,4 @@
-"""Decides when to wake a revision: to set it Active (a flip), and to report to the autoscaler at once (a poke).
+"""Decides when to wake a revision: to set it Active (flip), and to report to the autoscaler immediately (poke).
 
 A fold over the requests of one revision. The activator reports to the autoscaler each second; it pokes when that would be too
 late: when the first request waits, when twice as many wait as it last reported, and when more are inside than the desired pods
@@ -22,7 +22,7 @@ from serving.core.traffic.meter import Report
 
 
 class PokeReason(enum.StrEnum):
-    """The rule behind a poke."""
+    """The rule that caused a poke."""
 
     FIRST = "first"
     DOUBLED = "doubled"
@@ -30,7 +30,7 @@ class PokeReason(enum.StrEnum):
 
 
 class RevisionLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """The load of one revision: its mean concurrency, and requests a second.
+    """The load of one revision: mean concurrency, and requests a second.
 
     The ``window_`` pair is what the autoscaler averages over its windows; None: the same. ``pod_loads`` are the requests in each pod of a
     ScaledWorkload, by name.
@@ -44,7 +44,7 @@ class RevisionLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Poke(msgspec.Struct, frozen=True, kw_only=True):
-    """Report to the autoscaler now: the load, and the rule behind the poke."""
+    """An immediate report to the autoscaler: the load, and the rule that caused the poke."""
 
     load: RevisionLoad
     reason: PokeReason
@@ -74,7 +74,7 @@ class WakeInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WakeState(msgspec.Struct, frozen=True, kw_only=True):
-    """The load already reported to the autoscaler.
+    """The load that the autoscaler already has.
 
     ``known_level`` and ``known_waiting_count`` were reported last. ``poked_concurrency`` and ``poked_count`` were reported by
     pokes since then. ``poked_at_s`` and ``flip_due_s`` are None before the first poke and flip.
@@ -90,7 +90,7 @@ class WakeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WakeDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The present wake. ``next_wake_s`` is the time of the next check; None: check only after a change.
+    """The wake that is due. ``next_wake_s`` is the time of the next check; None: check only after a change.
 
     While no request waits and at most ``quiet_level`` are inside, nothing can be due.
     """
@@ -122,19 +122,19 @@ def wake(
 
 
 def calm(state: WakeState) -> WakeState:
-    """The state after the queue has become empty: the next queued request counts as the first again."""
+    """The state after the queue became empty: the next queued request counts as the first again."""
     return msgspec.structs.replace(state, known_waiting_count=0, flip_due_s=None, flip_count=0)
 
 
 def forgotten(state: WakeState) -> WakeState:
-    """The state for an autoscaler that has just started: report and poke from the beginning."""
+    """The state for a new autoscaler process: everything is reported again."""
     return WakeState(flip_due_s=state.flip_due_s, flip_count=state.flip_count)
 
 
 def reported(
     state: WakeState, report: Report, *, level: int, waiting_count: int, period_s: float
 ) -> tuple[WakeState, RevisionLoad]:
-    """The load of a period, minus the load that pokes have already reported.
+    """The load of a period, minus the load already reported by pokes.
 
     A mean of 90 after a poke of 100 is reported as 0, not as -10; for windows it is 90. Counts are per second of the configured
     period.
@@ -156,14 +156,14 @@ def reported(
 def _poke(
     state: WakeState, facts: WakeInput, settings: ActivatorSettings, *, now_s: float
 ) -> tuple[WakeState, Poke | None, float | None]:
-    """The new state, the poke if any, and the time of a poke that is not due yet."""
+    """The new state, the poke (if any), and the due time of a later poke."""
     reason = _reason(state, facts)
     if reason is None:
         return state, None, None
     if state.poked_at_s is not None and now_s < (due_s := state.poked_at_s + settings.poke_pause_min_s):
         return state, None, due_s
-    # At least 1 for a rejected request, which is not inside. A waiting request that takes the place of another adds nothing: in a
-    # full revision each request that ends makes another one the first to wait.
+    # At least 1 for a rejected request, which is not in flight. A waiting request that replaces another adds nothing: in
+    # # a full revision each ended request makes another one the first to wait.
     least = int(facts.has_rejected)
     concurrency = max(least, facts.level - state.known_level)
     count = max(least, facts.arrived_count - state.poked_count)
@@ -179,7 +179,7 @@ def _poke(
         concurrency=concurrency,
         request_count=count,
         # Ten simultaneous requests of 0.5 s have a mean of 5, which windows get with the report. Only a request that is not
-        # inside, and so in no report, counts here.
+        # # in flight, and therefore in no report, counts here.
         window_concurrency=float(least),
         window_request_count=float(least),
     )
@@ -193,7 +193,7 @@ def _reason(state: WakeState, facts: WakeInput) -> PokeReason | None:
         return PokeReason.FIRST
     if facts.waiting_count and facts.waiting_count >= 2 * state.known_waiting_count:
         return PokeReason.DOUBLED
-    # Two desired pods for 7 requests each are enough for 14 inside; the 15th asks for more, once.
+    # Two desired pods for 7 requests each are enough for 14 in flight; the 15th requests more, once.
     if facts.level > max(state.known_level, facts.desired_count * facts.target_concurrency):
         return PokeReason.EXCEEDED
     return None
@@ -206,6 +206,6 @@ def _flip(state: WakeState, facts: WakeInput, settings: ActivatorSettings, *, no
         return msgspec.structs.replace(state, flip_due_s=None, flip_count=0), False
     if state.flip_due_s is not None and now_s < state.flip_due_s:
         return state, False
-    # 0.1 s, 0.2 s, 0.4 s ... 5 s: requests do not turn into writes to an API server that is down.
+    # 0.1 s, 0.2 s, 0.4 s ... 5 s: an API server that is down must not receive a write per request.
     pause_s = backoff_s(state.flip_count + 1, first_s=settings.flip_pause_first_s, max_s=settings.flip_pause_max_s)
     return msgspec.structs.replace(state, flip_due_s=now_s + pause_s, flip_count=state.flip_count + 1), True

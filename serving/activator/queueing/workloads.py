@@ -1,4 +1,4 @@
-"""The EndpointSlices of the Services of ScaledWorkloads, as slices of revisions.
+"""Maps the EndpointSlices of ScaledWorkloads' Services to revisions.
 
 Input: ScaledWorkload and EndpointSlice objects. Output: for each workload the slices of its Service, with the port that it names.
 """
@@ -16,7 +16,7 @@ SERVICE_NAME_LABEL = "kubernetes.io/service-name"
 
 
 class WorkloadBackend(msgspec.Struct, frozen=True, kw_only=True):
-    """The Service of a workload. ``port_name`` None is its only port."""
+    """A workload's Service. ``port_name`` None means its only port."""
 
     service: str
     port_name: str | None
@@ -33,7 +33,7 @@ def backend_of(workload: Object, spec: ScaledWorkloadSpec) -> WorkloadBackend:
 
 
 class WorkloadBackends:
-    """The Services of all workloads: which slices are whose."""
+    """The Services of all ScaledWorkloads, indexed to match slices."""
 
     __slots__ = ("_backends", "_of_service")
 
@@ -64,14 +64,14 @@ class WorkloadBackends:
             self._of_service.setdefault((namespace, backend.service), set()).add(name)
 
     def slices(self, endpoint_slice: Object) -> Iterator[ServedSlice | NoData]:
-        """The slice as that of each workload with its Service."""
+        """The slice for each workload that uses its Service."""
         namespace, _ = key_of(endpoint_slice)
         service = labels_of(endpoint_slice).get(SERVICE_NAME_LABEL, "")
         for name in sorted(self._of_service.get((namespace, service), ())):
             yield workload_slice_of(endpoint_slice, name, port_name=self._backends[namespace, name].port_name)
 
     def own_slices(self, key: Key, cached: Mapping[Key, Object]) -> Iterator[ServedSlice | NoData]:
-        """The slices of one workload among ``cached``."""
+        """The slices among ``cached`` that belong to one workload."""
         backend = self._backends.get(key)
         for endpoint_slice in cached.values():
             if backend is not None and labels_of(endpoint_slice).get(SERVICE_NAME_LABEL) == backend.service:

@@ -1,4 +1,4 @@
-"""The hosts claimed by Routes and DomainMappings, with the site of each.
+"""The hosts claimed by Routes and DomainMappings, with the site of each host.
 
 Input: a Route object as the API has it, and the rules by which hosts are named. Output: a claim for each host and listener. Hosts
 come from ``serving.core.model.routehosts`` and never from the route's status: that says only which revisions of its own namespace
@@ -35,7 +35,7 @@ class HostClaim(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 class RouteOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """A reference to the owner of a route."""
+    """An ownerReference of a route."""
 
     kind: str = ""
     name: str = ""
@@ -54,7 +54,7 @@ class _RouteMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class _TrafficTarget(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One line of ``status.traffic``, or of ``spec.traffic``."""
+    """An entry of ``status.traffic`` or ``spec.traffic``."""
 
     revision_name: str = ""
     percent: int | None = None
@@ -72,7 +72,7 @@ class _RouteStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """The routing facts of a Route object; ``digest`` covers the whole object (``serving.core.model.routepolicy``)."""
+    """The routing facts of a Route; ``digest`` covers the whole object (``serving.core.model.routepolicy``)."""
 
     metadata: _RouteMetadata
     spec: _RouteSpec = _RouteSpec()
@@ -82,19 +82,19 @@ class ServedRoute(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Namespace and name with a slash, unique among routes."""
+        """The key "namespace/name", unique among routes."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property
     def service(self) -> RouteOwner:
-        """The Service that controls the route; the route itself where there is none."""
+        """The Service that controls the route, or the route itself without one."""
         own = RouteOwner(kind="Route", name=self.metadata.name, uid=self.metadata.uid)
         owners = self.metadata.owner_references or ()
         return next((owner for owner in owners if owner.controller and owner.kind == "Service"), own)
 
 
 def route_of(route: Object, rules: HostRules) -> ServedRoute | NoData:
-    """The facts of a Route object as the API has it."""
+    """Read the routing facts of a Route object."""
     try:
         facts = msgspec.convert(route, ServedRoute)
     except msgspec.ValidationError as error:
@@ -105,7 +105,7 @@ def route_of(route: Object, rules: HostRules) -> ServedRoute | NoData:
 
 
 def certificates_of(facts: ServedRoute, rules: HostRules) -> dict[str, tuple[str, str]]:
-    """Namespace and name of the Secret with the certificate of each public host, once its URL is https."""
+    """The Secret (namespace and name) of each public host's certificate, once the host's URL is https."""
     if not rules.has_certificates:
         return {}
     urls = {"": facts.status.url, **{entry.tag: entry.url for entry in facts.status.traffic or () if entry.tag}}
@@ -128,7 +128,7 @@ def claims_of(facts: ServedRoute) -> Iterator[HostClaim]:
     tags = own.tags
     for host in facts.hosts:
         if host.is_public and host.tag in tagged and _is_inner(tagged[host.tag].url):
-            # A cluster-local tag of a public route: the only restriction that is read from a status.
+            # A status is only trusted to make a tag cluster-local, which restricts access.
             continue
         site = tags.get(host.tag, _site(facts, (), policy=policy)) if host.tag else own
         listener = Listener.PUBLIC if host.is_public else Listener.INNER
@@ -136,7 +136,7 @@ def claims_of(facts: ServedRoute) -> Iterator[HostClaim]:
 
 
 def rules_of(facts: ServedRoute) -> list[HostRule]:
-    """The hosts that a route shares with others, by its annotation. A cluster-local route shares them inside only."""
+    """The hosts that a route shares with others, by annotation; for a cluster-local route on the inner listener only."""
     policy = route_policy(facts.metadata.annotations or {})
     if not policy.shared_hosts:
         return []
@@ -157,18 +157,18 @@ def rules_of(facts: ServedRoute) -> list[HostRule]:
 
 
 def owner_of_rules(route: str) -> str:
-    """The owner of a route's rules in the table of hosts; no ScaledWorkload has such a name."""
+    """The name of a route's rules in the host table; no ScaledWorkload has this name."""
     return f"{route}{_OF_ROUTE}"
 
 
 def _tagged(facts: ServedRoute) -> dict[str, _TrafficTarget]:
-    """The traffic of each tag."""
+    """The traffic entries of each tag."""
     return {entry.tag: entry for entry in facts.status.traffic or () if entry.revision_name and entry.tag}
 
 
 def _own_site(facts: ServedRoute, policy: RoutePolicy) -> Site:
-    """The site of a route's own host, with those of its tags."""
-    # During a gradual rollout a tag has several revisions, with other shares than on the route's own host.
+    """The site of a route's own host, including its tags."""
+    # During a rollout a tag has several revisions, and its shares differ from the route's.
     splits = tag_splits(facts.metadata.annotations or {})
     tags = {
         tag: _site(facts, splits.get(tag, ((entry.revision_name, 100),)), policy=policy)
@@ -181,7 +181,7 @@ def _own_site(facts: ServedRoute, policy: RoutePolicy) -> Site:
 def _site(
     facts: ServedRoute, shares: Iterable[tuple[str, int]], tags: Mapping[str, Site] = _NO_TAGS, *, policy: RoutePolicy
 ) -> Site:
-    """Revisions with at least 1 percent; a target of 0 percent is reached by its tag only."""
+    """A site of the revisions with at least 1 percent; only its tag reaches a target with 0 percent."""
     bounds: list[int] = []
     revisions: list[str] = []
     for revision, percent in shares:
@@ -201,7 +201,7 @@ def _site(
 
 
 def access_of(policy: RoutePolicy, namespace: str, name: str) -> AccessRule | None:
-    """The access rule of a route's policy; None if the route is open to all."""
+    """The access rule of a route's policy; None if the route is public."""
     if not policy.is_private and policy.callers is None and policy.jwt is None:
         return None
     return AccessRule(
@@ -219,7 +219,7 @@ def _is_inner(url: str) -> bool:
 
 
 class DomainTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The target of a mapped host, if ``namespace`` has claimed it. ``secret`` names its own certificate, if any."""
+    """The target of a mapped host, if ``namespace`` owns the host. ``secret`` names the host's certificate, if any."""
 
     host: str
     namespace: str
@@ -228,7 +228,7 @@ class DomainTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def domain_target_of(mapping: Mapping[str, Any]) -> DomainTarget | None:
-    """The record of a mapping; None while its reference is not resolved."""
+    """Read a DomainMapping; None while its reference is unresolved."""
     if nested(mapping, "status", "observedGeneration") != generation_of(mapping):
         return None
     if not is_true(mapping, "ReferenceResolved"):
@@ -242,7 +242,7 @@ def domain_target_of(mapping: Mapping[str, Any]) -> DomainTarget | None:
 
 
 class DomainTargets:
-    """All mappings, by namespace and name, and the namespace that has claimed each host."""
+    """All DomainMappings by namespace and name, and the owning namespace of each host."""
 
     __slots__ = ("_owners", "_targets")
 
@@ -268,15 +268,15 @@ class DomainTargets:
 
     @property
     def claims(self) -> dict[str, str]:
-        """The namespace that has claimed each host."""
+        """The namespace that owns each host."""
         return dict(self._owners)
 
     def hosts(self, rules: HostRules) -> dict[str, str]:
-        """The cluster-local host that each host leads to."""
+        """The cluster-local target of each mapped host."""
         return {domain.host: inner_host(domain.name, domain.namespace, rules).lower() for domain in self._owned()}
 
     def secrets(self, is_taken: Callable[[str], bool]) -> dict[str, tuple[str, str]]:
-        """Namespace and name of the Secret with the certificate of each host; none where a route has the host."""
+        """The Secret (namespace and name) of each mapped host's certificate, except for hosts that a route has."""
         return {
             domain.host: (domain.namespace, domain.secret)
             for domain in self._owned()

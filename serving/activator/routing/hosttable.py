@@ -1,4 +1,4 @@
-"""Finds a site by host, path and headers: many sites may share one host.
+"""Finds a site by host, path and headers, for hosts that many sites share.
 
 Input: rules, each with a host, a path prefix and headers; a request's host, target and headers. Output: the site of the best rule.
 An exact host precedes a wildcard, a longer wildcard a shorter one; then the longest path wins, then the most headers, then the
@@ -16,11 +16,11 @@ from serving.activator.routing.sites import Listener, Site
 from serving.core.model.scaledworkload import HeaderMatch
 
 HeaderValues = Callable[[bytes], Iterable[bytes]]
-"""The values of a header of the request, by its name in lower case."""
+"""Returns a request header's values, given its name in lower case."""
 
 
 class HostRule(msgspec.Struct, frozen=True, kw_only=True):
-    """A way to a site. ``path`` is "" for all paths, and has no final slash; ``listeners`` are those that serve it."""
+    """A rule that leads to a site. ``path`` has no trailing slash and is "" for all paths; ``listeners`` serve the rule."""
 
     since: str
     owner: str
@@ -32,24 +32,24 @@ class HostRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_whole_host(self) -> bool:
-        """Whether all requests of the host match."""
+        """Whether the rule matches all requests for its host."""
         return not self.path and not self.headers
 
     def matches(self, listener: Listener, path: bytes, values: HeaderValues) -> bool:
-        """Whether a request of the host takes this way."""
+        """Whether the rule matches a request for its host."""
         prefix = self.path.encode()
         is_below = path == prefix or path.startswith(prefix + b"/") or not prefix
         return listener in self.listeners and is_below and all(_has(header, values) for header in self.headers)
 
 
 class HostTable:
-    """The rules of all owners. The cost of a lookup grows with the rules of one host."""
+    """The rules of all owners. A lookup is linear in the rules of one host."""
 
     __slots__ = ("_by_host", "_by_owner", "claims")
 
     def __init__(self) -> None:
         self.claims: Mapping[str, str] = {}
-        """The namespace that has claimed each host."""
+        """The namespace that owns each host."""
         self._by_owner: dict[str, tuple[HostRule, ...]] = {}
         self._by_host: dict[str, list[HostRule]] = {}
 
@@ -57,7 +57,7 @@ class HostTable:
         return bool(self._by_host)
 
     def set(self, owner: str, rules: Sequence[HostRule]) -> bool:
-        """Replace the rules of an owner, none removes it; return whether they have changed."""
+        """Replace the rules of an owner; an empty sequence removes them. Return whether they changed."""
         if self._by_owner.get(owner, ()) == tuple(rules):
             return False
         before = self._by_owner.pop(owner, ())
@@ -76,7 +76,7 @@ class HostTable:
         return True
 
     def find(self, listener: Listener, host: str, *, target: bytes, values: HeaderValues) -> HostRule | None:
-        """The rule of a request; ``host`` is in lower case without port."""
+        """The best rule for a request; ``host`` is in lower case, without port."""
         path = _path_of(target)
         for name in (host, *_wildcards_of(host)):
             for rule in self._owned(name):
@@ -85,7 +85,7 @@ class HostTable:
         return None
 
     def lost(self) -> Iterator[HostRule]:
-        """Rules without effect, as their host belongs to another namespace."""
+        """Rules without effect, because another namespace owns their host."""
         for host, rules in self._by_host.items():
             owned = set(map(id, self._owned(host)))
             yield from (rule for rule in rules if id(rule) not in owned)
@@ -100,7 +100,7 @@ class HostTable:
 
 
 def normal_path(path: str) -> str:
-    """A path prefix without final slash; "" for all paths."""
+    """A path prefix without trailing slash; "" for all paths."""
     return path.rstrip("/")
 
 
@@ -117,7 +117,7 @@ def _path_of(target: bytes) -> bytes:
 
 
 def _wildcards_of(host: str) -> Iterator[str]:
-    """The wildcards of "a.b.c": "*.b.c", then "*.c"."""
+    """The wildcards that match "a.b.c": "*.b.c", then "*.c"."""
     rest = host
     while "." in rest:
         rest = rest.partition(".")[2]

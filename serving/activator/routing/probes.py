@@ -1,4 +1,4 @@
-"""Recognizes and responds to probes of the activator itself.
+"""Recognises and answers probes of the activator itself.
 
 Input: the head of a request, and the site of its host. Output: the answer, or None for a request of a service.
 
@@ -30,7 +30,7 @@ _ROUTES_PATH = b"/routes/"
 
 
 class ProbeQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """The headers that identify a probe; ``network_probe`` is the header K-Network-Probe, None without one."""
+    """The request headers that identify a probe; ``network_probe`` is K-Network-Probe, or None."""
 
     network_probe: bytes | None
     user_agent: bytes
@@ -46,14 +46,14 @@ class ProbeResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_probe_agent(user_agent: bytes) -> bool:
-    """Whether a User-Agent is reserved for kubelets and the system's own probes."""
+    """Whether a User-Agent is reserved for kubelets and the system's probes."""
     return user_agent.lower().startswith(_PROBE_AGENTS)
 
 
 def probe_response(
     question: ProbeQuestion, *, site: Site | None, digest_of: Callable[[str], str | None], is_draining: bool
 ) -> ProbeResponse | None:
-    """The response to a probe; None for a request that is no probe.
+    """The response to a probe; None if the request is not a probe.
 
     ``site`` serves the host, None if no service has it. ``digest_of`` gives the digest of a Route by "NAMESPACE/NAME", None
     for an unknown Route.

@@ -1,4 +1,4 @@
-"""Finds the site of a request, by its host and listener.
+"""Finds the site of a request by its host and listener.
 
 Input: Route objects one at a time, as they change; a request's Host and listener. Output: the site.
 
@@ -21,16 +21,16 @@ from serving.activator.routing.hosttable import HeaderValues, HostRule, HostTabl
 from serving.activator.routing.sites import INNER_DOMAIN, AccessRule, Listener, Site
 from serving.core.model.knative import RevisionKey
 
-# Name and namespace.
+# Namespace and name.
 _SHORT_PARTS = 2
-# Later than any time that the API writes: a route always takes precedence over a revision of that name.
+# Sorts after every API time: a route always takes precedence over a revision with the same host.
 _AFTER_ALL = "~"
 _REVISION = ":revision"
 _NO_CLAIMS: Mapping[str, str] = {}
 
 
 class Routes:
-    """All claims, and the winning claim of each host. The cost of a change grows with the hosts of one route."""
+    """All claims, and the winning claim of each host. A change costs time linear in one route's hosts."""
 
     __slots__ = ("_claims", "_claims_of", "_digests", "_domains", "_private", "_sites", "_table", "turn")
 
@@ -41,10 +41,10 @@ class Routes:
         self._sites: dict[Listener, dict[str, Site]] = {listener: {} for listener in Listener}
         self._domains: Mapping[str, str] = {}
         self._table = HostTable()
-        # The private routes that lead to a revision, by name: its own host is as private as they are.
+        # The private routes to a revision, by name: they make the revision's own host private.
         self._private: dict[RevisionKey, dict[str, AccessRule]] = {}
         self.turn = 0
-        """Incremented with each change: lookups at the same value have the same result."""
+        """Incremented by each change: equal values guarantee equal lookup results."""
 
     def set(self, facts: ServedRoute) -> None:
         """Add or update a route."""
@@ -52,21 +52,21 @@ class Routes:
         self._digests[facts.key] = facts.digest
 
     def digest_of(self, key: str) -> str | None:
-        """The digest of a Route as it is served now, by namespace and name with a slash; None for an unknown Route."""
+        """The digest of a Route as currently served, by "namespace/name"; None for an unknown Route."""
         return self._digests.get(key)
 
     def set_revision(self, key: RevisionKey) -> None:
-        """Add a revision: its public Service points here while its pods are not the endpoints."""
+        """Add a revision, whose public Service leads here while pods are not its endpoints."""
         route = _of_revision(key)
         if route not in self._claims_of:
             self._set(route, [_claim_of_revision(route, key)])
 
     def holds(self, host: str) -> bool:
-        """Whether a route has a public host; a mapping of that host is then ignored."""
+        """Whether a route has this public host, and so overrides mappings of it."""
         return host in self._sites[Listener.PUBLIC]
 
     def holder_of(self, host: str) -> str:
-        """The route that has a public host, by namespace and name with a slash; "" if none has."""
+        """The route ("namespace/name") that has a public host; "" if there is none."""
         site = self._sites[Listener.PUBLIC].get(host)
         return site.route if site else ""
 
@@ -75,7 +75,7 @@ class Routes:
         self.remove(_of_revision(key))
 
     def set_domains(self, targets: Mapping[str, str], claims: Mapping[str, str] = _NO_CLAIMS) -> None:
-        """Replace all domain mappings, and the namespace that has claimed each host.
+        """Replace all domain mappings, and the namespaces that own hosts.
 
         ``targets`` has the cluster-local host that each mapped host leads to.
         """
@@ -84,7 +84,7 @@ class Routes:
         self.turn += 1
 
     def set_rules(self, owner: str, rules: Sequence[HostRule]) -> None:
-        """Replace the rules of an owner in the table of hosts; none removes it."""
+        """Replace an owner's rules in the host table; an empty sequence removes them."""
         if self._table.set(owner, rules):
             self.turn += 1
 
@@ -115,7 +115,7 @@ class Routes:
         target: bytes = b"/",
         values: HeaderValues = lambda _: (),
     ) -> Site | None:
-        """The site of a Host header, whatever its case, port and final dot. None if no service has it.
+        """The site for a Host header, ignoring case, port and trailing dot; None if no service has the host.
 
         ``target`` and ``values`` of headers choose among sites that share a host. ``named`` are the values of Knative-Serving-Namespace and Knative-Serving-Revision. On the inner listener they take
         precedence over the host if each has one value, unless the route itself selects by session or header.
@@ -133,7 +133,7 @@ class Routes:
     def _find_rule(
         self, listener: Listener, host: str, *, target: bytes, values: HeaderValues, site: Site | None
     ) -> Site | None:
-        """The site of the table of hosts, where no route has the host or one of the same namespace shares it."""
+        """The site from the host table, if no route has the host, or if a route of the same namespace shares it."""
         rule = self._table.find(listener, host, target=target, values=values)
         if rule is None and listener is Listener.INNER and (whole := _whole(host)):
             rule = self._table.find(listener, whole, target=target, values=values)
@@ -142,21 +142,21 @@ class Routes:
         return rule.site
 
     def _chooser(self, host: str, key: RevisionKey) -> Site | None:
-        """The site of a host forwarded by a Gateway, if it routes to the revision and has its own routing rules."""
+        """The site of a host that a Gateway forwarded, if the host's policy selects among revisions including this one."""
         site = self._sites[Listener.PUBLIC].get(_bare(host)) or self._sites[Listener.INNER].get(_bare(host))
         if site is None or site.namespace != key[0] or not site.policy.chooses:
             return None
         return site if any(key[1] in candidate.revisions for candidate in (site, *site.tags.values())) else None
 
     def _guarded(self, site: Site | None) -> Site | None:
-        """Protect a revision's own site by the access rule of its routes; leave other sites unchanged."""
+        """The site with its routes' access rule if it is a revision's own; otherwise unchanged."""
         if site is None or not self._private or not site.route.endswith(_REVISION):
             return site
         rules = self._private.get((site.namespace, site.revisions[0]))
         return msgspec.structs.replace(site, access=rules[min(rules)]) if rules else site
 
     def _find_domain(self, host: str) -> Site | None:
-        """Find a mapped domain, on both listeners: a Gateway forwards its requests to the inner one."""
+        """The site of a mapped domain, on either listener, because a Gateway forwards to the inner one."""
         return self._sites[Listener.INNER].get(self._domains.get(host, ""))
 
     def _find_revision(self, key: RevisionKey) -> Site | None:
@@ -179,18 +179,18 @@ class Routes:
 
 
 def _age_order(claim: HostClaim) -> tuple[str, ...]:
-    # As the controller orders them: by namespace, then by name.
+    # Sorted as in the controller: by namespace, then by name.
     return claim.since, *claim.route.split("/")
 
 
 def _bare(host: str) -> str:
-    # "[::1]:80" loses its port too and names no route either way.
+    # "[::1]:80" loses its port too, but never matches a route.
     name, colon, port = host.rpartition(":")
     return (name if colon and (not port or port.isdigit()) else host).removesuffix(".").lower()
 
 
 def _whole(host: str) -> str:
-    """The full form of a cluster host, for the short forms "hello.default" and "hello.default.svc"."""
+    """The full form of a cluster-local host given as "hello.default" or "hello.default.svc"."""
     parts = host.split(".")
     if len(parts) == _SHORT_PARTS:
         return f"{host}.{INNER_DOMAIN}"
@@ -206,7 +206,7 @@ def _private_revisions(site: Site) -> Iterator[tuple[RevisionKey, AccessRule]]:
 
 
 def _of_revision(key: RevisionKey) -> str:
-    # No route can have such a name.
+    # No route can have this name.
     return f"{key[0]}/{key[1]}{_REVISION}"
 
 

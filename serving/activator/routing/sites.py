@@ -23,15 +23,15 @@ OWN_AUTHORIZATION = b"x-serving-authorization"
 _SCHEME = b"bearer "
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 CALLER = b"x-serving-caller"
-"""The header with the token of a caller. It is reserved: no service receives it."""
+"""The header with a caller's token. It is reserved, so services never receive it."""
 
 SESSION_COOKIE = b"serving-session"
-# Longer values were not set by this system.
+# This system sets no longer values.
 _VALUE_BYTES_MAX = 64
 
 
 class Listener(enum.StrEnum):
-    """The listener of a request. Cluster-local hosts exist on the inner one only."""
+    """The listener that received a request. Only the inner one serves cluster-local hosts."""
 
     PUBLIC = "public"
     INNER = "inner"
@@ -52,7 +52,7 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_lasting(self) -> bool:
-        """Whether an admitted head needs no check when it is sent again; False where a token may expire."""
+        """Whether a repeated head needs no new check; False if a token may expire."""
         return self.jwt is None and (self.callers is None or self.callers.is_open)
 
 
@@ -87,7 +87,7 @@ def choose(site: Site, *, tag: str | None, draw: Callable[[], float]) -> Revisio
 
 
 def shares_of(site: Site) -> Iterator[tuple[str, int]]:
-    """Each revision of a site with its percent."""
+    """The revisions of a site with their percents."""
     before = 0
     for revision, bound in zip(site.revisions, site.bounds, strict=True):
         yield revision, bound - before
@@ -95,7 +95,7 @@ def shares_of(site: Site) -> Iterator[tuple[str, int]]:
 
 
 class AccessRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """The response to an unauthorized request: status, text and header lines."""
+    """The response to an unauthorised request: status, text and header lines."""
 
     status: int
     text: bytes
@@ -105,7 +105,7 @@ class AccessRefusal(msgspec.Struct, frozen=True, kw_only=True):
 def access_refusal(
     rule: AccessRule, token: str, *, own: Sequence[bytes], usual: Sequence[bytes]
 ) -> AccessRefusal | None:
-    """The refusal of a request; None if it carries the token.
+    """The refusal of a request; None if the request has the token.
 
     ``own`` and ``usual`` are the values of X-Serving-Authorization and Authorization. More than one value of a header is
     refused: which of them counts would be a guess.
@@ -126,7 +126,7 @@ def access_refusal(
 def caller_refusal(
     rule: AccessRule, tokens: Sequence[bytes], *, read: Callable[[str], CallerIdentity]
 ) -> AccessRefusal | None:
-    """The refusal of a caller; None if it is admitted.
+    """The refusal of a caller; None if the caller is allowed.
 
     ``tokens`` are the values of X-Serving-Caller; ``read`` reads a token, or raises ``InvalidValue``.
     """
@@ -156,13 +156,13 @@ def _refusal(name: bytes, text: bytes, error: bytes) -> AccessRefusal:
 
 
 def session_in_header(values: Iterable[bytes]) -> int | None:
-    """The session that a header names: equal first values are one session; None without a value."""
+    """The session in a header: equal first values are the same session; None without a value."""
     value = next(iter(values), b"")
     return session_number(value) if value else None
 
 
 def session_in_cookies(values: Iterable[bytes]) -> int | None:
-    """The session in the Cookie headers of a request; None if it brings no session cookie."""
+    """The session in a request's Cookie headers; None without a session cookie."""
     for value in values:
         for pair in value.split(b";"):
             name, _, text = pair.strip().partition(b"=")
@@ -172,7 +172,7 @@ def session_in_cookies(values: Iterable[bytes]) -> int | None:
 
 
 def new_session(random: bytes, *, is_secure: bool) -> tuple[int, bytes]:
-    """The number of a new session and the header line that sets its cookie; ``random`` are 16 random bytes."""
+    """A new session's number, and the Set-Cookie line; ``random`` are 16 random bytes."""
     text = random.hex().encode()
     attributes = b"; Path=/; HttpOnly; SameSite=Lax" + (b"; Secure" if is_secure else b"")
     return session_number(text), b"Set-Cookie: %b=%b%b\r\n" % (SESSION_COOKIE, text, attributes)

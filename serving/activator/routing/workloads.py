@@ -1,4 +1,4 @@
-"""The hosts of a ScaledWorkload, as rules of the table of hosts.
+"""The hosts of a ScaledWorkload, as rules of the host table.
 
 A workload always has its cluster-local name, NAME.NAMESPACE.svc.cluster.local, with the paths and headers of each rule.
 """
@@ -32,7 +32,7 @@ def host_rules_of(workload: Object, spec: ScaledWorkloadSpec) -> Iterator[HostRu
             is_of_cluster = host.endswith(f".{INNER_DOMAIN}")
             if is_of_cluster and not host.endswith(f".{namespace}.{INNER_DOMAIN}"):
                 continue
-            # One without a dot is a Service's short name, which only pods use.
+            # A host without a dot is a Service's short name, for pods only.
             is_inner = is_of_cluster or "." not in host
             listeners = (Listener.INNER,) if is_inner else (Listener.PUBLIC, Listener.INNER)
             for path in rule.paths or ("",):

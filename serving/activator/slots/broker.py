@@ -22,16 +22,16 @@ from serving.core.model.knative import RevisionKey
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 
-# Often enough that a slot goes to the oldest request; seldom enough that a full revision costs 100 messages a second.
+# Often enough that the oldest request gets a slot; rarely enough that a full revision sends 100 messages a second.
 _ASK_PAUSE_S = 0.01
-# A slot of an unreachable pod is useless here: ask again, even without news.
+# A slot of an unreachable pod cannot be used here: ask again, even without news.
 _ASK_AGAIN_S = 0.1
-# Messages take time: below this difference no process can say which request is older.
+# Messages take time: below this difference, in seconds, processes cannot order two requests.
 _OLDER_BY_S = 0.02
 
 
 class _PeerAsk(msgspec.Struct, kw_only=True):
-    """A peer's ask for slots of a revision. ``may_overtake`` is False once a slot went to this ask ahead of a local request."""
+    """A peer's ask for slots of a revision. ``may_overtake`` is False once it got a slot ahead of a local request."""
 
     waiting_count: int
     since_s: float
@@ -47,7 +47,7 @@ class _OwnAsk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotBroker(Generic[RequestId]):
-    """The slot book of the router of one of several processes (``router.SlotBook``).
+    """The slot book of one router, when several processes share pods (``router.SlotBook``).
 
     ``table`` is the router's, ``index`` that of this process. ``first_round`` must be greater than any of an earlier process with this index; ``send`` sends a message to a peer.
     """
@@ -58,10 +58,10 @@ class SlotBroker(Generic[RequestId]):
         self._peer_asks: dict[RevisionKey, dict[int, _PeerAsk]] = {}
         self._own_asks: dict[RevisionKey, _OwnAsk] = {}
 
-    # Events of peers.
+    # Events from peers.
 
     def set_peers(self, peers: Iterable[int], now_s: float) -> RoutingOutcome[RequestId]:
-        """The other living processes, whenever they change; dispatches the requests that begin."""
+        """Replace the set of other live processes, and dispatch the requests that begin."""
         view = self.ledger.view_number
         self.ledger.set_peers(peers)
         for key, asks in list(self._peer_asks.items()):
@@ -70,7 +70,7 @@ class SlotBroker(Generic[RequestId]):
         return self._after(view, now_s)
 
     def receive(self, peer: int, message: SlotMessage, now_s: float) -> RoutingOutcome[RequestId]:
-        """Handle a message from a peer; dispatches the requests that begin."""
+        """Process a message from a peer, and dispatch the requests that begin."""
         if peer not in self.ledger.peers:
             return RoutingOutcome()
         if isinstance(message, Ask):
@@ -87,7 +87,7 @@ class SlotBroker(Generic[RequestId]):
         if not isinstance(message, Give):
             return self._after(view, now_s)
         dispatches = self._use(message.key, message.pod, now_s)
-        # Another process may need the slot more, and the need of this one has changed.
+        # Another process may need the slot more, now that the local need has changed.
         self.settle(message.key, now_s)
         self._table.schedule.schedule_tick(message.key)
         return RoutingOutcome(dispatches=dispatches)
@@ -95,15 +95,15 @@ class SlotBroker(Generic[RequestId]):
     # Called by the router.
 
     def rights(self, key: RevisionKey, pods: Iterable[str]) -> Mapping[str, int] | None:
-        """This process's slots of each pod; None where pods have no limit."""
+        """This process's slots of each pod; None for pods without a limit."""
         slot_count = self._table.directory.slot_count(key)
         return {pod: self.ledger.right(key, pod, slot_count) for pod in pods} if slot_count else None
 
     def before_finish(self, key: RevisionKey, request: RequestId, now_s: float) -> None:
-        """Before a request ends, pass its slot to a peer with an older queued request, if there is one."""
+        """Before a request ends, pass its slot to a peer with an older queued request, if any."""
         passing = self._passing(key, request) if key in self._peer_asks else None
         if passing is not None:
-            # Before the end, so that no request here gets the slot.
+            # Before the end of the request, so that no local request gets the slot.
             pod, peer = passing
             self._peer_asks[key][peer].may_overtake = False
             self._hand(key, pod, now_s, peer=peer, count=1)
@@ -114,11 +114,11 @@ class SlotBroker(Generic[RequestId]):
         self._ask(key, now_s)
 
     def is_trading(self, key: RevisionKey) -> bool:
-        """Whether this process or a peer has requested slots of a revision."""
+        """Whether this process or a peer has asked for slots of a revision."""
         return key in self._peer_asks or key in self._own_asks
 
     def return_unused(self) -> None:
-        """Return borrowed slots of deleted pods, so that no process keeps counting them."""
+        """Return borrowed slots of deleted pods, so that they are no longer counted."""
         for key, pod, peer, count in self.ledger.borrowed():
             is_gone = pod not in self._table.directory.pods_of(key) and not _in_flight(
                 self._table.throttlers.get(key)
@@ -135,7 +135,7 @@ class SlotBroker(Generic[RequestId]):
                     yield InUse(key=key, pod=pod, in_flight=in_flight, slot_count=slot_count)
 
     def _after(self, view: int, now_s: float) -> RoutingOutcome[RequestId]:
-        """After a view has begun or ended, apply the new rights to all revisions and ask again."""
+        """Apply the new rights to all revisions and ask again, after a view has begun or ended."""
         if view == self.ledger.view_number:
             return RoutingOutcome()
         self._own_asks.clear()
@@ -156,7 +156,7 @@ class SlotBroker(Generic[RequestId]):
         )
 
     def _use(self, key: RevisionKey, pod: str, now_s: float) -> Sequence[Dispatch[RequestId]]:
-        """Set the throttler's slots of a pod to the present rights; return the requests that begin."""
+        """Set the throttler's slots of a pod to the current rights; return the requests that begin."""
         throttler, slot_count = self._table.throttlers.get(key), self._table.directory.slot_count(key)
         if throttler is None or not slot_count:
             return ()
@@ -197,7 +197,7 @@ class SlotBroker(Generic[RequestId]):
             self._peer_asks.pop(key, None)
 
     def _share_out(self, key: RevisionKey, now_s: float) -> None:
-        """Give unneeded slots to the asking peers, the longest wait first."""
+        """Give unneeded slots to asking peers, the longest wait first."""
         if key not in self._peer_asks or self.ledger.is_frozen:
             return
         throttler = self._table.throttlers.get(key)
@@ -206,7 +206,7 @@ class SlotBroker(Generic[RequestId]):
         spare = self._spare(key)
         for peer, ask in sorted(self._peer_asks[key].items(), key=lambda item: item[1].since_s):
             while spare and ask.waiting_count:
-                # From the end: the first pods in order are those that this process uses first.
+                # From the end, because this process uses the first pods first.
                 pod, spare_count = spare.pop()
                 count = min(spare_count, ask.waiting_count)
                 if spare_count > count:
@@ -233,7 +233,7 @@ class SlotBroker(Generic[RequestId]):
         return [(pod, right - used.get(pod, 0)) for pod, right in rights if right > used.get(pod, 0)]
 
     def _passing(self, key: RevisionKey, request: RequestId) -> tuple[str, int] | None:
-        """The pod of an ending request and the peer that gets its slot ahead of the local queue."""
+        """The pod of an ending request, and the peer that gets its slot ahead of the local queue."""
         throttler, slot_count = self._table.throttlers.get(key), self._table.directory.slot_count(key)
         if throttler is None or not slot_count or not throttler.waiting_count or self.ledger.is_frozen:
             return None
@@ -249,5 +249,5 @@ class SlotBroker(Generic[RequestId]):
 
 
 def _in_flight(throttler: RevisionThrottler[RequestId] | None) -> dict[str, int]:
-    """Requests of a revision in flight from this process, by pod."""
+    """This process's requests in flight of a revision, by pod."""
     return {} if throttler is None else throttler.balancer.in_flight_by_pod()

@@ -23,7 +23,7 @@ _Slot = tuple[RevisionKey, str]
 
 
 def share_of(pod: str, *, slot_count: int, members: Sequence[int], index: int) -> int:
-    """The slots of process ``index`` in a pod, of ``members`` in their order.
+    """The slots of process ``index`` in a pod, given the ordered ``members``.
 
     3 slots and 2 processes: 2 and 1. The pod's address decides which process has 2, so that the shares are equal over many
     pods. 1 slot and 2 processes: each has the slots of half of the pods.
@@ -34,7 +34,7 @@ def share_of(pod: str, *, slot_count: int, members: Sequence[int], index: int) -
 
 
 def loans_between(shares: Sequence[int], in_use: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Loans that cover the requests in flight of every process: slots by borrower and lender.
+    """The loans that cover the requests in flight of every process: slots by borrower and lender.
 
     Shares 1, 1 and 2 in use by the second: it borrows 1 from the first. Use beyond the sum of the shares is no loan; only an
     excluded process can cause it.
@@ -65,7 +65,7 @@ class Ledger:
 
     def __init__(self, *, index: int, first_round: int, in_use: Callable[[], Iterable[InUse]], send: Send) -> None:
         self.view_number = 0
-        """Incremented when a view begins or ends: all rights may have changed."""
+        """Incremented when a view begins or ends, which may change all rights."""
         self._index = index
         self._in_use = in_use
         self._send = send
@@ -75,27 +75,27 @@ class Ledger:
         self._ready: dict[int, Rounds] = {}
         self._view: Rounds | None = None
         self._frozen: dict[_Slot, int] = {}
-        # The slots given by each peer, minus those given to it.
+        # Slots given by each peer, minus those given to it.
         self._loans: dict[_Slot, dict[int, int]] = {}
 
     @property
     def is_frozen(self) -> bool:
-        """Whether no view has begun: slots cannot be given, and use cannot grow."""
+        """Whether no view has begun, so that slots cannot be given and usage cannot grow."""
         return self._view is None
 
     @property
     def peers(self) -> list[int]:
-        """The other processes."""
+        """The indexes of the other processes."""
         return [member for member in self._members if member != self._index]
 
     @property
     def silent_peers(self) -> list[int]:
-        """The peers that keep a view from beginning."""
+        """The peers that prevent the next view from beginning."""
         own = self._ready.get(self._index)
         return [peer for peer in self.peers if self.is_frozen and (own is None or self._ready.get(peer) != own)]
 
     def right(self, key: RevisionKey, pod: str, slot_count: int) -> int:
-        """This process's slots of a pod now, of ``slot_count`` in all."""
+        """This process's current slots of a pod, out of ``slot_count``."""
         slot = (key, pod)
         if self._view is None:
             return self._frozen.get(slot, 0)
@@ -104,13 +104,13 @@ class Ledger:
         return max(0, share + sum(loans.values())) if loans else share
 
     def borrowed(self) -> Iterable[tuple[RevisionKey, str, int, int]]:
-        """Slots that belong to peers: revision, pod, peer and count."""
+        """Slots that peers own: revision, pod, peer and count."""
         return [
             (*slot, peer, count) for slot, loans in self._loans.items() for peer, count in loans.items() if count > 0
         ]
 
     def set_peers(self, peers: Iterable[int]) -> None:
-        """Replace the other living processes."""
+        """Replace the set of other live processes."""
         self._members = tuple(sorted({self._index, *peers}))
         self._declared = {peer: declaration for peer, declaration in self._declared.items() if peer in self._members}
         self._ready = {peer: rounds for peer, rounds in self._ready.items() if peer in self._members}
@@ -118,7 +118,7 @@ class Ledger:
         self._advance()
 
     def receive(self, peer: int, message: Declare | ViewReady | Give) -> None:
-        """Apply a message of a peer; messages of other processes are ignored."""
+        """Apply a message of a peer; ignore messages of other processes."""
         if peer not in self._members:
             return
         if isinstance(message, Give):
@@ -135,14 +135,14 @@ class Ledger:
         self._advance()
 
     def give(self, key: RevisionKey, pod: str, *, peer: int, count: int) -> None:
-        """Pass unused slots to a peer; they leave this process at once."""
+        """Pass unused slots to a peer; this process loses them immediately."""
         assert self._view is not None, self
         assert peer in self._members, self
         self._lend((key, pod), peer, -count)
         self._send(peer, Give(rounds=self._view, key=key, pod=pod, count=count))
 
     def remind(self) -> None:
-        """Resend messages that may have been lost while the next view is pending."""
+        """Resend messages that may be lost, while the next view is pending."""
         own, ready = self._declared.get(self._index), self._ready.get(self._index)
         if own is not None:
             self.send_all(own)
@@ -162,7 +162,7 @@ class Ledger:
         self.send_all(declared)
 
     def _advance(self) -> None:
-        """Advance towards the next view as far as the received messages allow."""
+        """Advance towards the next view as far as received messages allow."""
         if self._view is not None or len(self._declared) < len(self._members):
             return
         rounds = tuple((member, self._declared[member].round) for member in self._members)
@@ -192,7 +192,7 @@ class Ledger:
 def _loans_of(
     index: int, members: tuple[int, ...], declared: Mapping[int, Declare]
 ) -> Iterable[tuple[_Slot, dict[int, int]]]:
-    """The loans of a process when a view begins; equal declarations give equal loans everywhere."""
+    """The loans of a process when a view begins; equal declarations give equal loans in all processes."""
     in_flight: dict[tuple[RevisionKey, str, int], dict[int, int]] = {}
     for member in members:
         for usage in declared[member].in_use:

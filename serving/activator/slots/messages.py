@@ -1,4 +1,4 @@
-"""Messages between activator processes of one machine about slots: MessagePack, in frames of a length and a content.
+"""Messages about slots between activator processes of one machine, as length-prefixed MessagePack.
 
 ``PeerHello`` comes first on a connection. ``Declare`` and ``ViewReady`` make a view (``ledger.py``); ``Ask`` and ``Give`` move
 slots in it (``broker.py``).
@@ -14,27 +14,27 @@ from serving.core.model.knative import RevisionKey
 from serving.core.model.versions import SLOTS, FormatVersion, refuse_newer
 
 Rounds: TypeAlias = tuple[tuple[int, int], ...]
-"""The members of a view in order, each with the round of its declaration."""
+"""The members of a view in order, each with its declaration's round."""
 
 _RELOAD = "`serving up --reload` gives all activators one version"
 _LENGTH_BYTES = 4
-# A process declares some 100 bytes for each pod that it uses.
+# A process declares about 100 bytes per used pod.
 _FRAME_BYTES_MAX = 64 * 1024**2
 
 
 class _TaggedMessage(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
-    """A message, encoded as an array that begins with its name."""
+    """A message, encoded as an array whose first element is its name."""
 
 
 class PeerHello(_TaggedMessage, frozen=True, kw_only=True):
-    """The sender's index, and the version of its messages; the connection identifies the process behind it."""
+    """The first message: the sender's index and message version; the connection identifies the process."""
 
     index: int
     version: FormatVersion = SLOTS
 
 
 class InUse(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """A process has ``in_flight`` requests in a pod that takes ``slot_count``."""
+    """A process's ``in_flight`` requests in a pod with ``slot_count`` slots."""
 
     key: RevisionKey
     pod: str
@@ -43,14 +43,14 @@ class InUse(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Declare(_TaggedMessage, frozen=True, kw_only=True):
-    """The sender's requests in flight in round ``round``, its upper bound until the next view."""
+    """The sender's requests in flight in round ``round``: its upper bound until the next view."""
 
     round: int
     in_use: tuple[InUse, ...]
 
 
 class ViewReady(_TaggedMessage, frozen=True, kw_only=True):
-    """Announces the declarations of the sender; the view begins once all members have sent equal ones."""
+    """The declarations that the sender has; the view begins once all members have sent equal ones."""
 
     rounds: Rounds
 
@@ -64,7 +64,7 @@ class Ask(_TaggedMessage, frozen=True, kw_only=True):
 
 
 class Give(_TaggedMessage, frozen=True, kw_only=True):
-    """``count`` slots of a pod pass to the receiver, in this view and no other."""
+    """``count`` slots of a pod pass to the receiver, in this view only."""
 
     rounds: Rounds
     key: RevisionKey
@@ -75,7 +75,7 @@ class Give(_TaggedMessage, frozen=True, kw_only=True):
 SlotMessage: TypeAlias = PeerHello | Declare | ViewReady | Ask | Give
 
 Send: TypeAlias = Callable[[int, SlotMessage], None]
-"""Sends a message to the process with an index; it may be lost."""
+"""Sends a message to the process with an index; the message may be lost."""
 
 _DECODER = msgspec.msgpack.Decoder(SlotMessage)
 
@@ -87,13 +87,13 @@ def encode(message: SlotMessage) -> bytes:
 
 
 class Frames:
-    """Reads messages from the bytes of one connection, however they are split."""
+    """Parses messages from the bytes of one connection, however they are split."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> Iterator[SlotMessage]:
-        """The messages that are complete now.
+        """The messages completed by ``data``.
 
         Raises:
             InvalidValue: on bytes that are no frame, or of a newer version; the connection cannot be read any further.

@@ -1,4 +1,4 @@
-"""Decides when a pod's app goes to sleep and wakes: phases, transitions and due times.
+"""Decides when a pod's app is frozen and thawed: phases, transitions and due times.
 
 A dormant pod keeps its memory and sockets, and uses no cpu. The shell (``io/dormant.py``) freezes and thaws the app and reports
 what happened as an event; requests wait while the app is not running. Times are those of one monotonic clock; a clock that goes
@@ -14,13 +14,13 @@ import msgspec
 from serving.core.model.errors import IllegalTransition
 from serving.core.traffic.backoff import backoff_s
 
-# First pause after the app could not be frozen, in seconds; it doubles up to the longest.
+# First pause after a failed freeze, in seconds; it doubles up to the maximum.
 _RETRY_FIRST_S = 10.0
 _RETRY_MAX_S = 600.0
 
 
 class Phase(enum.StrEnum):
-    """The phase of a pod's app. Only in ``RUNNING`` do requests reach it."""
+    """The phase of a pod's app. Requests reach the app in ``RUNNING`` only."""
 
     RUNNING = "running"
     FREEZING = "freezing"
@@ -32,12 +32,12 @@ class AppEvent(enum.StrEnum):
     """An event of a pod's app."""
 
     IDLE = "idle"
-    """The app has been idle for the required time."""
+    """The app has been idle for the configured time."""
     DEMAND = "demand"
-    """A request, an order, or the end of its process."""
+    """A request, an order to wake, or the end of the app's process."""
     FROZEN = "frozen"
     REFUSED = "refused"
-    """The freeze has failed."""
+    """The freeze failed."""
     THAWED = "thawed"
 
 
@@ -54,7 +54,7 @@ TRANSITIONS: Mapping[tuple[Phase, AppEvent], Phase] = {
 
 
 class Activity(msgspec.Struct, frozen=True, kw_only=True):
-    """The reasons that keep an app awake now.
+    """The activity that keeps an app running.
 
     ``request_count`` are requests that run or wait, open tunnels included; ``probe_count`` are probes under way.
     """
@@ -66,18 +66,18 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_idle(self) -> bool:
-        """Whether the app could be frozen without being missed."""
+        """Whether the app may be frozen."""
         return self.is_ready and not (self.request_count or self.probe_count or self.is_draining)
 
 
 class DormancyState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one pod. ``idle_since_s`` is the end of its last activity; it stays awake until ``awake_until_s``."""
+    """The dormancy of one pod. ``idle_since_s`` is the end of its last activity; it is not frozen before ``awake_until_s``."""
 
     idle_since_s: float
     phase: Phase = Phase.RUNNING
     awake_until_s: float = -math.inf
     refused_count: int = 0
-    """Failed freezes since the last successful one."""
+    """Failed freezes since the last success."""
 
 
 def after_event(state: DormancyState, event: AppEvent, now_s: float) -> DormancyState:
@@ -105,12 +105,12 @@ def after_event(state: DormancyState, event: AppEvent, now_s: float) -> Dormancy
 
 
 def held_awake(state: DormancyState, until_s: float) -> DormancyState:
-    """The state of an app that stays awake until a time."""
+    """The state of an app that must run until ``until_s``."""
     return msgspec.structs.replace(state, awake_until_s=max(state.awake_until_s, until_s))
 
 
 def sleep_due_s(state: DormancyState, activity: Activity, *, after_s: float) -> float:
-    """The time at which to freeze the app; infinite while it is kept awake or is not running.
+    """When to freeze the app; infinite while it is held awake or is not running.
 
     Idle since 100 s with ``after_s`` of 10 s, and held awake until 130 s: at 130 s.
     """

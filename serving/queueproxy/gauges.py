@@ -1,4 +1,4 @@
-"""Gauges that the app of a pod reports: in ORCA headers of its responses, and on its own page of metrics.
+"""Parses gauges of an app, from ORCA headers of its responses and from its metrics page.
 
 Input: header lines of responses, and pages in Prometheus' text format. Output: the gauges to report. The app is a stranger:
 names, values and their number are bounded, and what is malformed is left out. Only the lines of the gauges that the revision
@@ -18,30 +18,30 @@ from serving.core.model.errors import UNREADABLE
 from serving.core.model.stat import GAUGES_MAX
 
 _HEADER = re.compile(rb"^endpoint-load-metrics:[ \t]*([^\r\n]{1,2048})", re.IGNORECASE | re.MULTILINE)
-# Both spellings of the header's name have it; a search for it costs far less than the regular expression.
+# Both spellings of the header name contain it; finding it is far cheaper than the regular expression.
 _MARK = b"ndpoint-"
 _NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:.-]{0,62}", re.ASCII)
 _PREFIX = "named_metrics."
 _VALUE_MAX = 1e12
-# Values older than a stable window do not describe the present.
+# Older values, in seconds, than a stable window do not describe the present.
 _HEADER_VALID_S = 60.0
-# A page is read each second: two readings may fail.
+# A page is read each second, so two readings may fail.
 _PAGE_VALID_S = 3.5
-# Lines of one gauge, and of names that begin as it does, which are looked at: each has a set of labels of its own.
+# Most lines parsed for one gauge: a line per label set, and lines of longer names with the same prefix.
 _LINES_MAX = 1000
-# After a name: labels, which may have any character in quotes; the value; and a time, which is not used. Possessive: each byte of
-# a line is looked at once, whatever the app writes.
+# After a name: labels, with any characters in quotes; the value; and an ignored timestamp. Possessive quantifiers, so
+# that each byte is scanned once for any input.
 _SAMPLE = re.compile(
     rb'(?:\{(?:[^"}\n]|"(?:[^"\\\n]|\\[^\n])*+")*+\})?[ \t]++'
     rb"([+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?)(?:[ \t]++-?[0-9]++(?:\.[0-9]++)?)?[ \t]*+\r?(?:\n|$)"
 )
 
 REQUEST_REPORT = (b"endpoint-load-metrics-format", b"json")
-"""The request header that makes a model server add a report to its response."""
+"""The request header by which model servers add a load report to the response."""
 
 
 def read_gauges(value: bytes) -> dict[str, float]:
-    """The gauges in a header's value, without malformed ones."""
+    """The valid gauges in a header's value."""
     text = value.decode("latin-1").strip()
     kind, _, rest = text.partition(" ")
     pairs = _of_json(rest) if kind == "JSON" else _of_text(rest if kind == "TEXT" else text)
@@ -54,7 +54,7 @@ def read_gauges(value: bytes) -> dict[str, float]:
 
 
 def read_page(page: bytes, names: Sequence[str]) -> dict[str, float]:
-    """The named gauges on a page of metrics; those with several label sets add up.
+    """The named gauges on a metrics page; those with several label sets are summed.
 
     A gauge with a malformed, negative or infinite line is ignored, because its sum would be incomplete.
     """
@@ -75,7 +75,7 @@ def _samples(page: bytes, name: bytes) -> Iterator[float]:
         if at < 0:
             return
         end = at + len(name)
-        # Longer names begin with shorter ones.
+        # Shorter names are prefixes of longer ones.
         if page[end : end + 1] in (b"{", b" ", b"\t"):
             match = _SAMPLE.match(page, end)
             yield math.nan if match is None else float(match[1])
@@ -84,7 +84,7 @@ def _samples(page: bytes, name: bytes) -> Iterator[float]:
 
 
 class AppGauges:
-    """The gauges of one app. ``names`` were chosen by the revision and come first in a report."""
+    """The gauges of one app. ``names``, chosen by the revision, come first in a report."""
 
     __slots__ = ("_at_s", "_gauges", "_page", "_page_at_s", "names")
 
@@ -96,7 +96,7 @@ class AppGauges:
         self._page_at_s = -math.inf
 
     def record_headers(self, wire: bytes, now_s: float) -> None:
-        """Read the header lines of a response."""
+        """Read gauges from the header lines of a response."""
         if _MARK in wire:
             match = _HEADER.search(wire)
             if match is not None:
@@ -104,12 +104,12 @@ class AppGauges:
                 self._at_s = now_s
 
     def record_page(self, page: bytes, now_s: float) -> None:
-        """Read a page of metrics."""
+        """Read gauges from a metrics page."""
         self._page = read_page(page, self.names)
         self._page_at_s = now_s
 
     def current(self, now_s: float) -> dict[str, float]:
-        """The gauges that have not expired; those of a page take precedence over a header's."""
+        """The gauges that have not expired; a page takes precedence over headers."""
         reported = self._gauges if now_s - self._at_s < _HEADER_VALID_S else {}
         if not self.names:
             return reported

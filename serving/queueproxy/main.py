@@ -1,4 +1,4 @@
-"""The queue-proxy as a process: ``python -m serving.queueproxy.main``, or ``run(spec)`` or ``run_on_call(...)`` after a fork.
+"""The queue-proxy process: ``python -m serving.queueproxy.main``, or ``run(spec)`` or ``run_on_call(...)`` after a fork.
 
 Environment (all of one pod; its parent derives the secrets, see ``serving.net.wire.tokens``):
 
@@ -40,7 +40,7 @@ this module before: loop, randomness and tokens are made after the fork.
 if __name__ == "__main__":
     import gc
 
-    # Before the imports below, which take long: see startup. They make no garbage, so looking for some is a waste of time.
+    # Before the slow imports below; see startup. They create no garbage, so the collector is off.
     from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()
@@ -74,12 +74,12 @@ from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe, listener_
 from serving.queueproxy.metrics import refusal_lines, tls_lines
 from serving.queueproxy.podspec import PodSpec, spec_from_environment
 
-# Requests make few cycles, so that looking for them rarely costs nothing (default: each 700 objects).
+# Requests create few reference cycles, so rare collections suffice (default: every 700 objects).
 _GC_THRESHOLD = 20_000
 
 
 def main() -> int:
-    """Run with the settings of the environment."""
+    """Run with the settings in the environment."""
     try:
         spec = spec_from_environment(os.environ)
     except SettingsError as error:
@@ -95,7 +95,7 @@ def main() -> int:
 
 
 def run(spec: PodSpec) -> int:
-    """Run one pod's queue-proxy to its end; the exit code. Creates its own loop."""
+    """Run one pod's queue-proxy until it ends; return the exit code. Creates the event loop."""
 
     async def known() -> PodSpec:
         return spec
@@ -104,7 +104,7 @@ def run(spec: PodSpec) -> int:
 
 
 def run_on_call(called: Callable[[], Coroutine[object, object, PodSpec | None]]) -> int:
-    """Create the loop, wait for an assigned pod, and run for it. Without a pod, return 0."""
+    """Create the event loop, wait for an assigned pod, and run it. Without a pod, return 0."""
     gc.freeze()
     gc.enable()
     gc.set_threshold(_GC_THRESHOLD)
@@ -123,7 +123,7 @@ def run_on_call(called: Callable[[], Coroutine[object, object, PodSpec | None]])
 
 
 async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
-    """Serve until ``stop`` is set, or POST /drain, and drain."""
+    """Serve until ``stop`` is set or POST /drain arrives, then drain."""
     log = stdout_log(spec.settings.http)
     request_log = None
     if spec.settings.logging.is_on:
@@ -138,7 +138,7 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
     check = listener_check(spec)
     server = HttpServer(
         spec.settings.http.with_hop_room(),
-        # Of the app alone: nothing is added to its heads yet.
+        # The limits of the app's own heads, to which nothing was added yet.
         pool=pool_class(
             spec.settings.http,
             clock=time.monotonic,
@@ -175,7 +175,7 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
     try:
         await service.run(stop)
     finally:
-        # Also where a task failed.
+        # Also after a failed task.
         await server.finish(grace_s=0)
         for output in (log, request_log):
             if output is not None:
@@ -183,7 +183,7 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
 
 
 def _connection(spec: PodSpec, credentials: Credentials) -> Callable[[HttpServer, Wiring], asyncio.Protocol]:
-    """The protocol factory for connections to the port of requests."""
+    """The protocol factory for connections to the request port."""
     tls = credentials.tls
     if tls is None:
         return Connection
@@ -215,7 +215,7 @@ def _numbers(server: HttpServer, credentials: Credentials) -> list[str]:
 
 
 def _raise_descriptor_limit() -> None:
-    """Raise the limit of open files: each request takes two descriptors, and the soft limit is usually 1,024."""
+    """Raise the limit of open files: each request uses two descriptors, and the soft limit is usually 1,024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

@@ -1,4 +1,4 @@
-"""Metrics of one pod: requests and durations by class of status, and their page.
+"""Metrics of one pod: requests and durations by status class, and their page.
 
 Input: the status and the duration of each request that ends. Output: text as Prometheus reads it. Metrics that Knative also has
 keep its names (``kn_serving_...``). Counts are kept in lists, so that a request costs half a microsecond and the sidecar needs no
@@ -11,38 +11,38 @@ from itertools import accumulate
 
 import msgspec
 
-# From a fast app behind a fast proxy to Knative's longest timeout; each step is about double the one before.
+# From a fast app behind a fast proxy to Knative's longest timeout; each bucket about doubles the previous one.
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
 _DURATION = "kn_serving_invocation_duration_seconds"
-# Hundreds of a status: 0 is a request without a response, because its client left.
+# Status classes by hundreds: 0 is a request without a response, whose client disconnected.
 _CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 
 
-# Hundreds of the statuses that say how fast an app is: not the client's leaving, and not a failure, which may be fast.
+# Status classes that show an app's speed: without disconnects and failures, which may be fast.
 _RIGHT = slice(1, 5)
 
 
 class AppResponses(msgspec.Struct, frozen=True, kw_only=True):
-    """Count and mean duration of responses without a server error; 0.0 without any."""
+    """The count and mean duration of responses without a server error; the mean is 0.0 without any."""
 
     count: int
     mean_s: float
 
 
 class RequestMetrics:
-    """Counts ended requests."""
+    """Counts ended requests by status class and duration."""
 
     __slots__ = ("_buckets", "_response_count", "_response_sum_s", "_sums_s")
 
     def __init__(self) -> None:
         self._buckets = [[0] * (len(BOUNDS_S) + 1) for _ in range(10)]
         self._sums_s = [0.0] * len(self._buckets)
-        # As of the last call of ``take_responses``.
+        # Values at the last ``take_responses``.
         self._response_count = 0
         self._response_sum_s = 0.0
 
     def record(self, status: int, took_s: float) -> None:
-        """Count a request that ended with a status, 0 for none, after ``took_s`` seconds."""
+        """Count an ended request by its status (0 for none) and its duration in seconds."""
         hundreds = status // 100
         self._buckets[hundreds][bisect_left(BOUNDS_S, took_s)] += 1
         self._sums_s[hundreds] += took_s
@@ -56,15 +56,15 @@ class RequestMetrics:
         return AppResponses(count=count, mean_s=max(0.0, self._response_sum_s - before_s) / count if count else 0.0)
 
     def counts(self) -> dict[str, int]:
-        """Ended requests, by the class of their status; "none" for clients that left before a response."""
-        # A status beyond 599 counts as a fault of the app.
+        """Ended requests by status class; "none" if the client disconnected before a response."""
+        # A status above 599 counts as an app error.
         own, beyond = self._buckets[: len(_CLASSES)], self._buckets[len(_CLASSES) :]
         counts = {name: sum(buckets) for name, buckets in zip(_CLASSES, own, strict=True)}
         counts["5xx"] += sum(map(sum, beyond))
         return counts
 
     def page(self, *, revision: str) -> list[str]:
-        """The lines of counts and durations. ``revision`` is a label of each."""
+        """The metrics lines of counts and durations, with ``revision`` as a label."""
         counts = self.counts()
         lines = ["# TYPE queueproxy_requests_total counter"]
         lines += [
@@ -92,15 +92,15 @@ class RequestMetrics:
 
 
 def series(name: str, value: float, *, revision: str, status: str = "", le: str = "") -> str:
-    """One line of the page: ``series("a_total", 3, revision="r")`` is ``a_total{kn_revision_name="r"} 3``."""
+    """One metrics line: ``series("a_total", 3, revision="r")`` is ``a_total{kn_revision_name="r"} 3``."""
     labels = [("kn_revision_name", revision), ("status_class", status), ("le", le)]
     inner = ",".join([f'{label}="{text}"' for label, text in labels if text])
-    # As many digits as a reader needs to tell a count of millions from its neighbour.
+    # Enough digits to distinguish consecutive counts in the millions.
     return f"{name}{{{inner}}} {value:.15g}"
 
 
 def tls_lines(failures: Mapping[str, int], not_after_s: float) -> list[str]:
-    """The lines of inner TLS: refused handshakes by reason, and the expiry of the pod's certificate."""
+    """The metrics lines of inner TLS: refused handshakes by reason, and the expiry of the pod's certificate."""
     refused = [
         f'queueproxy_tls_refused_total{{reason="{reason}"}} {count}' for reason, count in sorted(failures.items())
     ]
@@ -108,5 +108,5 @@ def tls_lines(failures: Mapping[str, int], not_after_s: float) -> list[str]:
 
 
 def refusal_lines(counts: Mapping[str, int]) -> list[str]:
-    """The lines of refused requests and connections, by code."""
+    """The metrics lines of refused requests and connections, by code."""
     return [f'queueproxy_http_refused_total{{code="{code}"}} {count}' for code, count in sorted(counts.items())]

@@ -1,4 +1,4 @@
-"""The configuration of one queue-proxy: its pod, its listeners, its app, and its autoscaler.
+"""The configuration of one queue-proxy: its pod, listeners, app, and autoscaler.
 
 Input: an environment as a mapping (docs in ``serving.queueproxy.main``), or fields given by the parent that forks it. Output: a
 ``PodSpec``, or every problem at once. A readiness probe comes in Kubernetes' own shape; an exec probe cannot be run from
@@ -20,7 +20,7 @@ from serving.core.settings.queueproxy import QUEUEPROXY, QueueProxySettings
 Address = tuple[str, int]
 
 FROZEN_MARK = "frozen"
-"""The end of the path of a file, after ``PodSpec.processes``, that exists while an app may be stopped by signals."""
+"""Suffix, after ``PodSpec.processes``, of the file that exists while an app may be stopped by signals."""
 
 
 _PORT_MAX = 65535
@@ -46,7 +46,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FreezerPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the cgroup of a pod is or will be: ``folder`` below ``root``, the mount point of its hierarchy.
+    """The cgroup of a pod, existing or not: ``folder`` below ``root``, the mount point of its hierarchy.
 
     ``is_unified``: it is of version 2 of cgroups.
     """
@@ -131,7 +131,7 @@ class _TcpSocket(msgspec.Struct, frozen=True):
 
 
 class _KubernetesProbe(msgspec.Struct, frozen=True, rename="camel"):
-    """The used part of a probe of core/v1. Defaults are Kubernetes', except ``period_seconds`` 0: once."""
+    """The supported fields of a core/v1 probe. Defaults are Kubernetes', except ``period_seconds`` 0: a single success suffices."""
 
     http_get: _HttpGet | None = None
     tcp_socket: _TcpSocket | None = None
@@ -141,7 +141,7 @@ class _KubernetesProbe(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def read_probe(text: str) -> Probe:
-    """A probe from Kubernetes' JSON.
+    """Parse a probe from Kubernetes' JSON.
 
     Raises:
         msgspec.DecodeError: when the text is no probe.
@@ -151,7 +151,7 @@ def read_probe(text: str) -> Probe:
     port = get.port if get is not None else probe.tcp_socket.port if probe.tcp_socket is not None else None
     return Probe(
         path=get.path if get is not None else None,
-        # A name of a port means the app's own: a revision has one port.
+        # A named port means the app's port, because a revision has a single port.
         port=port if isinstance(port, int) and port else None,
         headers=tuple((http_header.name, http_header.value) for http_header in get.http_headers)
         if get is not None
@@ -163,7 +163,7 @@ def read_probe(text: str) -> Probe:
 
 
 def probing_app(probe: Probe, *, secret: str) -> Probe:
-    """The probe with marks for a queue-proxy in the app's process, which passes it to the app and does not count it."""
+    """The probe marked for a queue-proxy in the app's process, which forwards it without counting it."""
     marks = (("K-Pod-Secret", secret), ("K-Network-Probe", APP_PROBE)) if secret else ()
     return msgspec.structs.replace(probe, headers=(*probe.headers, *marks))
 
@@ -259,7 +259,7 @@ def _read_protocol(text: str) -> bool:
     return text == "h2c"
 
 
-# By field: the variable, how its text is read, and what would be right.
+# By field: the variable, its parser, and the expected value for messages.
 _VARIABLES: dict[str, tuple[str, Callable[[str], object], str]] = {
     "namespace": ("SERVING_POD_NAMESPACE", _read_name, _A_NAME),
     "revision": ("SERVING_POD_REVISION", _read_name, _A_NAME),

@@ -15,20 +15,20 @@ import msgspec
 from serving.core.model.errors import UNREADABLE
 
 BYTES_PER_TOKEN = 4
-"""UTF-8 bytes of a token, as OpenAI's rule of thumb for English has it. Other languages and code have fewer."""
+"""UTF-8 bytes per token, by OpenAI's rule of thumb for English. Other languages and code have fewer."""
 
 OUTPUT_DEFAULT = 256
-"""Tokens that a request without a limit is expected to generate: the mean in public traces of chats is 211 to 343."""
+"""Expected output tokens of a request without a limit: the mean in public chat traces is 211 to 343."""
 
 TOKENS_MAX = 1_000_000
-"""Most tokens of one request, so that a wrong number in a body asks for no more pods than the longest prompt."""
+"""Most tokens of one request, so that a wrong number requests no more pods than the longest prompt."""
 
 _GENERATING = (b"/completions", b"/responses", b"/messages")
 _LIMIT = re.compile(rb'"max_(?:completion_|output_)?tokens"[ \t\r\n]*:[ \t\r\n]*([0-9]{1,9})[^0-9]')
 
 
 class _Part(msgspec.Struct):
-    """A part of a message. Images and sounds have no text, and their tokens are not counted."""
+    """A part of a message. The tokens of images and sounds are not counted."""
 
     text: str | None = None
 
@@ -41,7 +41,7 @@ _Texts = str | list[int | str | list[int] | _Message]
 
 
 class _Request(msgspec.Struct):
-    """The fields of completions, chats, responses and embeddings from which the length of a request is estimated."""
+    """The fields of completions, chats, responses and embeddings from which a request's tokens are estimated."""
 
     messages: _Texts = ""
     prompt: _Texts = ""
@@ -56,7 +56,7 @@ _DECODER = msgspec.json.Decoder(_Request)
 
 
 def tokens_of(target: bytes, body: bytes, *, length: int) -> int:
-    """The tokens of a request, estimated from the first bytes of a body of ``length`` bytes. 0 if it is not an OpenAI request.
+    """The estimated tokens of a request, from the first bytes of a body of ``length`` bytes. 0 if it is not an OpenAI request.
 
     4,000 bytes of text and ``max_tokens`` 100 are 1,100 tokens. Token ids count as they are. A request for ``n`` answers generates n
     times as much.
@@ -119,12 +119,12 @@ class TokenMeter:
             self._level += tokens
 
     def exit(self, request: Hashable, now_s: float) -> None:
-        """Count a request out; an unknown one changes nothing."""
+        """Stop counting a request; an unknown one has no effect."""
         self._pass(now_s)
         self._level -= self._requests.pop(request, 0)
 
     def report(self, now_s: float) -> float:
-        """The mean since the last report. 1,000 tokens for half of a second: 500."""
+        """The mean since the last report. 1,000 tokens during half of a second: 500."""
         self._pass(now_s)
         period_s = self._at_s - self._since_s
         mean = self._integral / period_s if period_s else float(self._level)

@@ -1,4 +1,4 @@
-"""Explains an app on the wrong port.
+"""Explains that an app listens on the wrong port.
 
 Input: the ports of the pod that have a listener. Output: a sentence for the conditions of pod and revision. Pure.
 """
@@ -11,7 +11,7 @@ _SHOWN_MAX = 5
 
 
 def wrong_port(listening: Collection[int], *, app_port: int, own: Collection[int]) -> str:
-    """The sentence about such an app, "" for one that listens on its port or on none. ``own`` are the ports of the queue-proxy."""
+    """The sentence about an app that listens only on other ports; "" otherwise. ``own`` are the queue-proxy's ports."""
     others = sorted(set(listening) - set(own))
     if not others or app_port in others:
         return ""

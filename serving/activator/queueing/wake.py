@@ -163,7 +163,7 @@ def _poke(
     if state.poked_at_s is not None and now_s < (due_s := state.poked_at_s + settings.poke_pause_min_s):
         return state, None, due_s
     # At least 1 for a rejected request, which is not in flight. A waiting request that replaces another adds nothing: in
-    # # a full revision each ended request makes another one the first to wait.
+    # a full revision each ended request makes another one the first to wait.
     least = int(facts.has_rejected)
     concurrency = max(least, facts.level - state.known_level)
     count = max(least, facts.arrived_count - state.poked_count)
@@ -179,7 +179,7 @@ def _poke(
         concurrency=concurrency,
         request_count=count,
         # Ten simultaneous requests of 0.5 s have a mean of 5, which windows get with the report. Only a request that is not
-        # # in flight, and therefore in no report, counts here.
+        # in flight, and therefore in no report, counts here.
         window_concurrency=float(least),
         window_request_count=float(least),
     )

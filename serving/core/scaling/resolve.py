@@ -20,7 +20,7 @@ from serving.core.settings.autoscaler import KNATIVE_POLICY, KPA_CLASS, TARGET_M
 from serving.core.settings.dormancy import NEVER, read_dormant
 
 # Knative's fixed target share for requests a second, independent of the share for concurrency. We use it for every
-# # other load metric too.
+# other load metric too.
 OTHER_TARGET_RATIO = 0.7
 
 # Settings of Knative's windows and delays, which the adaptive policy replaces.

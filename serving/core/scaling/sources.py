@@ -24,7 +24,7 @@ REPORT_VALID_S = 2.5
 # Longest width of any window, in seconds.
 _WINDOW_MAX_S = 3600
 # Age up to which an activator's reports are its present load. It is slightly below the second between two reports,
-# # so that only one of them counts.
+# so that only one of them counts.
 _PRESENT_S = 0.9
 # An activator's reports are kept per twentieth of a second, the rate of pokes: at most 40 in two seconds.
 _SLOTS_PER_S = 20

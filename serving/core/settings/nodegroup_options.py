@@ -33,7 +33,7 @@ _COUNTS_AS_ZERO = "counts as 0"
 
 _Rule = tuple[str, ...]
 # The order of checks in the original, and therefore of problems. A rule is the field that it reads, or the
-# # fields that it compares. Problems unknown to the original come first.
+# fields that it compares. Problems unknown to the original come first.
 _RULES: Final[tuple[_Rule, ...]] = (
     ("name",),
     ("label_key",),

@@ -1,4 +1,4 @@
-"""The admin port of a queue-proxy: readiness, metrics, and the order to drain."""
+"""The admin port of a queue-proxy: readiness, metrics, and orders to drain or wake."""
 
 import math
 from collections.abc import Awaitable, Callable, Coroutine
@@ -11,10 +11,10 @@ from serving.net.wire.tokens import matches
 from serving.queueproxy.io.podrequests import PodRequests
 
 _TEXT = (b"Content-Type", b"text/plain; charset=utf-8")
-# Longest time for which a readiness request is held, in seconds, whatever it requests.
+# Longest hold of a readiness request, in seconds.
 _READY_WAIT_MAX_S = 60.0
-# Time within which an order to stop follows a container's /wait-for-drain, in seconds: else it is that container alone that
-# is started again. Source: knative/serving 98e5ef90, pkg/queue/sharedmain.
+# Time between a container's /wait-for-drain and the pod's order to stop, in seconds: without the order, only that container
+# restarts. Source: knative/serving 98e5ef90, pkg/queue/sharedmain.
 _STOP_FOLLOWS_S = 1.0
 _ORDERS = {b"/drain": b"POST", b"/wait-for-drain": b"GET", b"/wake": b"POST"}
 _ORDER_HELP = {
@@ -68,7 +68,7 @@ class AdminHandler:
         self._leaving: set[Exchange] = set()
 
     def begin(self, exchange: Exchange) -> None:
-        """Respond, by method and path."""
+        """Respond to a request by its method and path."""
         head = exchange.head
         path, _, query = head.target.partition(b"?")
         needed = _ORDERS.get(path)
@@ -88,30 +88,30 @@ class AdminHandler:
             exchange.respond(404, _HELP)
 
     def readiness_changed(self) -> None:
-        """Respond to waiting readiness requests after a change of readiness."""
+        """Answer held readiness requests, because readiness has changed."""
         self._has_been_ready = self._has_been_ready or self._pod.is_ready
         self._respond_to_probes()
 
     def stopping(self) -> None:
-        """Handle the order to stop."""
+        """Process the order to stop."""
         self._is_stopping = self._pod.is_draining = True
         self._respond_to_probes()
 
     def drained(self) -> None:
-        """Respond to waiting drain requests: no request runs or arrives, and the app may end."""
+        """Answer held drain requests: no request runs or arrives, so the app may end."""
         for exchange in list(self._leaving):
             exchange.respond(200, b"drained")
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
-        """Raise ``NotImplementedError``: this handler forwards no requests."""
+        """Raise ``NotImplementedError``: this handler does not forward requests."""
         raise NotImplementedError(exchange, error)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
-        """Raise ``NotImplementedError``: this handler forwards no requests."""
+        """Raise ``NotImplementedError``: this handler does not forward requests."""
         raise NotImplementedError(exchange, reason)
 
     def overdue(self, exchange: Exchange) -> None:
-        """End the wait of an overdue readiness request."""
+        """Answer a readiness request whose hold has expired."""
         if exchange in self._held:
             self._respond_readiness(exchange, wait_s=0.0)
         elif exchange not in self._leaving:
@@ -124,22 +124,22 @@ class AdminHandler:
             exchange.respond(200, b"no order to stop has followed")
 
     def body_ready(self, exchange: Exchange) -> None:
-        """Raise ``NotImplementedError``: this handler waits for no bodies."""
+        """Raise ``NotImplementedError``: this handler does not wait for bodies."""
         raise NotImplementedError(exchange)
 
     def body_complete(self, exchange: Exchange) -> None:
-        """Ignore the body of a waiting request."""
+        """Ignore the body of a held request."""
 
     def held(self, exchange: Exchange) -> None:
-        """Ignore a client that does not read its response."""
+        """Do nothing: responses are small."""
 
     def finish(self, exchange: Exchange) -> None:
-        """Drop a waiting request whose client has disconnected."""
+        """Drop a held request whose client has disconnected."""
         self._held.discard(exchange)
         self._leaving.discard(exchange)
 
     def _respond_numbers(self, exchange: Exchange) -> None:
-        """Respond to a holder of the pod's secret at once, to others after their query token is verified."""
+        """Send the metrics to a holder of the pod's secret, or to others after verifying their query token."""
         scheme, _, token = (exchange.head.get(b"authorization") or b"").decode("latin-1").partition(" ")
         if self._pod.takes_orders_from(exchange.head):
             self._send_numbers(exchange)
@@ -167,7 +167,7 @@ class AdminHandler:
         self._tasks.start(response, name="admin response")
 
     def _respond_caller_token(self, exchange: Exchange, query: bytes) -> None:
-        """Respond to the app, and to no other pod, with the token that identifies it to other services."""
+        """Send the app its caller token; refuse requests from other pods."""
         key = self._caller_key
         is_own = matches(query, f"key={key}") if key else exchange.peer.address in _LOOPBACK
         if not is_own:
@@ -220,6 +220,6 @@ async def _respond_token(exchange: Exchange, fetch: Callable[[], Awaitable[str]]
 
 
 def _wait_s(query: bytes) -> float:
-    """Seconds of ``wait=8``; 0 for anything else."""
+    """The seconds in ``wait=8``; 0 for anything else."""
     name, _, number = query.partition(b"=")
     return float(number) if name == b"wait" and number.isdigit() else 0.0

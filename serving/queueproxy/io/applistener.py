@@ -1,4 +1,4 @@
-"""Checks that the socket at an app's address is the app's own.
+"""Checks that a socket at an app's address belongs to the app.
 
 Between the choice of a port and the app's bind(2), and while the app restarts, any process of the machine may listen there. The
 check runs before and after a connection is opened: a connection between two checks is to a socket of the app.
@@ -13,25 +13,25 @@ from serving.queueproxy.podspec import PodSpec
 
 
 class ForeignListener(ConnectionRefusedError):
-    """Another process of the machine listens at the app's address."""
+    """A process outside the pod listens at the app's address."""
 
 
 class ListenerCheck:
-    """Checks listeners of one app: its own are sockets of ``user``, whom only this pod has (0: none), and of ``processes``."""
+    """Checks the listeners of one app: sockets of ``user``, which only this pod has (0: none), and of ``processes``."""
 
     def __init__(self, user: int, processes: Callable[[], Iterable[int]]) -> None:
         self._user = user
         self._processes = processes
-        # Of sockets found in ``processes``.
+        # Sockets found in ``processes``.
         self._own: set[int] = set()
 
     def require(self, host: str, port: int) -> None:
-        """Raise ``ForeignListener``, an ``OSError``, if another process listens there. Without a listener do nothing."""
+        """Raise ``ForeignListener``, an ``OSError``, if a foreign process listens there; without a listener do nothing."""
         if foreign := self.foreign_at(host, port):
             raise ForeignListener(foreign)
 
     def foreign_at(self, host: str, port: int) -> str:
-        """Describe another process that listens there; "" without one."""
+        """A description of a foreign listener; "" if there is none."""
         listener = listener_at(host, port)
         if listener is None or self._is_own(listener):
             return ""
@@ -47,12 +47,12 @@ class ListenerCheck:
 
 
 def check_of(spec: PodSpec) -> ListenerCheck:
-    """The check of a pod's app."""
-    # Without records the queue-proxy is in the app's process.
+    """The listener check of a pod's app."""
+    # Without process records, the queue-proxy runs in the app's process.
     return ListenerCheck(spec.app_user or 0, lambda: _processes_of(spec.processes) if spec.processes else [os.getpid()])
 
 
 def _processes_of(prefix: str) -> Iterator[int]:
-    """The processes of an app by its records: the recorded ones first, as most apps listen there, then all."""
+    """An app's processes from its records: the recorded ones first, where most apps listen, then all."""
     yield from (root.pid for root in read_roots(prefix))
     yield from (process.pid for process in AppProcesses(prefix).find()[0])

@@ -1,4 +1,4 @@
-"""Reads the app's own page of metrics on localhost, once a second, for the gauges that its revision chose.
+"""Reads the app's metrics page on localhost, once a second, for the gauges chosen by its revision.
 
 The app may be slow, endless or wrong: a reading ends after 0.8 s and 1 MiB, and a failed one changes nothing; the gauges then
 expire. The first of consecutive failures is logged, with the expected form.
@@ -21,9 +21,9 @@ from serving.queueproxy.podspec import Address, PodSpec
 
 _LOG = logging.getLogger(__name__)
 
-# One reading ends before the next begins.
+# A reading ends before the next one begins.
 _PERIOD_S, _TIMEOUT_S = 1.0, 0.8
-# vLLM's page has some 100 KB.
+# vLLM's page has about 100 KB.
 _PAGE_BYTES_MAX = 2**20
 _HEADER_COUNT_MAX = 100
 _PIECE_BYTES = 64 * 1024
@@ -31,11 +31,11 @@ _FINE = 200
 
 
 class UnreadablePage(Exception):
-    """An unreadable page. The text gives the reason."""
+    """A page that cannot be read; the text is the reason."""
 
 
 async def fetch_page(address: Address, path: str, *, network: str = "", timeout_s: float = _TIMEOUT_S) -> bytes:
-    """The body of a GET at an address of this machine.
+    """The response body of a GET to a local address.
 
     Raises:
         UnreadablePage: when it fails, answers anything but 200, is too long, or takes too long.
@@ -58,7 +58,7 @@ async def fetch_page(address: Address, path: str, *, network: str = "", timeout_
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
-    # At most the 64 KiB of the reader's limit.
+    # At most the reader's limit of 64 KiB.
     raw = await reader.readuntil(b"\r\n\r\n")
     head = read_response_head(raw[:-4], method=b"GET", header_count_max=_HEADER_COUNT_MAX)
     if head.status != _FINE:
@@ -93,7 +93,7 @@ async def watch_gauges(
     probing: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext,
     period_s: float = _PERIOD_S,
 ) -> None:
-    """Read the page each second by default, within ``probing``, until ``stop`` is set."""
+    """Read the page once per period, within ``probing``, until ``stop`` is set."""
     address, path = (spec.app[0], spec.metrics_port or spec.app[1]), spec.metrics_path
     check = listener_check(spec)
     is_fine: bool | None = None

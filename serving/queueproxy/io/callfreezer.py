@@ -1,4 +1,4 @@
-"""Puts an app to sleep by a call of its own, as model servers have, and wakes it by another.
+"""Makes an app sleep and wake by its own HTTP calls, as model servers offer.
 
 A module of its own: few pods need it, and a queue-proxy imports it for them alone.
 """
@@ -14,7 +14,7 @@ _WAKE_PAUSE_S = 0.1
 
 
 class CallFreezer:
-    """Freezes and thaws the app by HTTP calls to its own sleep and wake endpoints, as in model servers.
+    """Makes an app sleep and wake by HTTP calls to its own endpoints, as model servers offer.
 
     ``marker`` is a file that exists while it may sleep; "" where no file outlives a queue-proxy. ``limit_s`` bounds each call, and all attempts to wake it together.
     """
@@ -30,15 +30,15 @@ class CallFreezer:
         self._marker = marker
 
     async def freeze(self) -> None:
-        """Call the app's sleep."""
+        """Call the app's sleep endpoint."""
         touch_mark(self._marker)
         await self._call(self._calls.sleep)
 
     def thaw(self) -> None:
-        """Not used, because a call wakes the app."""
+        """Do nothing: only a call wakes the app."""
 
     async def wake(self) -> None:
-        """Call the app's wake, again and again within the limit."""
+        """Call the app's wake endpoint, repeatedly within the limit."""
         until_s = asyncio.get_running_loop().time() + self._limit_s
         while True:
             try:
@@ -52,9 +52,9 @@ class CallFreezer:
                 return
 
     async def recover(self) -> None:
-        """Wake the app if an earlier queue-proxy has put it to sleep, or may have."""
+        """Wake the app if an earlier queue-proxy may have made it sleep."""
         if not self._marker:
-            # An app that has just started does not listen yet, and is awake.
+            # A newly started app does not listen yet, and is awake.
             with contextlib.suppress(OSError):
                 await self._call(self._calls.wake)
         elif exists_mark(self._marker):
@@ -62,7 +62,7 @@ class CallFreezer:
                 await self.wake()
 
     async def _call(self, call: HttpCall) -> None:
-        """Make a call. Raises ``OSError`` for a status other than 2xx, and after the limit."""
+        """Make a call. Raises ``OSError`` on a status other than 2xx, and after the limit."""
         text = f"{call.method} {call.target}"
         try:
             async with asyncio.timeout(self._limit_s):

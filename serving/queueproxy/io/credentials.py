@@ -1,4 +1,4 @@
-"""The pod's credentials: its certificate for inner TLS, and the token by which its app names itself to other services.
+"""The pod's credentials: its inner TLS certificate, and the caller token of its app.
 
 An autoscaler issues them to the holder of the pod's stats token. The certificate is fetched at the start, before the pod is
 ready, and again when half of its life is over; the token when the app asks. While no autoscaler responds, the last ones stay in
@@ -28,16 +28,16 @@ _LOG = logging.getLogger("tls")
 
 _RETRY_FIRST_S = 0.05
 _RETRY_MAX_S = 5.0
-# A machine that slept, or whose clock was set, is noticed within this time.
+# How often clocks are compared, in seconds, so that a suspend or a clock change is detected.
 _LOOK_S = 30.0
-# A new query token is noticed within this time.
+# How often a new query token is looked for, in seconds.
 _QUERY_PAUSE_S = 10.0
-# A pod that need not speak TLS does not wait longer for its certificate.
+# Longest wait for a certificate where plain HTTP is allowed, in seconds.
 _PERMISSIVE_WAIT_S = 2.0
 
 
 class Credentials:
-    """``tls`` are the contexts, None without inner TLS; ``secured`` are the TLS parameters of autoscalers."""
+    """The certificate and tokens of one pod. ``tls`` is None without inner TLS; ``secured`` has the TLS parameters of autoscalers."""
 
     def __init__(self, spec: PodSpec) -> None:
         settings = spec.settings.inner_tls
@@ -53,7 +53,7 @@ class Credentials:
         self._fetching = asyncio.Lock()
 
     async def wait(self) -> None:
-        """Wait for the first certificate; where plain HTTP is taken too, for a bounded time."""
+        """Wait for the first certificate; where plain HTTP is allowed, for a bounded time."""
         if self.tls is None:
             return
         within_s = None if self._spec.settings.inner_tls.is_strict else _PERMISSIVE_WAIT_S
@@ -82,7 +82,7 @@ class Credentials:
                 await asyncio.sleep(pause_s * (0.5 + random.random()))  # noqa: S311 - spreads pods
 
     async def caller_token(self) -> str:
-        """The token for other services, with at least half of its life left, or the last one. Raises ``OSError``."""
+        """The caller token, with at least half of its lifetime remaining, or the last one. Raises ``OSError``."""
         async with self._fetching:
             last = self._last
             if last is not None and last.caller_token_not_after_s - wall_s() > last.caller_token_life_s / 2:
@@ -95,12 +95,12 @@ class Credentials:
             raise
 
     async def opens_queries(self, token: str) -> bool:
-        """Whether a token is the query token. Raises ``OSError`` if it is not the last known one, and the present one cannot be fetched."""
+        """Whether a token is the query token. Raises ``OSError`` if it is not the last known one and the current one cannot be fetched."""
         digest = hashlib.sha256(token.encode("latin-1")).hexdigest()
         last, now_s = self._last, wall_s()
         if last is not None and last.query_digest and hmac.compare_digest(digest, last.query_digest):
             return True
-        # Wrong tokens must not become as many questions.
+        # Wrong tokens must not cause as many requests.
         if self._spec.stats_url is None or 0 <= now_s - self._queried_s < _QUERY_PAUSE_S:
             return False
         self._queried_s = now_s

@@ -20,23 +20,23 @@ from serving.queueproxy.podspec import PodSpec
 _LOG = logging.getLogger(__name__)
 
 WAKE_HOLD_S = 30.0
-"""How long an order to wake keeps the app awake, in seconds; a sender repeats the order to extend it."""
-# A report wakes the template, the control process and those who watch pods: on a small machine the app would wait for them. Shorter than
-# the least time until it sleeps again.
+"""How long an order to wake keeps the app running, in seconds; repeated orders extend it."""
+# Delays the report of a thaw, which wakes several other processes: on a small machine the app would compete with them. Shorter than
+# the shortest idle time before a freeze.
 _REPORT_LAG_S = 0.05
-# A pod that sleeps sooner is not probed: it is ready, or it would not sleep.
+# A pod that becomes dormant sooner is ready, so it needs no probe.
 _PROBE_LAG_S = 0.5
 
 
 class IdlePod(Protocol):
-    """The activity that keeps an app awake. ``PodRequests`` is one."""
+    """The activity that keeps an app running. ``PodRequests`` implements it."""
 
     is_ready: bool
     is_draining: bool
 
     @property
     def inside_count(self) -> int:
-        """Requests that run or wait, tunnels included."""
+        """Requests that run or wait, including tunnels."""
         ...
 
 
@@ -65,7 +65,7 @@ class Dormancy:
         self._on_change = on_change
         self._on_wake = on_wake
         self._report: asyncio.TimerHandle | None = None
-        # A new process starts in its place, and must not be frozen meanwhile.
+        # A replacement process starts, and must not be frozen meanwhile.
         self.freezer: Freezer = freezer_of(spec, on_exit=lambda: self.wake(is_held=True))
         from serving.queueproxy.io.pageout import PageOuts  # noqa: PLC0415 - the kubelet imports this module too
 
@@ -86,7 +86,7 @@ class Dormancy:
 
     @property
     def is_dormant(self) -> bool:
-        """Whether the app sleeps."""
+        """Whether the app is dormant."""
         return self._state.phase is Phase.DORMANT
 
     @property
@@ -95,7 +95,7 @@ class Dormancy:
         return max(0.0, self._clock() - self._state.idle_since_s)
 
     def page(self) -> list[str]:
-        """The lines of the page of metrics."""
+        """Its lines for the metrics page."""
         return [
             f"queueproxy_dormant {int(self.is_dormant)}",
             f"queueproxy_freezes_total {self.freeze_count}",
@@ -112,7 +112,7 @@ class Dormancy:
             _LOG.warning("dormant.not_recovered", extra={"error": str(error)})
 
     def run(self, go: Callable[[], None]) -> None:
-        """Call ``go`` once the app runs: now, or after it has woken."""
+        """Call ``go`` once the app runs: immediately, or after it has woken."""
         if self._state.phase is Phase.RUNNING:
             go()
             return
@@ -135,7 +135,7 @@ class Dormancy:
         """Wait until the app has run for a moment, and keep it running for a probe."""
         while not self.awake.is_set():
             await self.awake.wait()
-            # The app first takes the request that woke it.
+            # The app handles the request that woke it first.
             await asyncio.sleep(_PROBE_LAG_S)
         self._probe_count += 1
         try:
@@ -145,13 +145,13 @@ class Dormancy:
             self.freeze_if_due()
 
     def went_idle(self) -> None:
-        """Note that the last request has ended."""
+        """Record the end of the last request."""
         if self._state.phase is Phase.RUNNING:
             self._state = after_event(self._state, AppEvent.DEMAND, self._clock())
             self.freeze_if_due()
 
     def freeze_if_due(self) -> None:
-        """Freeze the app if that is due; otherwise check again at its due time."""
+        """Freeze the app if that is due; otherwise check again when it is."""
         if self._timer is not None:
             return
         pod = self._pod
@@ -169,7 +169,7 @@ class Dormancy:
             self._timer = asyncio.get_running_loop().call_later(due_s - now_s, self._timer_due)
 
     async def end(self) -> None:
-        """Thaw the app and stop freezing it, because it is about to get SIGTERM."""
+        """Thaw the app and stop freezing it, because SIGTERM follows."""
         self._state = held_awake(self._state, math.inf)
         self.wake()
         if self._timer is not None:
@@ -198,7 +198,7 @@ class Dormancy:
             self._happened(AppEvent.FROZEN)
 
     def _happened(self, event: AppEvent) -> None:
-        """Record the outcome of a freeze. Requests that arrived meanwhile were already forwarded."""
+        """Record the result of a freeze. Requests that arrived meanwhile were already forwarded."""
         if self._state.phase is not Phase.FREEZING:
             return
         self._state = after_event(self._state, event, self._clock())
@@ -214,7 +214,7 @@ class Dormancy:
             self._page_outs.expect()
 
     def _thaw(self) -> None:
-        """Thaw at once where that is possible; else begin to."""
+        """Thaw the app: immediately if its freezer can, otherwise begin to."""
         self._page_outs.cancel()
         work = self._work
         if not self.freezer.is_instant:
@@ -229,7 +229,7 @@ class Dormancy:
         self._thawed()
 
     async def _thawing(self, freezing: "asyncio.Task[None] | None") -> None:
-        """Wake an app by its own call, once its call to sleep has ended."""
+        """Wake an app by its own call, after its sleep call has ended."""
         if freezing is not None:
             await asyncio.wait((freezing,))
         try:

@@ -1,4 +1,4 @@
-"""The means to freeze an app, in order of preference: a cgroup, signals, or the app's own calls.
+"""Ways to freeze an app, in order of preference: a cgroup, signals, or the app's own calls.
 
 A freezer that cannot freeze raises ``OSError`` with the reason; all processes then run. A cgroup freezes all of its processes and
 their children at once, unseen by them. SIGSTOP is seen by parents and debuggers, so parents are stopped before their children and
@@ -26,10 +26,10 @@ from serving.queueproxy.podspec import FROZEN_MARK, FreezerPlace, PodSpec
 
 _LOG = logging.getLogger(__name__)
 
-# Passes over all processes until no new one is found: an app that forks faster than that stays awake.
+# Passes over all processes until none is new: an app that forks faster is not frozen.
 _PASSES_MAX = 50
 _PASS_PAUSE_S = 0.001
-# Time for the kernel to stop what is in a system call that cannot be interrupted, in seconds.
+# Time for the kernel to stop processes in uninterruptible system calls, in seconds.
 _SETTLE_S = 1.0
 _UNKNOWN = "no process of the app is known"
 _RESTLESS = "processes of the app do not stop, or fork without end"
@@ -45,12 +45,12 @@ class Freezer(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the means."""
+        """The name of the freezing method."""
         ...
 
     @property
     def unfrozen(self) -> str:
-        """The reason that the processes run while the app is dormant; "" if they are frozen."""
+        """Why the processes run although the app is dormant; "" if they are frozen."""
         ...
 
     async def freeze(self) -> None:
@@ -60,21 +60,21 @@ class Freezer(Protocol):
         """Thaw the app, in any state."""
 
     async def wake(self) -> None:
-        """Thaw an app that takes time to wake. Raises ``OSError`` if it does not."""
+        """Thaw an app that takes time to wake. Raises ``OSError`` on failure."""
 
     async def recover(self) -> None:
         """Thaw processes that an earlier queue-proxy of the pod has frozen."""
 
 
 class ExitWatch:
-    """Calls back when one of some processes ends. Descriptors distinguish a process from a later one with its id."""
+    """Reports the end of any of some processes. Pidfds distinguish a process from a later one with the same id."""
 
     def __init__(self, on_exit: Callable[[], None]) -> None:
         self._on_exit = on_exit
         self._watched: list[int] = []
 
     def watch(self, pids: Collection[int]) -> None:
-        """Watch processes. One that has ended already calls back too."""
+        """Watch processes; those that have already ended are reported too."""
         for pid in pids:
             try:
                 descriptor = os.pidfd_open(pid)
@@ -93,10 +93,10 @@ class ExitWatch:
 
 
 class ProcessFinder(Protocol):
-    """Finds the processes of an app. ``AppProcesses`` is one."""
+    """Finds the processes of an app. ``AppProcesses`` implements it."""
 
     def find(self) -> tuple[list[ProcessEntry], frozenset[int]]:
-        """All processes, parents first, and the ids of the first ones."""
+        """All processes, parents first, and the ids of the root processes."""
         ...
 
 
@@ -139,7 +139,7 @@ class SignalFreezer:
         raise OSError(_RESTLESS)
 
     def thaw(self) -> None:
-        """Continue the processes, children first: a shell then finds its jobs running."""
+        """Continue the processes, children first, so that a shell finds its jobs running."""
         for descriptor in reversed(self._stopped.values()):
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, signal.SIGCONT)
@@ -149,7 +149,7 @@ class SignalFreezer:
         remove_mark(self._marker)
 
     async def wake(self) -> None:
-        """Not used: ``thaw`` is instant."""
+        """Do nothing: ``thaw`` is instant."""
 
     async def recover(self) -> None:
         """Continue all stopped processes if the marker exists."""
@@ -171,7 +171,7 @@ class SignalFreezer:
 
 
 class CgroupFreezer:
-    """Freezes by a cgroup created for the pod; the processes move there before the first freeze.
+    """Freezes a cgroup created for the pod; the processes move there before the first freeze.
 
     A process in a cgroup other than ours, such as a container's, stays there, and that cgroup is frozen too. Later processes
     start in the cgroup of their parent.
@@ -188,7 +188,7 @@ class CgroupFreezer:
         self._frozen: list[str] = []
 
     async def freeze(self) -> None:
-        """Move the processes that are new, and freeze the cgroups."""
+        """Move new processes, and freeze the cgroups."""
         folder = self._place.folder
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - as in the module processes
         self._frozen = [folder]
@@ -214,14 +214,14 @@ class CgroupFreezer:
             await asyncio.sleep(_PASS_PAUSE_S)
 
     def thaw(self) -> None:
-        """Thaw all processes, before anything else: the app runs while the rest is done."""
+        """Thaw all processes, before any other work, so that the app runs early."""
         for folder in self._frozen:
             with contextlib.suppress(FileNotFoundError):
                 self._set(folder, is_frozen=False)
         self._exits.end()
 
     async def wake(self) -> None:
-        """Not used: ``thaw`` is instant."""
+        """Do nothing: ``thaw`` is instant."""
 
     async def recover(self) -> None:
         """Thaw the cgroup of the pod, and those of its processes."""
@@ -233,7 +233,7 @@ class CgroupFreezer:
                 self._set(folder, is_frozen=False)
 
     def _move(self, processes: Iterable[ProcessEntry]) -> tuple[int, list[str]]:
-        """Move the processes in our cgroup; return their number, and the cgroups of the others."""
+        """Move the processes in our cgroup; return their number, and the cgroups of the other processes."""
         own, moved = self._cgroup_of(os.getpid()), 0
         for process in processes:
             with contextlib.suppress(ProcessLookupError, FileNotFoundError):
@@ -277,7 +277,7 @@ class CgroupFreezer:
 
     @staticmethod
     def _write(folder: str, name: str, text: str) -> None:
-        # Not a file object, which makes five more system calls on the way of the request.
+        # Not a file object, which needs five more system calls while a request waits.
         descriptor = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.write(descriptor, text.encode())
@@ -297,16 +297,16 @@ class FirstFreezer:
 
     @property
     def name(self) -> str:
-        """The name of the one in use."""
+        """The name of the freezer in use."""
         return self._present.name
 
     @property
     def unfrozen(self) -> str:
-        """Why the first did not work, where the second does not freeze."""
+        """Why the first freezer failed, if the second one does not freeze."""
         return self._present.unfrozen and self._error
 
     async def freeze(self) -> None:
-        """Freeze by the first, or by the second from then on."""
+        """Freeze by the first freezer; after it has failed, always by the second."""
         try:
             await self._present.freeze()
         except OSError as error:
@@ -320,20 +320,20 @@ class FirstFreezer:
             await self._present.freeze()
 
     def thaw(self) -> None:
-        """Thaw by the one in use."""
+        """Thaw by the freezer in use."""
         self._present.thaw()
 
     async def wake(self) -> None:
-        """Not used: ``thaw`` is instant."""
+        """Do nothing: ``thaw`` is instant."""
 
     async def recover(self) -> None:
-        """Undo both."""
+        """Recover both freezers."""
         for freezer in (self._present, self._next):
             await freezer.recover()
 
 
 class NoFreezer:
-    """Leaves the processes running: a pod of a cluster is dormant by its requests alone."""
+    """Leaves the processes running: a pod of a cluster is dormant only in that it has no requests."""
 
     is_instant = True
     name = "none"
@@ -342,20 +342,20 @@ class NoFreezer:
         self.unfrozen = reason
 
     async def freeze(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def thaw(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     async def wake(self) -> None:
-        """Not used: ``thaw`` is instant."""
+        """Do nothing: ``thaw`` is instant."""
 
     async def recover(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def freezer_of(spec: PodSpec, *, on_exit: Callable[[], None]) -> Freezer:
-    """The freezer of a pod; ``on_exit`` is called when a process of a frozen app has ended."""
+    """The freezer of a pod; ``on_exit`` is called when a process of a frozen app ends."""
     marker = spec.processes + FROZEN_MARK if spec.processes else ""
     if spec.dormant_call is not None:
         from serving.queueproxy.io.callfreezer import CallFreezer  # noqa: PLC0415 - few apps have calls

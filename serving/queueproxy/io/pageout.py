@@ -22,25 +22,25 @@ from serving.queueproxy.podspec import PodSpec
 
 _LOG = logging.getLogger(__name__)
 
-# Of the kernel's tables: the number is the same on all architectures since Linux 5.10.
+# In the kernel's tables the number is the same on all architectures since Linux 5.10.
 _PROCESS_MADVISE = 440
 _MADV_PAGEOUT = 21
 _KIB = 1024
-# Mappings of the kernel, which cannot be advised.
+# Mappings of the kernel, which madvise rejects.
 _OF_KERNEL = ("[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]")
-# Mappings that are locked or of a device stay where they are.
+# Locked mappings and mappings of devices stay in memory.
 _UNMOVED = frozenset({errno.EINVAL, errno.ENOMEM})
 
 
 class PageOut(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of an app in bytes, shared pages divided among those that share them (PSS)."""
+    """The memory of an app in bytes; shared pages are divided among their users (PSS)."""
 
     before_bytes: int
     after_bytes: int
 
 
 class PageOuts:
-    """Moves the memory of one pod's app out when it has been frozen for a while."""
+    """Moves the memory of one pod's app out, some time after a freeze."""
 
     def __init__(self, spec: PodSpec, *, swaps: str = "/proc/swaps") -> None:
         self._spec = spec
@@ -50,7 +50,7 @@ class PageOuts:
         self._last: PageOut | None = None
 
     def page(self) -> list[str]:
-        """The lines of the page of metrics, once memory has been moved."""
+        """The lines for the metrics page, once memory was moved."""
         if self._last is None:
             return []
         return [
@@ -59,13 +59,13 @@ class PageOuts:
         ]
 
     def expect(self) -> None:
-        """Wait for the time of a move: the app is frozen."""
+        """Schedule a move, because the app was frozen."""
         if self._spec.processes:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._spec.settings.dormant_page_out_s, self._begin)
 
     def cancel(self) -> None:
-        """Stop waiting: the app runs. A move under way continues."""
+        """Cancel the scheduled move, because the app runs. A running move continues."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -81,21 +81,21 @@ class PageOuts:
 
 
 def has_swap(path: str) -> bool:
-    """Whether a file in the format of /proc/swaps names swap space; zram counts too."""
+    """Whether a file in the format of /proc/swaps lists swap space; zram counts too."""
     with contextlib.suppress(OSError), open(path, encoding="utf-8") as lines:  # noqa: PTH123 - no pathlib, see above
         return sum(1 for _ in lines) > 1
     return False
 
 
 def page_out_app(spec: PodSpec) -> PageOut:
-    """Move the memory of a pod's frozen app out. Blocks. Raises ``OSError`` where that is not allowed."""
+    """Move out the memory of a pod's frozen app. Blocks. Raises ``OSError`` if the kernel does not allow it."""
     pids = [process.pid for process in AppProcesses(spec.processes).find()[0]]
     place = spec.freezer
     return page_out(pids, place.folder if place is not None and place.is_unified else "")
 
 
 def page_out(pids: Collection[int], folder: str = "") -> PageOut:
-    """Move the memory of processes out; ``folder`` is their cgroup of version 2. Blocks. Raises ``OSError``."""
+    """Move out the memory of processes; ``folder`` is their version 2 cgroup. Blocks. Raises ``OSError``."""
     before_bytes = sum(map(pss_bytes, pids))
     if not (folder and _reclaim(folder, before_bytes)):
         for pid in pids:
@@ -105,7 +105,7 @@ def page_out(pids: Collection[int], folder: str = "") -> PageOut:
 
 
 def pss_bytes(pid: int) -> int:
-    """The proportional set size of a process; 0 if it has ended or must not be seen."""
+    """The proportional set size of a process; 0 if it has ended or is not accessible."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as lines:  # noqa: PTH123 - as above
         for line in lines:
             if line.startswith("Pss:"):
@@ -114,7 +114,7 @@ def pss_bytes(pid: int) -> int:
 
 
 def _reclaim(folder: str, byte_count: int) -> bool:
-    """Have the kernel reclaim from a cgroup; return whether it can. EAGAIN means that it reclaimed less."""
+    """Make the kernel reclaim memory of a cgroup; return whether it can. EAGAIN means that it reclaimed less."""
     try:
         with open(f"{folder}/memory.reclaim", "w", encoding="ascii") as file:  # noqa: PTH123 - as above
             file.write(str(byte_count))
@@ -126,7 +126,7 @@ def _reclaim(folder: str, byte_count: int) -> bool:
 
 
 def _move_out(pid: int) -> None:
-    """Advise all mappings of a process. Raises ``OSError``."""
+    """Advise the kernel to page out all mappings of a process. Raises ``OSError``."""
     import ctypes  # noqa: PLC0415 - where there is swap only
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -145,7 +145,7 @@ def _move_out(pid: int) -> None:
 
 
 def mapped_ranges(lines: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """First address and end of each mapping that can be advised, from the lines of /proc/PID/maps."""
+    """Start and end of each mapping that can be paged out, from the lines of /proc/PID/maps."""
     for line in lines:
         if not line.rstrip().endswith(_OF_KERNEL):
             start, _, end = line.partition(" ")[0].partition("-")

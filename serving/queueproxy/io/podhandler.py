@@ -1,4 +1,4 @@
-"""Carries out the decisions about the requests of one pod: forwards, queues, rejects, and cuts off slow readers."""
+"""Executes the decisions about the requests of one pod: forwards, queues, rejects, and cuts off slow readers."""
 
 import asyncio
 import functools
@@ -41,7 +41,7 @@ _RETRY_LINES = header_lines(*RETRY)
 
 
 class PodHandler(PodRequests[Exchange]):
-    """Decides about the requests of one pod, as a ``Handler`` of the HTTP engine."""
+    """The ``Handler`` of one pod's requests in the HTTP engine."""
 
     def __init__(self, spec: PodSpec, *, clock: Callable[[], float]) -> None:
         self._trusts = member_of(spec.settings.http.trusted_proxies)
@@ -54,14 +54,14 @@ class PodHandler(PodRequests[Exchange]):
         self._http = spec.settings.http
         self._relays: Pool | None = None
         self._extra = header_lines(REQUEST_REPORT) if spec.gauges else b""
-        # A pod's certificate passes the handshake too; requests come from activators only.
+        # A certificate of another pod passes the handshake too, but only activators may send requests.
         self._is_guarded = spec.settings.inner_tls.is_strict
         self._oom_folders = spec.oom_folders
         self._oom_kill_count = 0
         self._oom_at_s = self._shared_crash_s = -math.inf
 
     def begin(self, exchange: Exchange) -> None:
-        """Count a new request, and run, queue or reject it."""
+        """Count a new request, then run, queue or reject it."""
         if self._is_guarded and exchange.peer.identity != ACTIVATOR:
             exchange.respond(403, NO_ACTIVATOR)
             return
@@ -104,13 +104,13 @@ class PodHandler(PodRequests[Exchange]):
         self._admit(exchange, self._clock())
 
     def body_complete(self, exchange: Exchange) -> None:
-        """Remove a request from its client's share: its body is here."""
+        """Exempt a request from its client's share, because its body is complete."""
         decision = None if self._slots is None else self._slots.complete(exchange, self._clock())
         if decision is not None:
             self._carry_out(exchange, decision)
 
     def held(self, exchange: Exchange) -> None:
-        """Start or stop the deadline of a client that does not read its response."""
+        """Start or stop the deadline for a client that does not read its response."""
         if self._slots is not None and exchange.context is not None:
             self._slots.record_reading(exchange, self._clock(), is_unread=exchange.response.is_held)
             self._check_readers_in(0.0)
@@ -121,7 +121,7 @@ class PodHandler(PodRequests[Exchange]):
         return view_of(self._client_of)
 
     def _client_of(self, exchange: Exchange) -> str | None:
-        """The client of a request. None without a secret, because activators cannot be verified."""
+        """The client of a request. None without a pod secret, because activators cannot be verified."""
         if not self._secret or exchange.context is None:
             return None
         from serving.net.proxy.forwarding.sharing import client_behind  # noqa: PLC0415 - as above
@@ -144,8 +144,8 @@ class PodHandler(PodRequests[Exchange]):
         self._check_readers_in(self._slots.readers_check_s)
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
-        """Handle an app that accepts no connection: let an activator send the request to another pod."""
-        # Without the text of the error, which has the app's address.
+        """Handle an app that refuses the connection: an activator sends the request to another pod."""
+        # Without the error's text, which contains the app's address.
         text = b"the app takes no connection: %b" % connection_failure(error).encode()
         if _is_proxied(exchange):
             exchange.respond(503, text, header_lines(*TEXT) + UNDELIVERED)
@@ -153,7 +153,7 @@ class PodHandler(PodRequests[Exchange]):
             exchange.respond(502, text)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
-        """Handle an app that died before it responded.
+        """Handle an app that ended before its response was complete.
 
         A request that its client marked as repeatable is cut off: the activator sends it to another pod. One that was alone in
         the app is the suspect of its end and is answered instead, as all are after an OOM kill.
@@ -161,7 +161,7 @@ class PodHandler(PodRequests[Exchange]):
         del reason
         now_s = self._clock()
         if self.inside_count - self.waiting_count > 1:
-            # The others of this crash end one by one: the last one is not alone.
+            # Other requests of the same crash end one by one, so the last one is not alone.
             self._shared_crash_s = now_s
         is_suspect = exchange.started_s > self._shared_crash_s
         if self._is_out_of_memory(exchange):
@@ -173,12 +173,12 @@ class PodHandler(PodRequests[Exchange]):
         return True
 
     def overdue(self, exchange: Exchange) -> None:
-        """Reject requests with an expired wait for a slot."""
+        """Reject requests whose wait for a slot has expired."""
         for late in self._expire(max(self._clock(), exchange.wait_until_s)):
             late.respond(503, WAITED_TOO_LONG, _RETRY_LINES)
 
     def finish(self, exchange: Exchange) -> None:
-        """Pass the slot of an ended request to the longest waiting one."""
+        """Pass the slot of an ended request to the longest-waiting one."""
         origin = exchange.context
         if origin is None:
             return
@@ -216,12 +216,12 @@ class PodHandler(PodRequests[Exchange]):
         origin = _origin(exchange)
         if exchange.head.upgrade is not None and origin[0] and self._relay(exchange):
             return
-        # A gRPC call exists in HTTP/2 alone, so an app that takes one speaks it, whatever its port is named.
+        # gRPC needs HTTP/2, so the app speaks HTTP/2 regardless of its port's name.
         is_call = exchange.is_http2 and is_grpc_call(exchange.head)
         exchange.forward(self._app, host=origin[1], extra=self._extra, trusted=origin[0], over_http2=is_call)
 
     def _relay(self, exchange: Exchange) -> bool:
-        """Relay a TCP connection; False if the request is none."""
+        """Relay a TCP connection; False if the request is not one."""
         from serving.net.proxy.forwarding.relay import RelayPool, relay_port  # noqa: PLC0415 - most pods take no TCP
 
         port = relay_port(exchange.head)
@@ -234,7 +234,7 @@ class PodHandler(PodRequests[Exchange]):
         return True
 
     def _is_out_of_memory(self, exchange: Exchange) -> bool:
-        """Whether the app was killed for its memory while it handled the request."""
+        """Whether an OOM kill of the app interrupted the request."""
         if not self._oom_folders:
             return False
         from serving.queueproxy.io.processes import oom_kill_count  # noqa: PLC0415 - where there are cgroups only
@@ -253,7 +253,7 @@ def _tokens_from(now_s: float) -> "TokenMeter":
 
 
 def _tokens_in(exchange: Exchange) -> int:
-    """The tokens of a request. A body without Content-Length is not waited for, and counts none."""
+    """The tokens of a request. A body without Content-Length is not awaited, and counts none."""
     from serving.queueproxy.tokens import tokens_of  # noqa: PLC0415 - as above
 
     head = exchange.head

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Headers = tuple[tuple[bytes, bytes], ...]
 Origin = tuple[bool, bytes | None, float]
-"""The origin of a request: whether an activator counts it too, its original Host, and for how many seconds it was held."""
+"""A request's origin: whether an activator also counts it, its original Host, and how long it was held, in seconds."""
 
 DIRECT: Origin = (False, None, 0.0)
 TEXT: Headers = ((b"Content-Type", b"text/plain; charset=utf-8"),)
@@ -42,15 +42,15 @@ NO_ACTIVATOR = b"this pod takes requests of activators only, over TLS\n"
 WAITED_TOO_LONG = b"waited too long for a free slot"
 _PROBE_AGENTS = (b"kube-probe/", b"Knative-Activator-Probe", b"Knative-Autoscaling-Probe")
 _QUEUE = b"queue"
-# The first status that is an error of a server.
+# The lowest status of a server error.
 _FIRST_ERROR = 500
-# An activator holds nothing for longer than ten days.
+# The longest time that an activator holds a request, ten days in seconds.
 _HELD_DIGITS_MAX = 9
 _Request = TypeVar("_Request", bound=Hashable)
 
 
 class PodRequests(Generic[_Request]):
-    """The requests of one pod."""
+    """The requests of one pod: counts, slots and queue."""
 
     def __init__(self, spec: PodSpec, *, clock: Callable[[], float]) -> None:
         settings = spec.settings
@@ -58,15 +58,15 @@ class PodRequests(Generic[_Request]):
         self.is_draining = False
         self.last_request_s = -math.inf
         self.dormancy: Dormancy | None = None
-        """Freezes the app while it is idle; None where it always runs."""
+        """Freezes the app while it is idle; None if the app always runs."""
         self.request_metrics = RequestMetrics()
-        """Results of ended requests."""
+        """Counts ended requests."""
         self.gauges = AppGauges(spec.gauges)
-        """Gauges reported by the app."""
+        """The gauges reported by the app."""
         self.slo = _meter_of(spec.slo) if spec.slo else None
-        """Counts requests by how late they are; None without a goal."""
+        """Counts requests by latency; None without a latency goal."""
         self.tokens: TokenMeter | None = None
-        """Counts tokens in flight; None where nothing depends on them, or the app gets its bodies itself."""
+        """Counts tokens in flight; None if nothing uses them, or if the app reads its bodies itself."""
         self._secret = spec.secret.encode()
         self.is_guarded = spec.is_guarded
         self._clock = clock
@@ -100,7 +100,7 @@ class PodRequests(Generic[_Request]):
         return 0 if slots is None else slots.waiting_count + slots.parked_count
 
     def report(self) -> Report:
-        """Close the period since the last report, and open the next."""
+        """Close the current report period, and open the next."""
         return self._meter.report(self._clock())
 
     def current_gauges(self) -> Mapping[str, float]:
@@ -119,11 +119,11 @@ class PodRequests(Generic[_Request]):
             yield
 
     def skip_idle(self) -> None:
-        """Leave the time for which the app slept out of the next report."""
+        """Exclude the time in which the app was dormant from the next report."""
         self._meter.skip_idle()
 
     def wake(self, *, is_held: bool = False, then: Callable[[], None] = lambda: None) -> None:
-        """Make the app run, and keep it awake for a while if it is held; ``then`` is called once it runs."""
+        """Make the app run, and keep it running for a while if ``is_held``; then call ``then``."""
         if self.dormancy is None:
             then()
             return
@@ -131,11 +131,11 @@ class PodRequests(Generic[_Request]):
         self.dormancy.run(then)
 
     def takes_orders_from(self, head: RequestHead) -> bool:
-        """Whether the sender may order the pod to drain: without a secret, every sender."""
+        """Whether the sender may order the pod to drain; without a secret, every sender may."""
         return not self._secret or self._is_believed(head)
 
     def _view(self) -> "RequestView[_Request]":
-        """Requests as their slots see them; here without clients."""
+        """The slots' functions of a request; without clients by default."""
         from serving.core.traffic.openrequests import RequestView  # noqa: PLC0415 - as above
 
         return RequestView()
@@ -143,7 +143,7 @@ class PodRequests(Generic[_Request]):
     def _arrive(
         self, request: _Request, now_s: float, *, proxied: bool, held_s: float, client: Hashable = None
     ) -> Admitted | Queued | Rejected:
-        """Count a request, which an activator held for ``held_s`` seconds, and admit, queue or reject it.
+        """Count a request, held by an activator for ``held_s`` seconds, and admit, queue or reject it.
 
         ``client`` is the sender of a request that is still being sent.
         """
@@ -157,17 +157,17 @@ class PodRequests(Generic[_Request]):
         return decision
 
     def _end_wait(self, waited_s: float) -> None:
-        """Count the wait of a request that runs now."""
+        """Count the wait of a request that now runs."""
         if self.slo is not None and self.slo.slo.is_wait:
             self.slo.record(waited_s)
 
     def _turn_away(self) -> None:
-        """Count a rejected request as late, independent of the latency goal."""
+        """Count a rejected request as late for the latency goal."""
         if self.slo is not None:
             self.slo.record(math.inf)
 
     def _end(self, status: int, took_s: float, held_s: float) -> None:
-        """Count a request that ended with a status. Errors of the app say nothing of its speed."""
+        """Count an ended request by its status. Errors of the app do not count as fast responses."""
         self.request_metrics.record(status, took_s)
         if self.slo is not None and not self.slo.slo.is_wait and 0 < status < _FIRST_ERROR:
             self.slo.record(took_s + held_s)
@@ -202,7 +202,7 @@ class PodRequests(Generic[_Request]):
         return 200, _QUEUE, (*TEXT, *self._proof(head))
 
     def _proof(self, head: RequestHead) -> Headers:
-        """Prove this pod's identity to an activator that probes before the cluster lists the pod as ready."""
+        """The proof of this pod's identity, for an activator that probes before the cluster lists the pod as ready."""
         nonce = head.get(b"k-network-hash")
         if nonce is None or not self._secret:
             return ()
@@ -223,7 +223,7 @@ def _meter_of(goal: str) -> "SloMeter":
 
 
 def origin_of(head: RequestHead) -> Origin:
-    """The origin of a request whose sender is believed."""
+    """The origin of a request from a trusted sender."""
     held_ms = head.get(b"k-held-ms") or b""
     held_s = int(held_ms) / 1000 if held_ms.isdigit() and len(held_ms) <= _HELD_DIGITS_MAX else 0.0
     return head.get(b"k-proxy-request") == b"activator", head.get(b"k-original-host"), held_s

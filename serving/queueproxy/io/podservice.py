@@ -1,4 +1,4 @@
-"""Runs the parts of a pod other than its requests: readiness, statistics, the admin port, and the drain.
+"""Runs the parts of a pod other than its requests: readiness, stats, the admin port, and the drain.
 
 A queue-proxy that forwards and one that runs in the app's process differ in how requests come in, which is their ``Front``;
 all else is here.
@@ -30,32 +30,32 @@ _CLOSE_WAIT_S = 0.5
 
 
 class Front(Protocol):
-    """The listener of a pod's requests, for its drain. ``HttpServer`` is one."""
+    """The listener of a pod's requests, as the drain uses it. ``HttpServer`` implements it."""
 
     clock: Callable[[], float]
     finishing: bool
-    """Whether no more requests are accepted."""
+    """Whether requests are no longer accepted."""
 
     def drain(self) -> None:
-        """Make every response from now on the last of its connection."""
+        """Make each further response the last on its connection."""
 
     def stop_accepting(self) -> None:
         """Stop accepting requests."""
 
     async def wait_for_requests(self, *, grace_s: float) -> None:
-        """Wait until all requests but tunnels have ended, for at most ``grace_s`` seconds."""
+        """Wait up to ``grace_s`` seconds until all requests except tunnels have ended."""
 
     async def wait_for_tunnels(self, *, grace_s: float) -> None:
-        """Wait until tunnels have ended too, for at most ``grace_s`` seconds."""
+        """Wait up to ``grace_s`` seconds until tunnels have ended too."""
 
     async def finish(self, *, grace_s: float) -> int:
-        """Wait ``grace_s`` seconds for running requests and cut off the rest; return how many were cut off."""
+        """Wait ``grace_s`` seconds for running requests, then cut them off; return how many were cut off."""
 
 
 async def drain(
     spec: PodSpec, handler: PodRequests[Any], server: Front, *, on_drained: Callable[[], None] = lambda: None
 ) -> int:
-    """Drain and return how many requests were cut off. ``on_drained`` is called when the app may end."""
+    """Drain, and return how many requests were cut off. ``on_drained`` is called when the app may end."""
     settings = spec.settings
     clock = server.clock
     begun_s = clock()
@@ -63,7 +63,7 @@ async def drain(
     handler.is_draining = True
     server.drain()
     while not server.finishing:
-        # Each request that still comes shows that a client has not seen the change yet.
+        # Each new request shows that a client has not noticed the change yet.
         quiet_s = max(begun_s, handler.last_request_s) + settings.drain_lag_s
         left_s = min(quiet_s, end_s) - clock()
         if left_s <= 0:
@@ -71,7 +71,7 @@ async def drain(
         await asyncio.sleep(left_s)
     server.stop_accepting()
     await server.wait_for_requests(grace_s=end_s - clock())
-    # An app needs some of the grace to close its tunnels.
+    # An app needs part of the grace period to close its tunnels.
     tunnels_s = min(settings.drain_tunnel_wait_s, settings.drain_grace_s / 2)
     await server.wait_for_tunnels(grace_s=min(begun_s + tunnels_s, end_s) - clock())
     on_drained()
@@ -81,7 +81,7 @@ async def drain(
 
 
 class PodService:
-    """The parts of one pod apart from its requests. ``numbers`` returns further lines for the page of metrics."""
+    """The parts of one pod apart from its requests. ``numbers`` returns further lines for the metrics page."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class PodService:
         await self._admin_server.listen(socket_of(self._spec, "admin", self._spec.admin), self._admin)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until ``stop`` is set, and drain."""
+        """Run until ``stop`` is set, then drain."""
         spec, pod, pipe, admin = self._spec, self._pod, self._pipe, self._admin
         await self._recover_dormancy()
         flushed = asyncio.Event()
@@ -131,7 +131,7 @@ class PodService:
             admin.readiness_changed()
             known.set()
             pod.wake()
-            # On one machine the readiness pipe has just reported it.
+            # On a single machine the readiness pipe has just reported it.
             if ready and self._link is not None and spec.ready_fd is None and not self._is_announced:
                 self._is_announced = True
                 announcing = announce(spec, secured=self._credentials.secured, draw=random.random)
@@ -142,7 +142,7 @@ class PodService:
             admin.drained()
 
         async with contextlib.AsyncExitStack() as at_end, supervise() as group:
-            # Requests that wait for the drain are still to be answered; a task that failed leaves no listener behind.
+            # Requests held for the drain must still be answered, and a failed task must not leave a listener open.
             at_end.push_async_callback(self._admin_server.finish, grace_s=_CLOSE_WAIT_S)
             watch = group.start(self._watch_app(changed), name="watch app")
             tasks = [watch, group.start(self._credentials.keep_valid(), name="credentials")]
@@ -169,17 +169,17 @@ class PodService:
 
     @property
     def _reads_page(self) -> bool:
-        """Whether to read the app's page. An app with HTTP/2 only must name another port for it."""
+        """Whether to read the app's metrics page; an app with HTTP/2 only needs another port for it."""
         spec = self._spec
         return bool(spec.gauges) and (not spec.is_http2 or bool(spec.metrics_port))
 
     async def _recover_dormancy(self) -> None:
-        """Begin with an app that runs."""
+        """Thaw or wake the app if an earlier queue-proxy froze it."""
         if self._pod.dormancy is not None:
             await self._pod.dormancy.recover()
 
     async def _watch_app(self, on_change: Callable[[bool], None]) -> None:
-        """Probe the app repeatedly, until cancelled or probing has ended. An app that sleeps is not probed.
+        """Probe the app repeatedly, until cancelled or the probing ends; a dormant app is not probed.
 
         Without its certificate no request would come through, so that is awaited before.
         """
@@ -202,20 +202,20 @@ class PodService:
             await asyncio.sleep(state.pause_s)
 
     async def _connect(self, link: Link, known: asyncio.Event) -> None:
-        """Keep the connection for statistics. Requests need the app's readiness first, so that is awaited before."""
+        """Keep the stats connection open. It begins after the app's readiness, which requests need first."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._spec.settings.report_period_s):
                 await known.wait()
         await link.run()
 
     def _connected(self) -> None:
-        """Repeat the report of a pod that sleeps after a reconnect."""
+        """After a reconnect, repeat the report of a dormant pod."""
         dormancy = self._pod.dormancy
         if self._link is not None and dormancy is not None and dormancy.is_dormant:
             self._link.send(dormant_frame(dormancy.idle_s, dormancy.freezer.unfrozen))
 
     def _page(self) -> bytes:
-        """The page of all counts for Prometheus, written without its library to keep the sidecar small."""
+        """The metrics page, written without Prometheus' library to keep the sidecar small."""
         pod, link, revision = self._pod, self._link, self._spec.revision
         lines = pod.request_metrics.page(revision=revision)
         lines.append(series("kn_serving_queue_depth", pod.waiting_count, revision=revision))
@@ -233,7 +233,7 @@ class PodService:
 
 
 def socket_of(spec: PodSpec, name: str, address: Address) -> socket.socket:
-    """The listening socket: the inherited one of that name, else one at the address. Raises ``OSError``.
+    """The listening socket: the inherited socket ``name``, or a new one at ``address``. Raises ``OSError``.
 
     A loop would look the address up in a thread, and start its threads for that, which takes a tenth of a start.
     """

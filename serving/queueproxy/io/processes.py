@@ -13,17 +13,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
-# Of those behind the name in /proc/PID/stat, see proc_pid_stat(5).
+# Fields after the name in /proc/PID/stat; see proc_pid_stat(5).
 _STATE, _PARENT, _GROUP, _SESSION, _START = 0, 1, 2, 3, 19
 STOPPED_STATES = frozenset("Tt")
-"""States of a process that was stopped by a signal or by a tracer."""
+"""States of a process stopped by a signal or a tracer."""
 _ENDED_STATES = frozenset("ZXx")
 _SUFFIX = ".process"
 _OOM_FILES = ("memory.events", "memory.oom_control")
 
 
 class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A process. ``start_ticks``, its start in clock ticks since boot, distinguishes it from a later one with its id."""
+    """A process. ``start_ticks``, its start in clock ticks since boot, distinguishes it from a later one with the same id."""
 
     pid: int
     parent: int
@@ -34,7 +34,7 @@ class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
-    """The first process of a container, from the records of the pod's runner.
+    """The first process of a container, as recorded by the pod's runner.
 
     ``mark`` is a variable that only this app's environment has, as NAME=VALUE; "" if there is none.
     """
@@ -50,7 +50,7 @@ _ROOTS = msgspec.json.Decoder(Root)
 
 
 def read_processes(proc: str = "/proc") -> dict[int, ProcessEntry]:
-    """All processes that have not ended, by id."""
+    """All live processes by id."""
     entries = {}
     for name in os.listdir(proc):  # noqa: PTH208 - no pathlib, see above
         if name.isdecimal():
@@ -70,7 +70,7 @@ def read_processes(proc: str = "/proc") -> dict[int, ProcessEntry]:
 
 
 def read_roots(prefix: str) -> list[Root]:
-    """The running first processes in the files ``prefix``NAME.process. Unreadable files are skipped."""
+    """The live first processes recorded in the files ``prefix``NAME.process. Invalid files are skipped."""
     folder, _, start = prefix.rpartition("/")
     roots = []
     with contextlib.suppress(OSError):
@@ -82,7 +82,7 @@ def read_roots(prefix: str) -> list[Root]:
 
 
 def members(entries: Mapping[int, ProcessEntry], roots: Iterable[int], *, spared: Collection[int]) -> list[int]:
-    """The processes that belong to the roots, parents before their children, without ``spared`` ones.
+    """The processes that belong to the roots, parents before children, without the ``spared`` ones.
 
     So a shell with job control is stopped before its jobs, and does not see them stop.
     """
@@ -102,7 +102,7 @@ def members(entries: Mapping[int, ProcessEntry], roots: Iterable[int], *, spared
 
 
 def strays(entries: Mapping[int, ProcessEntry], marks: Collection[str], *, parent: int) -> Iterator[int]:
-    """Children of ``parent`` whose environment has one of the marks: daemons detached by an app."""
+    """Children of ``parent`` whose environment has one of the marks: daemons that an app detached."""
     wanted = {mark.encode() for mark in marks if mark}
     for entry in entries.values() if wanted else ():
         if entry.parent == parent:
@@ -112,15 +112,15 @@ def strays(entries: Mapping[int, ProcessEntry], marks: Collection[str], *, paren
 
 
 class AppProcesses:
-    """The processes of one pod's app, found by the files that begin with ``prefix``."""
+    """The processes of one pod's app, found by the record files that begin with ``prefix``."""
 
     def __init__(self, prefix: str, *, runner: int | None = None) -> None:
-        """``runner`` is the process that adopts detached daemons, by default our own parent."""
+        """``runner`` is the process that adopts detached daemons; by default our parent."""
         self._prefix = prefix
         self._runner = os.getppid() if runner is None else runner
 
     def find(self) -> tuple[list[ProcessEntry], frozenset[int]]:
-        """All processes, parents first, and the ids of their roots."""
+        """All processes, parents first, and the ids of their root processes."""
         roots, entries = read_roots(self._prefix), read_processes()
         alive = [root for root in roots if root.pid in entries and entries[root.pid].start_ticks == root.start_ticks]
         pids = [root.pid for root in alive]
@@ -130,21 +130,21 @@ class AppProcesses:
 
 
 class SharedProcesses:
-    """The processes of a pod whose containers share a process namespace: all but those of our own container, and the pause process."""
+    """The processes of a pod with a shared process namespace, except our container's and the pause process."""
 
     def find(self) -> tuple[list[ProcessEntry], frozenset[int]]:
-        """All processes, parents first, and the ids of the first ones of their containers."""
+        """All processes, parents first, and the ids of each container's first process."""
         entries = read_processes()
         own = _mount_namespace(os.getpid())
         spared = {pid for pid in entries if pid == 1 or _mount_namespace(pid) == own}
-        # The first process of a container has its parent outside; what it has detached falls to the pause process.
+        # A container's first process has its parent outside; detached daemons become children of the pause process.
         roots = frozenset(entry.pid for entry in entries.values() if entry.parent in {0, 1} and entry.pid not in spared)
         app_pids = members(entries, roots, spared={0, *spared})
         return [entries[pid] for pid in app_pids], roots
 
 
 def _mount_namespace(pid: int) -> str | None:
-    """The mount namespace of a process; None where we may not see it."""
+    """The mount namespace of a process; None if it is not accessible."""
     try:
         return os.readlink(f"/proc/{pid}/ns/mnt")  # noqa: PTH115 - no pathlib, see above
     except OSError:
@@ -152,7 +152,7 @@ def _mount_namespace(pid: int) -> str | None:
 
 
 def touch_mark(path: str) -> None:
-    """Create the file of a mark; "" is none."""
+    """Create a mark file; "" is none."""
     if not path:
         return
     with open(path, "wb"):  # noqa: PTH123 - no pathlib, see above
@@ -160,13 +160,13 @@ def touch_mark(path: str) -> None:
 
 
 def remove_mark(path: str) -> None:
-    """Remove it."""
+    """Remove a mark file."""
     with contextlib.suppress(OSError):
         os.unlink(path)  # noqa: PTH108 - no pathlib, see above
 
 
 def exists_mark(path: str) -> bool:
-    """Whether the mark exists."""
+    """Whether a mark file exists."""
     return os.path.exists(path)  # noqa: PTH110 - no pathlib, see above
 
 
@@ -176,7 +176,7 @@ def _read(path: str) -> bytes:
 
 
 def oom_kill_count(folders: Iterable[str]) -> int:
-    """OOM kills in cgroups and in those below, where runc moves a container. Blocks."""
+    """OOM kills in cgroups and their children, where runc moves a container. Blocks."""
     count = 0
     for path in (f"{above}/{file}" for folder in folders for above, _, _ in os.walk(folder) for file in _OOM_FILES):
         with contextlib.suppress(OSError), open(path, encoding="ascii") as lines:  # noqa: PTH123 - pathlib costs a start 3 ms

@@ -1,4 +1,4 @@
-"""Probes the app once, decides when to probe again, and pushes readiness to the pod's runner."""
+"""Probes the app once, decides when to probe again, and reports readiness to the pod's runner."""
 
 import asyncio
 import logging
@@ -15,22 +15,22 @@ from serving.queueproxy.podspec import Address, PodSpec, Probe
 if TYPE_CHECKING:
     from serving.queueproxy.io.applistener import ListenerCheck
 
-# "HTTP/1.1 200": what a probe reads of a response.
+# "HTTP/1.1 200": the part of a response that a probe reads.
 _STATUS_BYTES = 12
 _FINE = (200, 399)
 _AGENT = "kube-probe/serving"
 
-# A pause is then about a tenth of the time that has passed, and so is what readiness is late at most.
+# The pause is about a tenth of the elapsed time, which bounds the delay of readiness.
 _PAUSE_GROWTH = 1.1
 _LOG = logging.getLogger(__name__)
 
 PUSH_AGAIN = signal.SIGUSR1
 READY_PID_VARIABLE = "SERVING_READY_PID"
-"""The environment variable with the process id outside of its pid namespace, as the pod's runner knows it."""
+"""The environment variable with this process's id in the runner's process namespace."""
 
 
 def listener_check(spec: PodSpec) -> "ListenerCheck | None":
-    """The check that a socket at the app's address is the app's; None where no other process shares its network."""
+    """The check that a socket at the app's address is the app's; None if no other process shares the network."""
     if spec.app_user is None:
         return None
     from serving.queueproxy.io.applistener import check_of  # noqa: PLC0415 - a pod of a cluster needs none
@@ -88,12 +88,12 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def at_start(settings: QueueProxySettings) -> Readiness:
-    """The state before the first probe: try at once, then pause."""
+    """The state before the first probe: probe immediately, then pause."""
     return Readiness(is_ready=False, pause_s=settings.probe_pause_min_s)
 
 
 def after_attempt(state: Readiness, *, ok: bool, probe: Probe, settings: QueueProxySettings) -> Readiness:
-    """The state after an attempt.
+    """The state after one probe.
 
     Pauses of an app that starts: 2, 2.2, 2.4, 2.7 ... 50, 50 ms: an app that takes 100 ms to listen is found within 12 ms of it,
     after 20 attempts of 0.1 ms.
@@ -110,7 +110,7 @@ def after_attempt(state: Readiness, *, ok: bool, probe: Probe, settings: QueuePr
 
 
 class ReadinessPipe:
-    """Pushes readiness to the pod's runner, one JSON object a line: ``{"pid": 7, "ready": true}``.
+    """Reports readiness to the pod's runner, as one JSON object per line: ``{"pid": 7, "ready": true}``.
 
     "dormant": true is added while the app sleeps. The last line is ``{"pid": 7, "ready": false, "drained": true}``: the app may end. A reader that has lost lines sends
     ``PUSH_AGAIN``, and the last line is written again. ``pid`` is the process that the reader knows; None is this one.
@@ -125,7 +125,7 @@ class ReadinessPipe:
             os.set_inheritable(descriptor, False)
 
     def push(self, *, ready: bool, drained: bool = False, dormant: bool = False) -> None:
-        """Write a line. Without a reader, do nothing."""
+        """Write a line; do nothing without a reader."""
         line: dict[str, int] = {"pid": self._pid, "ready": ready}
         marks = {"drained": True} if drained else {"dormant": True} if dormant else {}
         self._line = msgspec.json.encode({**line, **marks}) + b"\n"
@@ -138,7 +138,7 @@ class ReadinessPipe:
         try:
             os.write(self._descriptor, self._line)
         except BlockingIOError:
-            # The pipe is full because its reader is gone; the next one sends the signal.
+            # The pipe is full because its reader ended; the next reader sends the signal.
             return
         except OSError as error:
             _LOG.warning("readiness.not_pushed", extra={"error": str(error)})

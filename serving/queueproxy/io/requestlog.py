@@ -1,4 +1,4 @@
-"""The request log of a queue-proxy: a JSON line for each request, with the fields of Knative's default template.
+"""The request log of a queue-proxy: a JSON line per request, with the fields of Knative's default template.
 
 A record is taken in the loop when a request ends; its line is made and written in a thread, so that a slow reader of the log stops no
 request. Source of the fields: Knative, "Configuring request logs" (knative.dev/docs/serving/observability/logging/request-logging).
@@ -22,7 +22,7 @@ _TRACE_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")
 
 
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An ended request in the form of Google's HttpRequest. ``request_size`` is "-1" if it is unknown."""
+    """An ended request in the form of Google's HttpRequest. ``request_size`` is "-1" if unknown."""
 
     request_method: str
     request_url: str
@@ -45,7 +45,7 @@ class RequestLogEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 class RequestLog(ExchangeLog[RequestLogEntry]):
-    """Logs the requests of one pod; created only where the log is on."""
+    """Logs the requests of one pod; exists only if the log is on."""
 
     def __init__(self, spec: PodSpec, *, write: Callable[[bytes], object] = write_to_stdout) -> None:
         super().__init__(write=write)

@@ -1,4 +1,4 @@
-"""Reports statistics of the pod to the autoscaler: once a second over a websocket, and once more at the end."""
+"""Reports the pod's stats to the autoscaler: once a second over a websocket, and once at the end."""
 
 import asyncio
 import logging
@@ -20,11 +20,11 @@ from serving.queueproxy.podspec import PodSpec
 from serving.queueproxy.wrongport import wrong_port
 
 _LOG = logging.getLogger(__name__)
-# The last statistic says that the pod is empty; the autoscaler forgets the pod soon anyway.
+# The last stat reports that the pod is empty; the autoscaler drops the pod soon in any case.
 _FLUSH_S = 0.5
-# An app may open another port a moment before its own.
+# An app may open another port shortly before its own.
 _EXPLAINED_AFTER_S = 3.0
-# Tries of an announcement, in about a second.
+# Attempts of an announcement, in about a second.
 _ANNOUNCEMENTS_MAX = 5
 _RETRY_FIRST_S = 0.05
 
@@ -36,7 +36,7 @@ def stats_link(
     on_connected: Callable[[], None] = lambda: None,
     secured: PeerTls | None = None,
 ) -> Link:
-    """The link to the autoscaler that receives the statistics of this pod; ``draw`` randomizes its pauses.
+    """The link that sends this pod's stats to the autoscaler; ``draw`` randomises its pauses.
 
     One statistic waits at most: the newest.
     """
@@ -61,7 +61,7 @@ def stats_link(
 
 
 async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, stop: asyncio.Event) -> None:
-    """Report at a steady pace, and once more at the end.
+    """Report once per period, and once more at the end.
 
     A sleeping pod reports its last requests, then once that it sleeps, then nothing until it wakes.
     """
@@ -72,7 +72,7 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
     async def beat() -> None:
         nonlocal loading_until_s, explained_from_s
         if handler.is_ready or handler.is_draining:
-            # An app that was ready once does not load: whatever it lacks, keeping it would not help.
+            # An app that was ready once is not loading, so its pod needs no protection.
             loading_until_s, explained_from_s = -math.inf, math.inf
         dormancy = handler.dormancy
         stat = stat_of(handler.report(), pod=spec.pod, at_s=steady_s(), report_period_s=period_s)
@@ -108,7 +108,7 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
 
 
 def _unready(spec: PodSpec) -> str:
-    """Why the app is not ready, as far as its ports show it. On one machine the kubelet sees them."""
+    """Why the app is not ready, judged by its ports. On a single machine the kubelet reports it."""
     if spec.ready_fd is not None:
         return ""
     ports = listening_ports()
@@ -116,7 +116,7 @@ def _unready(spec: PodSpec) -> str:
 
 
 async def announce(spec: PodSpec, *, secured: PeerTls | None, draw: Callable[[], float]) -> None:
-    """Tell the activators through the autoscaler that this pod is ready; the cluster's API reports it up to a second later."""
+    """Announce this pod's readiness to the activators, through the autoscaler, up to a second before the cluster's API does."""
     from serving.net.wire.podcredentials import announce_pod  # noqa: PLC0415 - only pods of a cluster announce themselves
 
     assert spec.stats_url is not None
@@ -125,7 +125,7 @@ async def announce(spec: PodSpec, *, secured: PeerTls | None, draw: Callable[[],
         try:
             await announce_pod(spec.stats_url, names, port=spec.listen[1], token=stats_token(spec), secured=secured)
         except OSError as error:
-            # The slice will list this pod: nothing is lost but time.
+            # A slice will list this pod, so only time is lost.
             _LOG.info("pod.not-announced", extra={"error": str(error), "tries": failure_count})
             await asyncio.sleep(backoff_s(failure_count, first_s=_RETRY_FIRST_S, max_s=1.0) * (0.5 + draw()))
         else:
@@ -133,13 +133,13 @@ async def announce(spec: PodSpec, *, secured: PeerTls | None, draw: Callable[[],
 
 
 def dormant_frame(idle_s: float, unfrozen: str) -> bytes:
-    """The statistic of a pod that sleeps: since its last request, and why its processes run all the same."""
+    """The stat of a dormant pod: seconds since its last request, and why its processes run, if they do."""
     unfrozen = unfrozen[:UNFROZEN_MAX]
     return encode_pod_stat(PodStat(at_s=steady_s(), concurrency=0.0, is_dormant=True, idle_s=idle_s, unfrozen=unfrozen))
 
 
 def stats_token(spec: PodSpec) -> str:
-    """Read the token again: its file is rewritten before the token expires.
+    """Read the stats token; its file is rewritten before the token expires.
 
     Raises:
         OSError: when the file does not exist.

@@ -45,7 +45,7 @@ _DUMPED_MIN = 0.005
 # The total weight of all gaps is at most 1 / (1 - 1 / growth), about 73.
 _DUMPED_MAX = 100.0
 # Fitted to half of the functions of one day of Azure Functions (2019), each function with equal weight; see
-# # docs/scaling-quality.md. Mean time to the next request, in seconds, by group.
+# docs/scaling-quality.md. Mean time to the next request, in seconds, by group.
 SHIPPED_PRIOR: tuple[float, ...] = tuple(
     1.0 / mean_s for mean_s in (40000, 24, 43, 74, 124, 163, 136, 198, 490, 498, 1075, 3757, 4912, 13448, 47817, 6482)
 )

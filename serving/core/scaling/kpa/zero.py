@@ -74,7 +74,7 @@ TRANSITIONS: dict[tuple[GatePhase, Event], GatePhase] = {
 }
 
 # Missing pairs are impossible: only an activation times out, and a hand-off never runs while pods are
-# # wanted.
+# wanted.
 
 
 class InactiveReason(enum.StrEnum):

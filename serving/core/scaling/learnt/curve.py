@@ -33,7 +33,7 @@ _USED_RATIO = 0.9
 # One request is always allowed.
 _FITTING_MIN = 1.0
 # Safety margin in deviations from the line. It partly covers requests shorter than a report, for
-# # which the learner adds a margin too.
+# which the learner adds a margin too.
 _DEVIATIONS = 1.0
 
 

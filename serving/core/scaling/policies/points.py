@@ -18,7 +18,7 @@ from serving.core.scaling.policies.scalingpolicy import Trigger
 from serving.core.settings.triggers import TriggerSettings
 
 # An evaluation sooner than this share of a period after the newest point adds no point. Half a period separates a
-# # late evaluation, followed by one on time, from an autoscaler that restarted and evaluates again.
+# late evaluation, followed by one on time, from an autoscaler that restarted and evaluates again.
 _REPETITION_RATIO = 0.5
 
 

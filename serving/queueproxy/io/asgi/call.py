@@ -1,4 +1,4 @@
-"""Runs one call of an app: waits for a slot, enforces its timeout, and counts it until its response is sent.
+"""Runs one call of an ASGI app: waits for a slot, enforces the timeout, and counts the call until its response is sent.
 
 A request ends with the last byte of its response, a websocket with the app's call. A request whose time is up is answered 504 at
 once and its call is cancelled; its slot is free when the call has ended, because until then the app is busy with it. For the same
@@ -22,18 +22,18 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# An extension of ASGI: a websocket's handshake is refused with a response of HTTP; without it, the server answers 403.
+# An ASGI extension that rejects a websocket handshake with an HTTP response; without it, the server answers 403.
 _DENIAL = "websocket.http.response"
 
 _CLOSE = (b"connection", b"close")
 _GAUGES = b"endpoint-load-metrics"
 _INTERNAL_ERROR, _LATE = 500, 504
-# RFC 6455: the server ends the connection for a reason of its own.
+# The RFC 6455 close code for an unexpected condition at the server.
 _WEBSOCKET_ENDED = 1011
 
 
 async def send_response(scope: Scope, send: Send, *, status: int, body: bytes, headers: Headers) -> None:
-    """Respond to a request, or refuse the handshake of a websocket."""
+    """Respond to a request, or reject the handshake of a websocket."""
     kind = "http.response" if scope["type"] == "http" else _DENIAL
     if kind == _DENIAL and _DENIAL not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1013, "reason": body.decode("latin-1")})
@@ -45,7 +45,7 @@ async def send_response(scope: Scope, send: Send, *, status: int, body: bytes, h
 
 
 class Inbox:
-    """Messages from the server, read ahead up to a bound. ``on_gone`` is called when the client leaves."""
+    """Messages from the server, buffered up to a limit. ``on_gone`` is called when the client disconnects."""
 
     def __init__(self, receive: Receive, *, held_bytes_max: int, on_gone: Callable[[], None]) -> None:
         self._receive = receive
@@ -55,7 +55,7 @@ class Inbox:
         self._reading: TaskOwner | None = None
 
     def read_ahead(self) -> None:
-        """Read until the client leaves, or up to the bound."""
+        """Read until the client disconnects, or up to the limit."""
         self._reading = TaskOwner()
         self._reading.start(self._read(), name="read ahead")
 
@@ -70,7 +70,7 @@ class Inbox:
             held_bytes += len(message.get("body") or b"")
 
     async def stop(self) -> None:
-        """Stop reading ahead. A server loses no message when its read is cancelled."""
+        """Stop buffering. A server loses no message when a read is cancelled."""
         if self._reading is not None:
             await self._reading.close()
             self._reading = None
@@ -81,32 +81,32 @@ class Inbox:
 
 
 class CallOwner(Protocol):
-    """The part of a pod that a call uses."""
+    """The functions of a pod that a call uses."""
 
     def clock(self) -> float:
-        """Monotonic time, in seconds."""
+        """The monotonic time, in seconds."""
 
     def arrive(self, call: "AppCall", now_s: float) -> Admitted | Queued | Rejected:
         """Count a call, and admit, queue or reject it."""
 
     def expire(self, now_s: float) -> None:
-        """End the wait of overdue calls."""
+        """Reject calls whose wait for a slot has expired."""
 
     def release(self, call: "AppCall", now_s: float) -> None:
         """Stop counting a call, and run the calls that get its slot."""
 
     def start(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a call of the app, and record it."""
+        """Record a call whose app starts now."""
 
     def became_tunnel(self, task: asyncio.Task[None]) -> None:
         """Record that the app has accepted a websocket."""
 
     def due_s(self, call: "AppCall") -> float:
-        """The time at which the call expires, on ``clock``; ``math.inf`` for never."""
+        """When the call times out, on ``clock``; ``math.inf`` if never."""
 
     @property
     def closes_connections(self) -> bool:
-        """Whether each response is the last of its connection."""
+        """Whether each response is the last on its connection."""
 
 
 class _Wait(enum.Enum):
@@ -119,7 +119,7 @@ class _Wait(enum.Enum):
 
 
 class AppCall:
-    """A request, or a websocket, from its arrival to its end."""
+    """A request or websocket, from its arrival to its end."""
 
     __slots__ = (
         "_inbox",
@@ -161,15 +161,15 @@ class AppCall:
         self.held_s = held_s
         self.started_s = self.written_s = self.received_s = owner.clock()
         self.status = 0
-        """The status of the response; 0 before."""
+        """The status of the response; 0 before the response."""
         self.gauges = b""
-        """The app's gauges, from a response header."""
+        """The app's gauges in a response header."""
         self.has_response = False
-        """Whether the app has answered in full."""
+        """Whether the app's response is complete."""
         self.is_late = False
         self.is_tunnel = False
         self.has_spoken = False
-        """Whether the app has sent something by its websocket."""
+        """Whether the app has sent a websocket message."""
         self._send = send
         self._inbox = Inbox(receive, held_bytes_max=held_bytes_max, on_gone=lambda: self._end_wait(_Wait.CLIENT_GONE))
         self._wait: asyncio.Future[_Wait] | None = None
@@ -180,7 +180,7 @@ class AppCall:
 
     @property
     def final_status(self) -> int:
-        """The status sent to its client, or 0 if the client left first."""
+        """The status sent to the client; 0 if the client disconnected first."""
         return self.status or (_LATE if self.is_late else 0)
 
     async def run(self, app: App) -> None:
@@ -200,11 +200,11 @@ class AppCall:
         self._end_wait(_Wait.GRANTED)
 
     def time_out(self) -> None:
-        """Reject the call after its longest wait for a slot."""
+        """Reject the call, because its wait for a slot has expired."""
         self._end_wait(_Wait.TOO_LONG)
 
     async def _is_granted(self, deadline_s: float) -> bool:
-        """Wait for a slot. False: the request has its response, or its client has left."""
+        """Wait for a slot. False: the call was rejected, or its client disconnected."""
         loop = asyncio.get_running_loop()
         self._wait = loop.create_future()
         self._inbox.read_ahead()
@@ -247,11 +247,11 @@ class AppCall:
         finally:
             self._stop_timer()
         if not self.is_late and task.cancelled():
-            # Cut off at the end of a drain. ASGI cannot break off a connection that has no response yet.
+            # Cut off at the end of a drain. ASGI cannot close a connection without a response.
             if not self.status:
                 await self._refuse(503, b"shutting down", (*RETRY, _CLOSE))
         elif not self.is_late:
-            # The server answers the exception of an app as it would without us.
+            # The server handles the app's exception as it does without a queue-proxy.
             task.result()
         elif not self.status:
             await self._refuse_late()
@@ -298,7 +298,7 @@ class AppCall:
         return message
 
     async def _forward(self, message: Message) -> None:
-        """Pass on the app's messages and track its response; late messages are dropped."""
+        """Forward a message of the app, and track its response; late messages are dropped."""
         if self.is_late:
             return
         kind = message["type"]
@@ -338,5 +338,5 @@ class AppCall:
 
 
 async def _awaited(app: App, scope: Scope, *, receive: Receive, send: Send) -> None:
-    # An app may return any awaitable, and a task takes coroutines only.
+    # An app may return any awaitable, but a task needs a coroutine.
     await app(scope, receive, send)

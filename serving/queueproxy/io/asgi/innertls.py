@@ -1,4 +1,4 @@
-"""Inner TLS before the protocol of an ASGI server, which need not know of it.
+"""Inner TLS in front of an ASGI server's protocol, invisible to the server.
 
 A connection is TLS with a certificate of the installation's authority, or plain HTTP; ``AsgiPod`` decides which requests each of
 them may make. The server's protocol gets the identity of the peer in the state of its scopes.
@@ -15,18 +15,18 @@ from serving.net.proxy.tls.front import TlsFront
 from serving.queueproxy.io.asgi.pod import PEER_STATE
 
 MakeProtocol = Callable[..., asyncio.Protocol]
-"""Makes the protocol of one connection, as uvicorn calls it: with ``app_state`` and other arguments by name."""
+"""Creates the protocol of a connection, as uvicorn does: with ``app_state`` and other keyword arguments."""
 
 
 class InnerFront:
-    """Ends inner TLS for the connections of one pod, with its certificate of the moment."""
+    """Terminates inner TLS for one pod's connections, with the current certificate."""
 
     def __init__(self, tls: MutualTls) -> None:
         self._tls = tls
         self._refusals = RefusalLog(tls)
 
     def before(self, make: MakeProtocol, options: dict[str, Any]) -> asyncio.Protocol:
-        """The protocol of one connection, which makes the server's by ``make(**given)`` after the handshake."""
+        """The protocol of a connection. It creates the server's protocol by ``make`` after the handshake."""
 
         def server() -> asyncio.Protocol:
             state = {**options["app_state"], PEER_STATE: front.get_extra_info(IDENTITY)}
@@ -36,5 +36,5 @@ class InnerFront:
         return front
 
     def refuse_plain(self, address: str) -> None:
-        """Count and log a client that must speak TLS and does not."""
+        """Count and log a client that lacks the required TLS."""
         self._refusals.refuse(address, NO_TLS)

@@ -1,4 +1,4 @@
-"""Wraps the ASGI lifespan of an app: another part starts after the app and stops before it.
+"""Wraps an app's ASGI lifespan: a second component starts after the app and stops before it.
 
 An app without a lifespan raises at once, and the server would go on without; then only the other part starts and stops.
 """
@@ -19,10 +19,10 @@ _COMPLETE = {"lifespan.startup.complete", "lifespan.shutdown.complete"}
 
 
 class _AppSide:
-    """The app's half of a lifespan, event by event."""
+    """The app's side of a lifespan, event by event."""
 
     def __init__(self, app: App, scope: Scope) -> None:
-        # One message for each of the two events of a lifespan.
+        # One message for each of the two lifespan events.
         self._events: asyncio.Queue[Message] = asyncio.Queue(_MESSAGES_MAX)
         self._replies: asyncio.Queue[Message] = asyncio.Queue(_MESSAGES_MAX)
         self._tasks = TaskOwner()
@@ -32,19 +32,19 @@ class _AppSide:
         await app(scope, self._events.get, self._replies.put)
 
     async def send_event(self, kind: str) -> Message:
-        """Send the app an event and return its response, or "complete" if the app ended without one."""
+        """Send the app an event and return its response; "complete" if the app ended without one."""
         await self._events.put({"type": kind})
         replying = self._tasks.start(self._replies.get(), name="reply to the lifespan")
         await asyncio.wait([replying, self._task], return_when=asyncio.FIRST_COMPLETED)
         if replying.done():
             return replying.result()
         replying.cancel()
-        # An app that has no lifespan raises, or returns.
+        # An app without a lifespan raises or returns.
         self._task.exception()
         return {"type": f"{kind}.complete"}
 
     async def close(self) -> None:
-        """Wait until the app has ended its part."""
+        """Wait until the app's lifespan call has ended."""
         await asyncio.wait([self._task])
         self._task.exception()
 
@@ -58,7 +58,7 @@ async def run_lifespan(
     start: Callable[[], Awaitable[None]],
     stop: Callable[[], Awaitable[None]],
 ) -> None:
-    """Run both parts. ``start`` may raise ``OSError`` or ``ServingError``, which the server reports before it ends."""
+    """Run both lifespans. ``start`` may raise ``OSError`` or ``ServingError``, which the server reports before it exits."""
     await receive()
     app_side = _AppSide(app, scope)
     reply = await app_side.send_event("lifespan.startup")
@@ -78,14 +78,14 @@ async def run_lifespan(
 
 
 class StopSignal:
-    """Delays SIGTERM for the server until ``release``."""
+    """Withholds SIGTERM from the server until ``release``."""
 
     def __init__(self) -> None:
         self._servers_own: Any = None
         self._is_held = False
 
     def hold(self, on_stop: Callable[[], None]) -> None:
-        """From now on call ``on_stop`` in the loop at each SIGTERM, instead of the server's own handler."""
+        """Call ``on_stop`` in the event loop at each SIGTERM, in place of the server's handler."""
         if threading.current_thread() is not threading.main_thread():
             return
         loop = asyncio.get_running_loop()
@@ -98,12 +98,12 @@ class StopSignal:
         self._is_held = True
 
     def release(self, *, is_due: bool) -> None:
-        """Restore the server's handler of the signal; ``is_due`` also sends the signal."""
+        """Restore the server's signal handler; with ``is_due``, also send the signal."""
         if not self._is_held:
             return
         self._is_held = False
         with contextlib.suppress(TypeError):
-            # None is a handler that Python did not install.
+            # None is a handler that was not installed from Python.
             signal.signal(signal.SIGTERM, self._servers_own)
         if is_due:
             signal.raise_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A queue-proxy in the process of its app: counts, queues and cancels the calls of the app."""
+"""A queue-proxy in its app's process: counts, queues and cancels the app's calls."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ from serving.queueproxy.io.podrequests import (
 from serving.queueproxy.podspec import PodSpec
 
 PEER_STATE = "serving.peer"
-"""The key in a scope's state with the identity of a peer over inner TLS; apps do not get it."""
+"""The key for the identity of an inner TLS peer in a scope's state; apps do not see it."""
 
 _SECURE = {"https": b"https", "wss": b"https"}
 _APP_PROBE = APP_PROBE.encode()
@@ -44,14 +44,14 @@ class RunningCalls:
         self.clock: Callable[[], float] = time.monotonic
         self.finishing = False
         self.draining = False
-        """Whether each response is the last of its connection."""
+        """Whether each response is the last on its connection."""
         self._end_server = end_server
         self._requests: set[asyncio.Task[None]] = set()
         self._tunnels: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
 
     def add(self, task: asyncio.Task[None]) -> None:
-        """Add a call that has begun."""
+        """Add a started call."""
         self._requests.add(task)
         task.add_done_callback(self._ended)
 
@@ -62,22 +62,22 @@ class RunningCalls:
         self._changed.set()
 
     def drain(self) -> None:
-        """Make every response from now on the last of its connection."""
+        """Make each further response the last on its connection."""
         self.draining = True
 
     def stop_accepting(self) -> None:
-        """Do nothing: the server accepts until it ends, and late requests are served."""
+        """Do nothing: the server accepts until it ends, and serves late requests."""
 
     async def wait_for_requests(self, *, grace_s: float) -> None:
-        """Wait until only calls of websockets run, for at most ``grace_s`` seconds."""
+        """Wait up to ``grace_s`` seconds until only websocket calls run."""
         await self._until(lambda: not self._requests, grace_s)
 
     async def wait_for_tunnels(self, *, grace_s: float) -> None:
-        """Wait until no call runs, for at most ``grace_s`` seconds."""
+        """Wait up to ``grace_s`` seconds until no call runs."""
         await self._until(lambda: not self._requests and not self._tunnels, grace_s)
 
     async def finish(self, *, grace_s: float) -> int:
-        """End the server and its websockets, wait ``grace_s`` seconds for running calls, and cancel the rest."""
+        """End the server and its websockets, wait ``grace_s`` seconds for running calls, then cancel them."""
         self._end_server()
         await self.wait_for_tunnels(grace_s=grace_s)
         left = self._requests | self._tunnels
@@ -99,7 +99,7 @@ class RunningCalls:
 
 
 def head_of(scope: Scope) -> RequestHead:
-    """The head of a request or of a websocket's handshake. Raises ``BadHeaderLine``."""
+    """The head of a request or websocket handshake. Raises ``BadHeaderLine``."""
     lines = read_lines([b"%b: %b" % (name, value) for name, value in scope["headers"]])
     names = {line.name for line in lines}
     return RequestHead(
@@ -114,7 +114,7 @@ def head_of(scope: Scope) -> RequestHead:
 
 
 def scope_for_app(scope: Scope, head: RequestHead, origin: Origin, *, settings: HttpSettings) -> Scope:
-    """The scope for the app."""
+    """The scope that the app receives."""
     is_trusted, host, _ = origin
     host = head.host if host is None else host
     headers = [(b"host", host)] if host else []
@@ -136,20 +136,20 @@ def scope_for_app(scope: Scope, head: RequestHead, origin: Origin, *, settings: 
 
 
 def _take_peer(scope: Scope) -> str:
-    """Remove and return the identity of the peer; "" without inner TLS."""
+    """Remove and return the peer's identity; "" without inner TLS."""
     state = scope.get("state")
     return str(state.pop(PEER_STATE, "")) if state else ""
 
 
 def _is_kept(line: HeaderLine) -> bool:
-    # Neither plain nor looked at: about one hop.
+    # Lines that are neither plain nor examined concern a single hop.
     if line.name in RESERVED or line.name in FORWARDED or line.name == b"host":
         return False
     return line.plain or line.matters
 
 
 def _is_in_peer(head: RequestHead, address: str) -> bool:
-    """Whether the server has already read X-Forwarded-For and shows its last address as the client's."""
+    """Whether the server has already applied X-Forwarded-For, and reports its last address as the client's."""
     way = b",".join(head.values(b"x-forwarded-for")).rpartition(b",")[2].strip()
     return way == address.encode()
 
@@ -163,14 +163,14 @@ class AsgiPod(PodRequests[AppCall]):
         super().__init__(spec, clock=calls.clock)
         self._app = app
         self._needs_activator = spec.settings.inner_tls.is_strict
-        # Takes the address of a client that is refused because it speaks no TLS.
+        # Called with the address of a client without the required TLS.
         self._on_plain = on_plain
         self._calls = calls
         self._tasks = TaskOwner()
         self._http = spec.settings.http
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request or websocket."""
+        """Process one request or websocket."""
         try:
             head = head_of(scope)
         except BadHeaderLine as error:
@@ -179,7 +179,7 @@ class AsgiPod(PodRequests[AppCall]):
         origin = DIRECT
         peer = _take_peer(scope)
         if peer:
-            # TLS ends here: the app sees the scheme of the client, which the activator sends.
+            # TLS ends here, so the app sees the client's scheme, which the activator sends.
             scope = {**scope, "scheme": _PLAIN.get(scope["scheme"], scope["scheme"])}
         is_believed = head.reserved and self._is_believed(head)
         is_of_app = is_believed and head.get(b"k-network-probe") == _APP_PROBE
@@ -189,7 +189,7 @@ class AsgiPod(PodRequests[AppCall]):
             await send_response(scope, send, status=403, body=NO_ACTIVATOR, headers=TEXT)
             return
         if is_of_app:
-            # It asks the app itself: it takes no slot and counts for nothing. Kubelets have no certificate.
+            # A probe of the app itself needs no slot and is not counted. Kubelets have no certificate.
             await self._app(scope_for_app(scope, head, origin, settings=self._http), receive, send)
             return
         if is_believed:
@@ -219,11 +219,11 @@ class AsgiPod(PodRequests[AppCall]):
 
     @property
     def closes_connections(self) -> bool:
-        """Whether each response is the last of its connection."""
+        """Whether each response is the last on its connection."""
         return self._calls.draining
 
     def clock(self) -> float:
-        """Monotonic time, in seconds."""
+        """The monotonic time, in seconds."""
         return self._clock()
 
     def arrive(self, call: AppCall, now_s: float) -> Admitted | Queued | Rejected:
@@ -231,12 +231,12 @@ class AsgiPod(PodRequests[AppCall]):
         return self._arrive(call, now_s, proxied=call.proxied, held_s=call.held_s)
 
     def expire(self, now_s: float) -> None:
-        """End the wait of overdue calls."""
+        """Reject calls whose wait for a slot has expired."""
         for late in self._expire(now_s):
             late.time_out()
 
     def start(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a call of the app, and record it."""
+        """Record a call whose app starts now."""
         task = self._tasks.start(call, name="app", is_awaited=True)
         self._calls.add(task)
         return task
@@ -246,7 +246,7 @@ class AsgiPod(PodRequests[AppCall]):
         self._calls.became_tunnel(task)
 
     def release(self, call: AppCall, now_s: float) -> None:
-        """Stop counting a call; its slot goes to the longest waiting call."""
+        """Stop counting a call; the longest-waiting call gets its slot."""
         if call.gauges:
             self.gauges.record_headers(b"endpoint-load-metrics: %b" % call.gauges, now_s)
         self._end(call.final_status, now_s - call.started_s, call.held_s)
@@ -255,7 +255,7 @@ class AsgiPod(PodRequests[AppCall]):
             granted.request_id.grant()
 
     def due_s(self, call: AppCall) -> float:
-        """When a call times out. A websocket's outgoing messages count as pieces of its response."""
+        """When a call times out. For websockets, outgoing messages count as pieces of the response."""
         has_begun = call.has_spoken if call.is_tunnel else bool(call.status)
         due_s = self._timeouts.due_s(call.started_s, written_s=call.written_s, has_begun=has_begun)
         if not call.is_tunnel:

@@ -13,13 +13,13 @@ from serving.core.model.nodata import NoData
 from serving.core.model.objects import FINISHED_PHASES, Object, labels_of
 
 _PORT_MAX = 65_535
-# A pod that is refused tries again after 50 ms; one that was passed on need not be passed on again so soon.
+# Pause between announcements of a pod, in seconds. A refused pod retries after 50 ms; a passed one needs no repetition soon.
 _PERIOD_S = 1.0
 _KNOWN_MAX = 4_096
 
 
 def announcement_of(claim: PodClaim, pod: Object, *, host: str, port: str) -> str | NoData:
-    """The announcement of a pod's address; ``NoData`` with the reason if the pod may not be announced.
+    """The announcement of a pod's address; ``NoData`` with the reason if it must not be announced.
 
     The pod p at 10.1.0.7 with port "8012": 10.1.0.7:8012.
     """
@@ -35,14 +35,14 @@ def announcement_of(claim: PodClaim, pod: Object, *, host: str, port: str) -> st
     known = [pod_ip["ip"] for pod_ip in status.get("podIPs") or ()] or [ip for ip in (status.get("podIP"),) if ip]
     if known and address not in [_address_of(known_ip) for known_ip in known]:
         return NoData(missing=f"a connection from {' or '.join(known)}, the pod's address: it comes from {host}")
-    # Such a connection comes from inside of this pod, such as by kubectl port-forward.
+    # The connection comes from inside the autoscaler's own pod, as by kubectl port-forward.
     if address is None or (not known and (address.is_loopback or address.is_link_local)):
         return NoData(missing=f"a connection from a pod's address, and not from {host}")
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
 def _address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address in a text; an IPv4 address of a socket for both families is that address."""
+    """The address in a text; an IPv4-mapped IPv6 address becomes IPv4."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -52,7 +52,7 @@ def _address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
 
 
 class AnnouncementPace:
-    """Lets each pod be announced once a second."""
+    """Limits each pod to one announcement a second."""
 
     __slots__ = ("_last_s",)
 
@@ -60,7 +60,7 @@ class AnnouncementPace:
         self._last_s: dict[RevisionKey, float] = {}
 
     def is_due(self, pod: RevisionKey, now_s: float) -> bool:
-        """Whether to pass on the announcement of a pod now, by its namespace and name."""
+        """Whether to pass on a pod's announcement now; ``pod`` is its namespace and name."""
         last_s = self._last_s.get(pod)
         if last_s is not None and now_s - last_s < _PERIOD_S:
             return False

@@ -23,18 +23,18 @@ from serving.core.scaling.scaler.sample import sample_of
 from serving.core.scaling.scaler.scaler import Scaler
 
 Write = Callable[[bytes], bool]
-"""Takes the bytes of an event; returns whether there was room."""
+"""Writes the bytes of an event; returns whether the buffer had space."""
 
 
 class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscriber's filter: one revision or, with None, all; each decision as a sample, or the log only."""
+    """A subscriber's filter: one revision or all (None); each decision as a sample, or only logged ones."""
 
     key: RevisionKey | None = None
     namespace: str | None = None
     samples: bool = False
 
     def lets_through(self, event: str, key: RevisionKey) -> bool:
-        """Whether the subscriber wants an event about a revision."""
+        """Whether the subscriber wants an event about the revision."""
         return (
             (self.samples or event != "sample")
             and self.key in {None, key}
@@ -43,7 +43,7 @@ class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_target(target: str) -> tuple[str, dict[str, str]]:
-    """Path and query parameters of a request's target. A repeated parameter is dropped."""
+    """The path and query parameters of a request target. Repeated parameters are dropped."""
     url = urlsplit(target)
     query = parse_qs(url.query, keep_blank_values=True)
     return url.path, {name: values[0] if len(values) == 1 else "" for name, values in query.items()}
@@ -57,7 +57,7 @@ def follow_request_of(names: Mapping[str, str]) -> FollowRequest:
 
 
 class Followers:
-    """All subscribers. ``on_samples`` is called for each subscriber to samples."""
+    """All subscribers to decisions. ``on_samples`` is called for each subscriber to samples."""
 
     __slots__ = ("_on_samples", "_requests")
 
@@ -70,11 +70,11 @@ class Followers:
 
     @property
     def want_samples(self) -> bool:
-        """Whether any subscriber wants every decision."""
+        """Whether any subscriber wants samples of all decisions."""
         return any(request.samples for request in self._requests.values())
 
     def add(self, request: FollowRequest, write: Write) -> Callable[[], None]:
-        """Add a follower; the returned function removes it."""
+        """Add a subscriber; the returned function removes it."""
         self._requests[write] = request
         if request.samples:
             self._on_samples()
@@ -85,7 +85,7 @@ class Followers:
         return end
 
     def send(self, event: str, key: RevisionKey, body: bytes) -> None:
-        """Send one event to its subscribers."""
+        """Send an event to its subscribers."""
         data = event_bytes(event, body)
         for write, request in list(self._requests.items()):
             if request.lets_through(event, key) and not write(data):
@@ -93,12 +93,12 @@ class Followers:
 
 
 def event_bytes(event: str, body: bytes) -> bytes:
-    """One event on the wire; ``body`` is JSON without line ends."""
+    """An event as sent; ``body`` is JSON without line breaks."""
     return b"event: %b\ndata: %b\n\n" % (event.encode(), body)
 
 
 class PolicyBook:
-    """The costs of both policies by revision. ``scaler`` returns a revision's scaler, or None if there is none."""
+    """The costs of both policies by revision. ``scaler`` returns the scaler of a revision; None if there is none."""
 
     def __init__(
         self, *, keys: Callable[[], Iterable[RevisionKey]], scaler: Callable[[RevisionKey], Scaler | None]
@@ -107,12 +107,12 @@ class PolicyBook:
         self._scaler = scaler
 
     def costs(self, key: RevisionKey, now_s: float) -> PolicyCosts | None:
-        """Costs of both policies for a revision; None for a class without a policy."""
+        """The costs of both policies for a revision; None if its class has no policy."""
         scaler = self._scaler(key)
         return None if scaler is None or scaler.shadow is None else scaler.shadow.costs(now_s)
 
     def encoded(self, names: Mapping[str, str], *, now_s: float) -> bytes:
-        """A JSON list; ``namespace`` and ``revision`` narrow it down, ``curve`` adds the curves."""
+        """The costs as a JSON list; ``namespace`` and ``revision`` filter it, ``curve`` adds hazard curves."""
         request = follow_request_of(names)
         stories = (
             self._story(key, has_curve="curve" in names, now_s=now_s)
@@ -141,7 +141,7 @@ class PolicyBook:
 
 
 class DecisionEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision just made. ``entry`` is None when it changes nothing and is no sample."""
+    """A new decision. ``entry`` is None if it changes nothing and is not a sample."""
 
     revision: ScaledRevision
     scaler: Scaler
@@ -151,18 +151,18 @@ class DecisionEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExplainedDecision(DecisionLine, frozen=True, kw_only=True):
-    """A remembered decision in full, and its explanation."""
+    """A stored decision with its explanation."""
 
     entry: HistoryEntry = msgspec.field(name="told")
 
 
 def explained(key: tuple[str, str], entry: HistoryEntry) -> ExplainedDecision:
-    """Return a remembered decision with its explanation."""
+    """Add the explanation to a stored decision."""
     return ExplainedDecision(namespace=key[0], revision=key[1], sentence=explain(entry.outcome), entry=entry)
 
 
 class DecisionPublisher:
-    """Publishes decisions: ``log`` takes a line, ``change`` a revision and a sentence; None without a receiver."""
+    """Publishes decisions: ``log`` receives lines, ``change`` a revision with a sentence; None disables either."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class DecisionPublisher:
         self._encode = msgspec.json.Encoder().encode
 
     def publish(self, event: DecisionEvent) -> None:
-        """Publish a decision in the same turn of the loop."""
+        """Publish a decision without awaiting."""
         key, entry = event.revision.key, event.entry
         if entry is not None:
             self._log_entry(event, entry)
@@ -199,7 +199,7 @@ class DecisionPublisher:
 
 
 class DecisionBook:
-    """Serves past and coming decisions over HTTP, and the savings of ``policies``."""
+    """Serves past and future decisions over HTTP, and the savings of ``policies``."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class DecisionBook:
         return msgspec.json.encode(self._find(names))
 
     def subscribe(self, names: Mapping[str, str], write: Write) -> Callable[[], None]:
-        """Send events from now on, or from ``since`` on; the response ends the stream."""
+        """Subscribe to events, optionally from ``since`` on; the stream's response never ends by itself."""
         if "since" in names:
             for event in self._find(names):
                 write(event_bytes("decision", msgspec.json.encode(event)))

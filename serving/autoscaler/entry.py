@@ -1,4 +1,4 @@
-"""State of one revision in the loop: watched objects, start times of its pods, its scaler, its last decisions."""
+"""The state of one revision in the autoscaler: watched objects, starting pods, scaler, last decisions."""
 
 import enum
 from collections import Counter
@@ -32,7 +32,7 @@ class PodStarts:
         self._seen_s: dict[str, float | None] = {}
 
     def update(self, pod: ScaledPod, now_s: float, *, is_gone: bool) -> float | None:
-        """Update or remove a pod. Returns the seconds of its start when it is ready for the first time."""
+        """Update or remove a pod. Return its start time in seconds when it is ready for the first time."""
         if is_gone or pod.is_ending:
             self._seen_s.pop(pod.name, None)
             return None
@@ -44,7 +44,7 @@ class PodStarts:
 
 
 class PodState(enum.StrEnum):
-    """The state of a pod."""
+    """The state of a pod for counts."""
 
     READY = "ready"
     DORMANT = "dormant"
@@ -75,7 +75,7 @@ class PodStates:
         self._by_name: dict[str, PodState] = {}
 
     def update(self, pod: ScaledPod, *, is_gone: bool) -> None:
-        """Store the present state of a pod; None deletes it."""
+        """Store a pod's current state; ``is_gone`` removes it."""
         state = None if is_gone else state_of(pod)
         if state is None:
             self._by_name.pop(pod.name, None)
@@ -97,7 +97,7 @@ class PodStates:
 
 
 class RevisionEntry:
-    """The state of one revision. ``cause`` is the reason for its next decision; None: its period has passed."""
+    """The state of one revision. ``cause`` is why the next decision is due; None: the period has passed."""
 
     __slots__ = (
         "anticipation",
@@ -139,7 +139,7 @@ class RevisionEntry:
         self.history = DecisionHistory(decisions_max)
 
     def set_deployment(self, deployment: ScaledDeployment, now_s: float) -> bool:
-        """Store the present state of the Deployment or target; return whether its scale has changed.
+        """Store the current Deployment or target; return whether its scale has changed.
 
         The autoscaler knows its own writes before a watch brings them: any other change of a target's scale is by another client.
         """
@@ -152,12 +152,12 @@ class RevisionEntry:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the entry can be dropped."""
+        """Whether the entry has no content and can be dropped."""
         is_known = self.revision is not None or self.deployment is not None or self.public.is_there
         return not is_known and not self.ready_names
 
     def take_pod(self, pod: ScaledPod, now_s: float, *, is_gone: bool) -> bool:
-        """Update a pod: its state, the obstacle to its start, its start time, and its OOM kills.
+        """Update a pod: its state, start problem, start time, and OOM kills.
 
         Return whether it was killed for memory since the last update.
         """
@@ -179,7 +179,7 @@ class RevisionEntry:
         return msgspec.structs.replace(self.pod_states.counts(), oom_kills=self.oom_kill_total)
 
     def measured(self, namespace: str, usages: Usages, now_s: float) -> None:
-        """Usage of each pod, for the learnt target."""
+        """The usage of each pod, for the learnt target."""
         if self.scaler is None or self.revision is None:
             return
         for name, stat in self.scaler.pods.items():
@@ -191,7 +191,7 @@ class RevisionEntry:
         if is_gone:
             self.oom_kill_counts.pop(pod.name, None)
             return False
-        # OOM kills before the first observation of a pod are not new.
+        # OOM kills from before the first observation of a pod are not new.
         before = self.oom_kill_counts.get(pod.name, pod.oom_kill_count)
         self.oom_kill_counts[pod.name] = pod.oom_kill_count
         if pod.oom_kill_count <= before:
@@ -207,7 +207,7 @@ class RevisionEntry:
         yield from (facts for pod in listed if pod is not None and (facts := pod_of(pod)) is not None)
 
     def tenant(self) -> BudgetTenant | None:
-        """Its pods for budgets; None while its revision is unknown."""
+        """The revision's pods for budgets; None while the revision is unknown."""
         if self.revision is None:
             return None
         existing, ending = len(self.pod_states), self.pod_states.counts().terminating
@@ -215,7 +215,7 @@ class RevisionEntry:
         return BudgetTenant(key=revision.key, pod_bytes=revision.pod_bytes, existing=existing, ending=ending)
 
     def facts(self) -> ScalerView | None:
-        """The inputs of a decision; None until they are complete."""
+        """The inputs of a decision; None while some are missing."""
         revision, deployment = self.revision, self.deployment
         if revision is None or deployment is None or deployment.revision_uid != revision.uid:
             return None

@@ -1,4 +1,4 @@
-"""``python -m serving.autoscaler.main``: decides how many pods each revision has.
+"""The autoscaler: ``python -m serving.autoscaler.main`` decides how many pods each revision has.
 
 Environment:
 
@@ -12,7 +12,7 @@ Environment:
 """
 
 if __name__ == "__main__":
-    # Before the imports below, which take long: see there.
+    # Before the slow imports below; see ``serving.net.aio.startup``.
     from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()
@@ -116,7 +116,7 @@ def measured(revision: ScaledRevision, outcome: ScalerOutcome) -> RevisionNumber
 
 
 def rule_of(outcome: ScalerOutcome) -> str:
-    """The rule that decided, from the last in the chain to the first."""
+    """The rule that decided: the last effective one in the chain."""
     merged, decided = outcome.merged, outcome.decided
     if isinstance(merged, NoData):
         return "no-data"
@@ -133,7 +133,7 @@ def rule_of(outcome: ScalerOutcome) -> str:
 
 
 class AutoscalerDaemon:
-    """All parts, wired. ``address`` is where it listens once ``is_serving`` is set."""
+    """All components of the daemon. ``address`` is set once ``is_serving`` is."""
 
     def __init__(  # noqa: PLR0913 - what it works with
         self,
@@ -217,7 +217,7 @@ class AutoscalerDaemon:
                 await self.autoscaler.run(stop)
 
     def _sharing_out(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Own the revisions that leases assign to this process, or all of them without leases."""
+        """Own the revisions of this process's leases; without leases, all revisions."""
         if not self._election.enabled:
             return contextlib.nullcontext()
         host = os.environ.get(_HOST_VARIABLE) or self.address[0]
@@ -265,7 +265,7 @@ class AutoscalerDaemon:
 
 
 def main() -> int:
-    """Run until a stop signal; returns the exit code."""
+    """Run until a stop signal; return the exit code."""
     try:
         config = LiveSettings(AUTOSCALER, registry=DAEMONS, environment=os.environ)
         sharing = LiveSettings(ELECTION, registry=DAEMONS, environment=os.environ)
@@ -274,7 +274,7 @@ def main() -> int:
         text = f"{KEY_FILE_VARIABLE} is not set" if isinstance(error, KeyError) else str(error)
         write_error(str(text))
         return USAGE_EXIT
-    # Each pod is a connection.
+    # Each pod needs a connection.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     collect_in_small_steps()
@@ -291,7 +291,7 @@ def main() -> int:
                 state = os.environ.get(_STATE_VARIABLE)
                 log = _decision_log(settings, state)
                 add = None if log is None else stack.enter_context(log).add
-                # On one machine nothing enforces requests, and the condition is the kubelet's.
+                # On a single machine requests are not enforced, and the kubelet writes the condition.
                 saving = MemorySaving.REMOVE if state else MemorySaving.RESIZE
                 daemon = AutoscalerDaemon(
                     settings, cluster, key=key, log=add, election=election, me=me, registry=registry, saving=saving
@@ -304,7 +304,7 @@ def main() -> int:
 
 
 def _policies(state: str | None) -> PolicyRegistry:
-    """The policies of this project, of installed packages and, on one machine, of the state folder."""
+    """The built-in policies, those of installed packages and, on a single machine, of the state folder."""
     find = StoredPolicies(Path(state) / POLICIES_FOLDER).find if state else None
     return PolicyRegistry(installed_policies(), find=find, run=BoundedCalls())
 

@@ -1,4 +1,4 @@
-"""Decides what a peer may ask of the autoscaler, by its certificate.
+"""Decides by a peer's certificate what it may request from the autoscaler.
 
 Input: the path and the names of a request, and its sender. Output: the reason to refuse it, or None. Tokens are checked as well:
 the certificate names the pod or daemon to which the token must belong.
@@ -16,13 +16,13 @@ HEALTH_PATH = "/healthz"
 _STATS_PATH = "/stats"
 _METRICS_PATH = "/metrics"
 _QUERY_PATHS = {_METRICS_PATH, "/decisions", "/policies"}
-# Who asks for these says who it is, and its certificate must agree.
+# These requests name their sender, which the certificate must confirm.
 _NAMED_PATHS = {_STATS_PATH, ANNOUNCE_PATH}
 _POD_NAMES = {"namespace", "revision", "pod"}
 
 
 class StatsPeer(msgspec.Struct, frozen=True, kw_only=True):
-    """The sender of a request: its use of TLS, the SPIFFE id of its certificate ("" without one), its address, whether it is in this pod."""
+    """The sender of a request: TLS, SPIFFE id of its certificate ("" without one), address, and whether it is in this pod."""
 
     is_tls: bool = False
     identity: str = ""
@@ -31,9 +31,9 @@ class StatsPeer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def objection(path: str, names: Mapping[str, str], peer: StatsPeer, *, is_strict: bool) -> str | None:
-    """The reason to refuse a request; None if the certificate allows it. ``is_strict`` refuses plain HTTP."""
+    """Why a request is refused; None if the certificate allows it. ``is_strict`` refuses plain HTTP."""
     if path == HEALTH_PATH or (path == _METRICS_PATH and not peer.is_tls):
-        # Kubelets probe, and have no certificate. Prometheus reads the pages of all daemons alike, with the query token.
+        # Kubelets probe without a certificate. Prometheus reads the pages of all daemons with the query token.
         return None
     if not peer.is_tls and is_strict and not (peer.is_loopback and path not in _NAMED_PATHS):
         what = "TLS, or kubectl port-forward" if path in _QUERY_PATHS else "TLS with a certificate of this installation"
@@ -41,7 +41,7 @@ def objection(path: str, names: Mapping[str, str], peer: StatsPeer, *, is_strict
     if path == CREDENTIALS_PATH or not peer.is_tls:
         return None
     if not peer.identity:
-        # The dashboard and Prometheus have the query token, which is checked next, and no key to prove a name with.
+        # The dashboard and Prometheus have the query token, which is checked next, but no key for a certificate.
         return None if path in _QUERY_PATHS else "this needs a certificate of this installation"
     if path not in _NAMED_PATHS:
         return None if peer.identity in DAEMONS else f"{peer.identity} may not ask this"

@@ -1,4 +1,4 @@
-"""Decides by TokenReview whether a Kubernetes token belongs to the claimed pod, and for how long that holds.
+"""Decides by TokenReview whether a Kubernetes token belongs to the claimed pod, and how long the verdict is valid.
 
 A queue-proxy in a cluster has a token of its pod's ServiceAccount, issued for the autoscaler only (its audience). The API
 server's TokenReview returns the pod for which it was issued; RBAC calls the right ``create tokenreviews``. Verdicts are stored by
@@ -22,16 +22,16 @@ from serving.core.model.nodata import NoData
 _ACCOUNT = "system:serviceaccount:"
 _POD_NAME = "authentication.kubernetes.io/pod-name"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
-# A proved token is reviewed again now and then: the token of a deleted pod is no longer valid.
+# A verified token is reviewed again periodically, because the token of a deleted pod is revoked.
 _PROOF_VALID_S = 600.0
-# A refused client retries every few seconds; not every retry needs a review.
+# A refused client retries every few seconds, which must not cause a review each time.
 _REFUSAL_VALID_S = 10.0
-# More pods than one autoscaler should have, each with a token of today and one of before.
+# More than the pods of one autoscaler, each with its current and its previous token.
 _KNOWN_MAX = 65_536
 
 
 class PodClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The pod and revision that a connection claims."""
+    """The pod and revision that a connection claims to be."""
 
     namespace: str
     revision: str
@@ -39,14 +39,14 @@ class PodClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SeenPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod as last seen by the watch, with the revision of its label."""
+    """A pod as last observed, with the revision of its label."""
 
     revision: str
     uid: str
 
 
 class PodProof(msgspec.Struct, frozen=True, kw_only=True):
-    """Proof that a token belongs to this pod and was issued to an account of its namespace."""
+    """Proof that a token belongs to this pod, and to a service account of its namespace."""
 
     namespace: str
     pod: str
@@ -54,7 +54,7 @@ class PodProof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Verdict = PodProof | NoData
-"""The result of a review; ``NoData`` carries the reason of a refusal."""
+"""The result of a review; ``NoData`` has the reason of a refusal."""
 
 
 class _Payload(msgspec.Struct, frozen=True):
@@ -71,14 +71,14 @@ def claim_of(names: Mapping[str, str]) -> PodClaim | None:
 
 
 def seen_of(pod: Mapping[str, Any] | None) -> SeenPod | None:
-    """The facts of a Pod object; None unless it belongs to a revision."""
+    """The facts of a Pod; None if it belongs to no revision."""
     metadata = {} if pod is None else pod["metadata"]
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
     return None if revision is None else SeenPod(revision=revision, uid=metadata.get("uid", ""))
 
 
 def objection_to(claim: PodClaim, verdict: Verdict, seen: SeenPod | None) -> str | None:
-    """The reason to refuse a claim; None if it is proved. ``seen`` is the claimed pod."""
+    """Why a claim is refused; None if it is proved. ``seen`` is the claimed pod."""
     if isinstance(verdict, NoData):
         return f"it needs {verdict.missing}"
     if (verdict.namespace, verdict.pod) != (claim.namespace, claim.pod):
@@ -91,12 +91,12 @@ def objection_to(claim: PodClaim, verdict: Verdict, seen: SeenPod | None) -> str
 
 
 def _digest_of(token: str) -> bytes:
-    """The digest under which a token's verdict is stored."""
+    """The digest that identifies a token's verdict."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
 def expiry_s(token: str) -> float:
-    """Expiry of a proved token by its own claim, in seconds since 1970; infinity without one."""
+    """The expiry that a verified token claims, in seconds since 1970; infinity without a claim."""
     parts = token.split(".")
     try:
         payload = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
@@ -106,11 +106,11 @@ def expiry_s(token: str) -> float:
 
 
 def verdict_of(review: Mapping[str, Any], *, audience: str) -> Verdict:
-    """The verdict in the API server's response to a TokenReview."""
+    """The verdict of a TokenReview response."""
     status = review.get("status") or {}
     if not status.get("authenticated"):
         return NoData(missing=str(status.get("error") or "a token that is good"))
-    # A server without support for audiences returns none: the token may then have been issued for any audience.
+    # A server without audience support returns none: the token may then be for any audience.
     if audience not in (status.get("audiences") or ()):
         return NoData(missing=f"a token for {audience}")
     user = status.get("user") or {}
@@ -123,7 +123,7 @@ def verdict_of(review: Mapping[str, Any], *, audience: str) -> Verdict:
 
 
 class Reviewed:
-    """Known verdicts by token. Times are in seconds since 1970."""
+    """Cached verdicts by token. Times are in seconds since 1970."""
 
     __slots__ = ("_known",)
 
@@ -143,7 +143,7 @@ class Reviewed:
         return verdict
 
     def learn(self, token: str, verdict: Verdict, now_s: float) -> None:
-        """Store a verdict; a proof never outlives its token."""
+        """Store a verdict; a proof expires with its token."""
         valid_s = _PROOF_VALID_S if isinstance(verdict, PodProof) else _REFUSAL_VALID_S
         digest = _digest_of(token)
         self._known[digest] = (verdict, min(now_s + valid_s, expiry_s(token)))
@@ -153,7 +153,7 @@ class Reviewed:
 
 
 class Pace:
-    """Limits token reviews to a rate, and refuses those with too long a delay."""
+    """Limits the rate of token reviews, and refuses reviews with too long a delay."""
 
     __slots__ = ("_due_s", "_spacing_s", "_wait_max_s")
 
@@ -163,7 +163,7 @@ class Pace:
         self._due_s = 0.0
 
     def wait_s(self, now_s: float) -> float | None:
-        """Reserve the next review and return its delay; None if the delay would be too long."""
+        """Reserve a review and return its delay in seconds; None if the delay would be too long."""
         wait_s = max(0.0, self._due_s - now_s)
         if wait_s > self._wait_max_s:
             return None

@@ -1,4 +1,4 @@
-"""Carries out a decision, in order: prove the path, reserve the revision, mark idle pods, set the scale, write the path.
+"""Executes a decision in order: prove the path, reserve the revision, mark idle pods, set the scale, write the path.
 
 Input: views of one revision, as values, and the client that makes the calls. Output: the result of each call, as values. Another
 decision may be made during each await, so each step uses the latest one. On the way to zero the revision goes into reserve first,
@@ -19,17 +19,17 @@ from serving.core.scaling.decision.records import ScalerOutcome
 from serving.core.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision
 
 Costs = Iterable[tuple[str, str | None]]
-"""The new deletion cost of each pod by name; None removes it."""
+"""The new deletion cost of each pod by name; None removes the annotation."""
 
-# Below the 0 of pods without the annotation.
+# Below 0, the cost of pods without the annotation.
 VICTIM_COST = "-1"
 
 
 class Calls(Protocol):
-    """The available writes; implemented by ``io.scale_writes.ScaleClient``."""
+    """The available writes. ``io.scale_writes.ScaleClient`` implements them."""
 
     async def reserve(self, revision: ScaledRevision) -> tuple[bool, Mapping[str, Any] | None]:
-        """Set a revision to Reserve if it is unchanged; return whether it was unchanged, and the current object."""
+        """Set a revision to Reserve if it is unchanged; return whether it was, and the current object."""
         ...
 
     async def wake(self, revision: ScaledRevision) -> Mapping[str, Any] | None:
@@ -37,7 +37,7 @@ class Calls(Protocol):
         ...
 
     async def lead(self, revision: ScaledRevision, path: TrafficPath) -> Mapping[str, Any] | None:
-        """Write the desired path of requests to a revision; None if it has changed."""
+        """Write the traffic path of a revision; None if it has changed."""
         ...
 
     async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:
@@ -58,25 +58,25 @@ class WriteView(msgspec.Struct, frozen=True, kw_only=True):
     """The latest decision."""
 
     is_woken: bool = False
-    """Whether an activator has woken the revision since that decision."""
+    """Whether an activator has woken the revision since the decision."""
 
 
 class PathProved(msgspec.Struct, frozen=True):
-    """The activator is in the path; this leads to a decision at once."""
+    """The activator is in the path; an immediate decision follows."""
 
 
 class ReserveRefused(msgspec.Struct, frozen=True):
-    """The revision has changed since the decision's input, and is decided on again."""
+    """The revision has changed since the decision's input; another decision follows."""
 
 
 class RevisionWritten(msgspec.Struct, frozen=True):
-    """The Revision returned by a write, before the watch brings it."""
+    """The Revision returned by a write, before the watch delivers it."""
 
     resource: Mapping[str, Any]
 
 
 class ScaleWritten(msgspec.Struct, frozen=True):
-    """The scale is set, in this version of the Deployment."""
+    """The scale was set; the Deployment has this version."""
 
     count: int
     version: str
@@ -86,7 +86,7 @@ Learned = PathProved | ReserveRefused | RevisionWritten | ScaleWritten
 
 
 class Writer:
-    """Carries out decisions.
+    """Executes decisions.
 
     ``view`` returns the present state of a revision, ``costs`` its deletion costs before that many pods are removed, ``prove``
     probes whether the activator is in the path, and ``learn`` takes the result of each call.
@@ -110,14 +110,14 @@ class Writer:
         self._prove = prove
 
     async def write(self, key: RevisionKey) -> float | None:
-        """Carry out the latest decision's remaining writes. None: nothing to retry before the next decision."""
+        """Execute the remaining writes of the latest decision. None: nothing to retry before the next decision."""
         latest = self._latest(key)
         if latest is not None and latest.to_prove:
             await self._prove_path(key)
             latest = self._latest(key)
         if latest is not None and latest.apply_count is not None and not self._is_contested(key):
             await self._apply(key, latest, count=latest.apply_count)
-        # Pods first: requests wait for them. On the way to zero the path was written, and proved, long before.
+        # Pods come first, because requests wait for them. On the way to zero the path was written and proved earlier.
         await self._lead(key)
         return None
 
@@ -128,7 +128,7 @@ class Writer:
             await self._wake(key)
 
     def _is_contested(self, key: RevisionKey) -> bool:
-        """Whether another controller scales the target: the two would undo each other's writes for ever. At zero none does."""
+        """Whether another controller scales the target, so that both would undo each other's writes. Never at zero."""
         view = self._view(key)
         if view is None or view.revision is None or view.deployment is None:
             return False
@@ -139,7 +139,7 @@ class Writer:
         return None if view is None else view.latest
 
     async def _lead(self, key: RevisionKey) -> None:
-        """Write the path of requests if it has changed since the last write."""
+        """Write the traffic path if it has changed since the last write."""
         view = self._view(key)
         if view is None or view.latest is None or view.revision is None or view.revision.path is view.latest.path:
             return
@@ -159,7 +159,7 @@ class Writer:
         if view is None or revision is None or revision.serving_state is not ServingState.ACTIVE:
             return revision is not None
         if view.is_woken:
-            # The decision is older than the request that woke the revision.
+            # A request woke the revision after the decision.
             self._learn(key, ReserveRefused())
             return False
         written, resource = await self._calls.reserve(revision)
@@ -169,7 +169,7 @@ class Writer:
         return written
 
     async def _wake(self, key: RevisionKey) -> None:
-        """Set a revision to Active that gets pods without a request."""
+        """Set a revision Active that gets pods without a request."""
         view = self._view(key)
         if view is None or view.revision is None or view.revision.serving_state is not ServingState.RESERVE:
             return
@@ -183,7 +183,7 @@ class Writer:
         victim_count = deployment.replica_count - count
         if count and victim_count > 0:
             await self._calls.mark(key[0], self._costs(key, victim_count))
-        # Another decision may be made during each await; it is queued on its own.
+        # A decision made during an await is queued separately.
         latest = self._latest(key)
         if deployment.replica_count == count or latest is None or latest.apply_count != count:
             return

@@ -1,4 +1,4 @@
-"""Connects watches, stats, scalers and writes into one autoscaler.
+"""Connects watches, stats, scalers and writers to one autoscaler.
 
 ``RevisionWatch`` keeps the observed state, ``DecisionLoop`` decides and writes, ``PolicyClient`` follows ScalingPolicies; this
 module connects them and takes the stats.
@@ -34,12 +34,12 @@ from serving.net.cluster.port import Cluster
 
 _log = logging.getLogger("autoscaler")
 
-# Longest wait for ScalingPolicies before the first decisions are made without.
+# Longest wait for ScalingPolicies before the first decisions, in seconds.
 _POLICIES_WAIT_S = 5.0
 
 
 class MemorySaving(enum.Enum):
-    """How pods save memory: not at all, by in-place resize, or by removing dormant pods while memory is short."""
+    """How pods save memory: not at all, by in-place resizes, or by removing dormant pods in a memory shortage."""
 
     NONE = "none"
     RESIZE = "resize"
@@ -47,7 +47,7 @@ class MemorySaving(enum.Enum):
 
 
 class Autoscaler:
-    """All revisions of a cluster. ``run`` it; ``record`` and ``decisions`` work at any time.
+    """The autoscaler of a cluster. Call ``run``; ``record`` and ``decisions`` may be called at any time.
 
     ``prove`` asks whether the activator is in the path; ``on_decision`` gets each decision and may not block. ``events``
     records pods that run out of memory. ``sharing`` says which revisions this autoscaler decides on; None: all of them.
@@ -95,22 +95,22 @@ class Autoscaler:
         )
         if saving is MemorySaving.RESIZE:
             self._sizes = PodSizes(cluster, pod=self._watch.pod, used=self._policies.usages.used)
-            # On one machine the kubelet explains its pods.
+            # On a single machine the kubelet explains why its pods are not ready.
             self._unready = UnreadyPods(cluster)
         self.counts = self._decisions.counts
         self._is_synced = False
 
     @property
     def is_synced(self) -> bool:
-        """Whether every watch has delivered its first list; no decision is made before."""
+        """Whether every watch has delivered its first list; no decision is made earlier."""
         return self._is_synced
 
     def end_rests(self) -> None:
-        """Decide on every revision within a period: a policy or a subscriber is new."""
+        """Decide on every revision within a period, because of a new policy or subscriber."""
         self._decisions.end_rests()
 
     def _watch_memory(self) -> Hold:
-        """Run a watch of the machine's memory; return the object that limits revisions."""
+        """Start a watch of the machine's memory; return the object that limits revisions."""
         from serving.autoscaler.io.memorywatch import MemoryWatch  # noqa: PLC0415 - on one machine only
 
         watch = MemoryWatch(
@@ -122,12 +122,12 @@ class Autoscaler:
         return watch.shortage.allow
 
     def reconfigure(self, settings: AutoscalerSettings) -> None:
-        """Decide with these settings from now on."""
+        """Use new settings for all further decisions."""
         self._decisions.reconfigure(settings)
         self._watch.reconfigure(settings)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Follow the cluster and decide, until ``stop`` is set."""
+        """Watch the cluster and decide, until ``stop`` is set."""
         async with supervise() as group:
             tasks = [group.start(job, name=name) for name, job in (*self._watch.jobs(), *self._decisions.jobs())]
             tasks += [
@@ -151,7 +151,7 @@ class Autoscaler:
         self._policies.recheck_all()
 
     async def lost(self, shard: int) -> None:
-        """Give up a shard. Returns when no write about it is in flight."""
+        """Release a shard; return once no write for it is in flight."""
         for key, entry in self._watch.entries.items():
             if self._sharing.is_in(group_of(key, entry.revision), shard):
                 entry.scaler, entry.latest = None, None
@@ -159,12 +159,12 @@ class Autoscaler:
         await self._sharing.settled(shard)
 
     def group(self, key: RevisionKey) -> Group:
-        """The group of a revision; an unknown revision is a group of its own."""
+        """The group of a revision: its Configuration, or the revision itself if unknown."""
         entry = self._watch.entries.get(key)
         return group_of(key, None if entry is None else entry.revision)
 
     def record(self, key: RevisionKey, stat: Stat, source: StatSource, *, is_relayed: bool = False) -> None:
-        """Store a stat with the time of its receipt; an urgent one leads to a decision at once.
+        """Store a stat with the time of its receipt; an urgent one triggers an immediate decision.
 
         Unless it was relayed here, it is passed on if another autoscaler decides on its revision.
         """
@@ -196,7 +196,7 @@ class Autoscaler:
 
     @property
     def keys(self) -> list[RevisionKey]:
-        """All known revisions that this autoscaler decides on."""
+        """All known revisions that this autoscaler decides about."""
         return sorted(key for key in self._watch.entries if self._sharing.is_ours(self.group(key)))
 
     def decisions(self, key: RevisionKey) -> list[HistoryEntry]:
@@ -205,11 +205,11 @@ class Autoscaler:
         return entry.history.entries() if entry else []
 
     def entry(self, key: RevisionKey) -> RevisionEntry | None:
-        """The entry of a revision; None if it is not followed."""
+        """The entry of a revision; None if it is not watched."""
         return self._watch.entries.get(key)
 
     def pod(self, namespace: str, name: str) -> Object | None:
-        """The last observed state of a pod of a revision."""
+        """The last observed state of a revision's pod."""
         return self._watch.pod(namespace, name)
 
     async def _begin(self) -> None:
@@ -219,7 +219,7 @@ class Autoscaler:
             async with asyncio.timeout(_POLICIES_WAIT_S):
                 await self._policies.policies.synced.wait()
         except TimeoutError:
-            # A cluster without the definition, or without the right to read it, still needs decisions.
+            # Decisions must not need the ScalingPolicy CRD, or the right to read it.
             _log.warning("policies.unknown")
         self._is_synced = True
         self._decisions.count_pods()
@@ -229,19 +229,19 @@ class Autoscaler:
             await turn()
         _log.info("autoscaler.synced", extra={"revisions": self._watch.scaled_count})
 
-    # Reports of the watch.
+    # Callbacks of the watch.
 
     def complete(self, key: RevisionKey, entry: RevisionEntry, *, is_restart: bool) -> None:
-        """Note that the inputs of a decision may be complete."""
+        """Start decisions if their inputs are complete."""
         if self._is_synced:
             self._decisions.start(key, entry, is_restart=is_restart)
 
     def changed(self, key: RevisionKey) -> None:
-        """Note a change of an input of the decision."""
+        """Schedule a decision because an input has changed."""
         self._decisions.decide_soon(key, DecisionCause.CHANGE)
 
     def pod_gone(self, key: RevisionKey, name: str) -> None:
-        """A pod of a revision was deleted."""
+        """Drop a deleted pod of a revision."""
         self._policies.triggers.forget_pod(key, name)
         if self._sizes is not None:
             self._sizes.forget((key[0], name))
@@ -249,15 +249,15 @@ class Autoscaler:
             self._unready.forget((key[0], name))
 
     def pod_killed(self, revision: ScaledRevision, pod: ScaledPod) -> None:
-        """A container of a pod of the revision was killed for memory."""
+        """Report the OOM kill of a container of a revision's pod."""
         if self._events is not None:
             self._events.add_kill(revision, pod)
 
     def stopped(self, key: RevisionKey) -> None:
-        """Stop deciding on the revision."""
+        """Stop deciding about a revision."""
         self._decisions.stop(key)
 
     def gone(self, revision: ScaledRevision) -> None:
-        """The revision was deleted."""
+        """Drop a deleted revision."""
         if self._events is not None:
             self._events.forget(revision)

@@ -1,4 +1,4 @@
-"""One connection to the autoscaler: a head with a response now or later, then frames or events.
+"""One connection to the autoscaler: a request head with an immediate or later response, then frames or events.
 
 Handshake, control frames and errors are the sans-io protocol's of ``websockets``. Complete binary frames, such as stats, are
 parsed here and never reach it: its asyncio server takes 43 µs per frame, this code 6 to 11 µs.
@@ -22,30 +22,30 @@ from serving.core.model.errors import ClusterError, InvalidValue
 from serving.net.aio.supervise import TaskOwner
 
 HEAD_END = b"\r\n\r\n"
-"""The end of the request head, which precedes all frames."""
+"""The end of the request head; frames follow."""
 
 MASK_BYTES = 4
-# Final, no extension, binary.
+# A final binary frame without extensions.
 _PLAIN = 0x82
 _MASKED = 0x80
-# From this value on, the length is in the following 2 or 8 bytes.
+# From this value on, the length is in the next 2 or 8 bytes.
 _LONG = 126
 
-# The protocol logs each connection, which is noise where many pods come and go.
+# The protocol logs each connection, which is too much with many pods.
 _log = logging.getLogger("autoscaler.websocket")
-# An activator reports 2,000 revisions in a frame, some 200 bytes each; a pod's frame is below 200 bytes.
+# An activator's frame has at most 2,000 revisions of about 200 bytes; a pod's frame is below 200 bytes.
 _FRAME_BYTES_MAX = 2**20
 _HEAD_BYTES_MAX = 8192
-# Checks of a silent connection until it is closed; a handshake has one.
+# Checks until a silent connection is closed; one check during a handshake.
 _SILENT_CHECKS_MAX = 4
-# Events of this time are sent to a follower together: a decision is smaller than the cost of its way.
+# How long events are collected before they are sent together, in seconds: sending costs more than a decision.
 _GATHER_S = 0.02
-# Most bytes buffered for a follower of decisions that does not read.
+# Most bytes buffered for a subscriber that does not read.
 _FOLLOWER_BYTES_MAX = 4 * 2**20
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Positions in the stream. The mask, if any, precedes ``begin``. ``end`` may lie beyond the received data."""
+    """Positions of a frame in the stream. The mask, if any, precedes ``begin``; ``end`` may lie beyond the received data."""
 
     begin: int
     end: int
@@ -83,28 +83,28 @@ _log.setLevel(logging.WARNING)
 
 
 class StatsHost(Protocol):
-    """The owner of the connections."""
+    """The owner of the connections, as a connection uses it."""
 
     @property
     def tasks(self) -> TaskOwner:
-        """Owns the tasks of all connections."""
+        """The owner of all connections' tasks."""
         ...
 
     def opened(self, connection: "StatsConnection") -> None:
-        """A connection was accepted."""
+        """Add an accepted connection."""
         ...
 
     def lost(self, connection: "StatsConnection") -> None:
-        """A connection has ended."""
+        """Remove an ended connection."""
         ...
 
     def respond(self, protocol: ServerProtocol, request: Request, connection: "StatsConnection") -> Response | None:
-        """The response to a request's head; None if it follows later."""
+        """The response to a request head; None if it follows later."""
         ...
 
 
 class StatsConnection(asyncio.Protocol):
-    """One connection: a head, then frames."""
+    """One connection: a request head, then frames."""
 
     __slots__ = (
         "_gathered",
@@ -135,7 +135,7 @@ class StatsConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connects."""
-        # uvloop's transports are none of asyncio's classes.
+        # uvloop's transports do not inherit from asyncio's classes.
         self._transport = cast("asyncio.Transport", transport)
         name = transport.get_extra_info("peername")
         host = name[0] if isinstance(name, tuple) else ""
@@ -157,12 +157,12 @@ class StatsConnection(asyncio.Protocol):
             self._unfollow()
 
     def pause_writing(self) -> None:
-        """Close a client that reads no pongs; long responses may pause."""
+        """Close a client that does not read pongs; long responses may pause."""
         if self.sender is not None:
             self.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Process received bytes of a head or of frames, split anywhere."""
+        """Process received bytes of a head or of frames, which may be split anywhere."""
         self._silent_checks = 0
         if self._rest:
             data = self._rest + data
@@ -183,7 +183,7 @@ class StatsConnection(asyncio.Protocol):
 
     @property
     def is_follower(self) -> bool:
-        """Whether its client follows decisions."""
+        """Whether the client subscribes to decisions."""
         return self._is_follower
 
     def was_active(self) -> bool:
@@ -197,7 +197,7 @@ class StatsConnection(asyncio.Protocol):
             self._transport.abort()
 
     def judge(self, proof: Awaitable[bool], respond: Callable[[bool], Response]) -> None:
-        """Respond to the head once its claim is verified; buffer earlier frames."""
+        """Answer the head once its claim is verified; buffer frames until then."""
 
         async def judging() -> None:
             try:
@@ -215,14 +215,14 @@ class StatsConnection(asyncio.Protocol):
             try:
                 await judging()
             except Exception:  # noqa: BLE001 - the outermost frame of the task
-                # As a transport handles an exception of data_received; a task would hide it and leave the connection open.
+                # Close the connection on an exception, as a transport does for data_received; a task would hide it.
                 _log.exception("connection.failed")
                 self.abort()
 
         self._judging = self._server.tasks.start(guarded(), name="whose a token is")
 
     def start_stream(self, begin: Callable[[], Callable[[], None]]) -> None:
-        """Send events from now on, after the head of the response; ``begin`` returns the callback that ends the stream."""
+        """Send the response head, then events; ``begin`` returns a callback that ends the stream."""
 
         def begun() -> None:
             if self._transport is not None and not self._transport.is_closing():
@@ -232,7 +232,7 @@ class StatsConnection(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(begun)
 
     def write(self, event: bytes) -> bool:
-        """Send an event to a subscriber; events of a short period are sent together."""
+        """Send an event to a subscriber; events of a short period are combined."""
         assert self._transport is not None
         if not self._gathered:
             asyncio.get_running_loop().call_later(_GATHER_S, self._send_gathered)
@@ -240,7 +240,7 @@ class StatsConnection(asyncio.Protocol):
         return not self._transport.is_closing()
 
     def _send_gathered(self) -> None:
-        """Send the events since the last time; close a subscriber that does not read."""
+        """Send the collected events; close a subscriber that does not read."""
         assert self._transport is not None
         events, self._gathered = self._gathered, []
         if not self._transport.is_closing():
@@ -249,7 +249,7 @@ class StatsConnection(asyncio.Protocol):
             self.abort()
 
     def send(self, frame: bytes) -> None:
-        """Send a binary message to an open websocket; any other connection ignores it."""
+        """Send a binary message if the connection is an open websocket."""
         if self._protocol.state is State.OPEN and self._transport is not None:
             self._protocol.send_binary(frame)
             self._send()
@@ -271,7 +271,7 @@ class StatsConnection(asyncio.Protocol):
         self._send()
 
     def _take_frames(self, data: bytes) -> None:
-        """Process the complete frames and keep the rest."""
+        """Process complete frames, and buffer the remaining bytes."""
         sender, position = self.sender, 0
         if sender is None:
             return None
@@ -289,7 +289,7 @@ class StatsConnection(asyncio.Protocol):
         return None
 
     def _take_other(self, sender: Sender, frame: bytes) -> None:
-        """Handle control frames, text and fragments, which contain no stats, by the protocol."""
+        """Let the protocol process control frames, text and fragments, which never contain stats."""
         self._protocol.receive_data(frame)
         for event in self._protocol.events_received():
             if isinstance(event, Frame) and event.opcode in {Opcode.TEXT, Opcode.BINARY, Opcode.CONT}:

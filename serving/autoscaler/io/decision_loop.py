@@ -1,4 +1,4 @@
-"""Schedules decisions and scale writes per revision.
+"""Schedules decisions and scale writes for each revision.
 
 Each revision is decided on once per period, spread over it, and at once after an urgent stat or a change. Two queues keep urgent
 decisions from waiting behind thousands of periodic ones. A decision never awaits; its writes wait in a third queue, from which a
@@ -59,16 +59,16 @@ from serving.net.cluster.workqueue import WorkQueue, WorkQueueSettings
 _log = logging.getLogger("autoscaler")
 
 Hold = Callable[[RevisionKey, BudgetDemand], Allowance | None]
-# Revisions that are written at once. A scale takes two calls; 50 patches a second come from each 8 ms of a server.
+# Revisions written in parallel. A scale takes two calls; at 8 ms per server call that gives 50 patches a second.
 _WRITERS = 16
-# Time between two looks at the pods of revisions that other autoscalers decide on.
+# How often pods of other autoscalers' revisions are counted, in seconds.
 _OTHERS_COUNTED_S = 1.0
-# A write that fails comes again with the next decision anyway.
+# The next decision repeats a failed write anyway.
 _PATIENCE = WorkQueueSettings(retry_max_s=2.0)
 
 
 class DecisionCounts(msgspec.Struct, kw_only=True):
-    """Counts since the start."""
+    """Counts since the start of the process."""
 
     decisions: int = 0
     decision_failures: int = 0
@@ -82,7 +82,7 @@ def hold_nothing(_key: RevisionKey, _demand: BudgetDemand) -> None:
 
 
 class DecisionLoop:
-    """Decides about the entries of a watch and writes the decisions. The caller runs ``jobs``.
+    """Decides about the entries of a watch, and writes the decisions. The caller runs ``jobs``.
 
     ``hold`` returns the pods that the memory of the machine leaves a revision; None: all that it wants.
     """
@@ -111,7 +111,7 @@ class DecisionLoop:
         self._client = client
         self._registry = registry
         self._prior = GapPrior(SHIPPED_PRIOR)
-        # Pods that shadows start take nothing from those that are started.
+        # The pods of shadows must not use the budget of real ones.
         self._budget, self._shadow_budget = (PreWarmBudget(settings.adaptive.pre_warming_per_minute) for _ in range(2))
         self._on_decision = on_decision
         self._writes: WorkQueue[RevisionKey] = WorkQueue("autoscaler", settings=_PATIENCE, on_error=self._write_failed)
@@ -124,7 +124,7 @@ class DecisionLoop:
         self._writer = Writer(client, view=partial(_view_of, watch), costs=self._costs, learn=self._learn, prove=prove)
 
     def jobs(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
-        """The loop's tasks: names, and coroutines that run until cancelled."""
+        """The tasks of the loop: names, and coroutines that run until cancelled."""
         yield "autoscaler soon", self._soon.run(1, self._decide_now)
         yield "autoscaler periodic", self._periodic.run(1, self._decide)
         yield "autoscaler saves", self._saves.run(1, self._save)
@@ -136,12 +136,12 @@ class DecisionLoop:
         return counts | {"proofs": self._writer.proof_count, "proof_failures": self._writer.proof_failure_count}
 
     def reconfigure(self, settings: AutoscalerSettings) -> None:
-        """Decide with these settings from now on."""
+        """Use new settings for all further decisions."""
         self.settings = settings
         self._book.reconfigure(read_budgets(settings.budget))
 
     def count_pods(self, *, of_others: bool = False) -> None:
-        """Count the pods of revisions without a decision of this autoscaler."""
+        """Count the pods of revisions that this autoscaler does not decide about."""
         for key, entry in self._watch.entries.items():
             tenant, facts = entry.tenant(), entry.facts()
             if tenant is None or facts is None or (of_others and self._sharing.is_ours(group_of(key, entry.revision))):
@@ -149,7 +149,7 @@ class DecisionLoop:
             self._book.count_in(tenant, present=facts.present_scale)
 
     def start(self, key: RevisionKey, entry: RevisionEntry, *, is_restart: bool) -> None:
-        """Decide about a revision from now on, if its inputs are complete and this process owns it."""
+        """Start deciding about a revision, if its inputs are complete and this process owns it."""
         facts = entry.facts()
         if facts is None or entry.revision is None or entry.scaler is not None:
             return
@@ -184,7 +184,7 @@ class DecisionLoop:
         self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
 
     def end_rests(self) -> None:
-        """Decide on every revision within a period: a new policy may ask for pods at scale 0."""
+        """Decide on every revision within a period, because a new policy may request pods at scale 0."""
         for key, entry in self._watch.entries.items():
             if entry.scaler is not None:
                 self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
@@ -198,7 +198,7 @@ class DecisionLoop:
         self._policies.triggers.forget(key)
 
     def decide_soon(self, key: RevisionKey, cause: DecisionCause) -> None:
-        """Decide in this turn of the loop, or later if the minimum interval has not passed.
+        """Decide in this event loop iteration, or later if the minimum interval has not passed.
 
         A revision woken since then does not wait: its load was reported a few milliseconds before it was observed as Active, and
         the decision about that load did not want a pod yet.
@@ -211,13 +211,13 @@ class DecisionLoop:
         self._soon.add_after(key, 0.0 if latest is None else latest.at_s + DECISION_PAUSE_S - now_s())
 
     async def _decide_now(self, key: RevisionKey) -> None:
-        """Decide at once and restart the period."""
+        """Decide immediately, and restart the period."""
         self._periodic.forget(key)
         if (wait_s := await self._decide(key)) is not None:
             self._periodic.add_after(key, wait_s)
 
     async def _decide(self, key: RevisionKey) -> float | None:
-        """Decide once and return the delay until the next decision, even on failure."""
+        """Make one decision; return the delay until the next one, even after a failure."""
         entry = self._watch.entries.get(key)
         if entry is None or entry.scaler is None:
             return None
@@ -229,7 +229,7 @@ class DecisionLoop:
             recheck_s = None if outcome is None else outcome.recheck_in_s
             wishes_s = (recheck_s, self._policies.triggers.due_in_s(key, now_s()))
             wait_s = max(DECISION_PAUSE_S, min((wait_s, *(wish_s for wish_s in wishes_s if wish_s is not None))))
-            # Budgets and policies ask for a revision in each period.
+            # Budgets and policies need a decision in each period.
             if outcome is not None and not (self._book.budgets.of(key[0]) or self._policies.triggers.has_policy(key)):
                 wait_s = max(wait_s, _rest_s(entry, outcome, self.settings.decision_period_s))
         except Exception:  # noqa: BLE001 - the outermost frame of one decision
@@ -273,7 +273,7 @@ class DecisionLoop:
         return outcome
 
     def _queue_sentences(self, key: RevisionKey, entry: RevisionEntry, outcome: ScalerOutcome) -> None:
-        """Save changed problems of a revision; the controller makes conditions of them."""
+        """Queue changed problem texts of a revision, from which the controller makes conditions."""
         revision, scaler = entry.revision, entry.scaler
         if revision is None or scaler is None:
             return
@@ -287,7 +287,7 @@ class DecisionLoop:
                 self._queue_save(key, annotation, sentence or None)
 
     def _allow(self, key: RevisionKey, entry: RevisionEntry, demand: BudgetDemand) -> Allowance | None:
-        """The pods that the memory of the machine and budgets leave; of two the fewer."""
+        """The pods that the machine's memory and the budgets allow; the smaller of both."""
         short, at_s = self._hold(key, demand), now_s()
         if short is not None:
             demand = msgspec.structs.replace(demand, wanted=short.count, floor=min(demand.floor, short.count))
@@ -301,7 +301,7 @@ class DecisionLoop:
         return short if budgeted is None or (short is not None and short.count <= budgeted.count) else budgeted
 
     def _publication(self, entry: RevisionEntry, outcome: ScalerOutcome, *, at_wall_s: float) -> Publication | None:
-        """The publication due for anticipated pods. Without a boot time, an earlier one is removed."""
+        """The due publication of anticipated pods. Without a boot time, an existing one is removed."""
         boot_s, scaler, revision = self.settings.node_boot_s, entry.scaler, entry.revision
         if scaler is None or revision is None or not (boot_s or revision.anticipated):
             return None
@@ -315,7 +315,7 @@ class DecisionLoop:
         self._saves.add(key)
 
     async def _save(self, key: RevisionKey) -> None:
-        """Save learnt state and anticipated pods of a revision, to survive restarts and moves of its shard."""
+        """Save the learnt state and anticipated pods of a revision, for restarts and shard moves."""
         entry, notes = self._watch.entries.get(key), self._notes.pop(key, None)
         if entry is None or entry.revision is None or notes is None:
             return
@@ -362,7 +362,7 @@ class DecisionLoop:
 
 
 def _load(key: RevisionKey, load: Callable[[str], None], text: str) -> None:
-    """Restore the state saved earlier; "" if there is none."""
+    """Restore saved state; "" means that there is none."""
     if text:
         try:
             load(text)
@@ -371,7 +371,7 @@ def _load(key: RevisionKey, load: Callable[[str], None], text: str) -> None:
 
 
 def _rest_s(entry: RevisionEntry, outcome: ScalerOutcome, period_s: float) -> float:
-    """Seconds in which no period can change the outcome; 0 if the next one may. Anticipated pods are removed in a period."""
+    """Seconds in which no period can change the outcome; 0 if the next one may. Anticipated pods end within a period."""
     revision, scaler = entry.revision, entry.scaler
     if revision is None or scaler is None or revision.anticipated is not None:
         return 0.0

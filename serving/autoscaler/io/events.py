@@ -1,4 +1,4 @@
-"""Writes changes of scale as Events, off the path of decisions."""
+"""Writes Events about changes of scale, without delaying decisions."""
 
 import asyncio
 import logging
@@ -19,19 +19,19 @@ from serving.net.cluster.port import Cluster
 _COMPONENT = "serving-autoscaler"
 _BURST = 5
 _REFILL_S = 30.0
-# A revision's Events take each other's place after so many: a store of one machine keeps what it has.
+# Events kept per revision; later ones overwrite the oldest, because a single machine's store keeps all Events.
 _NUMBERS = 20
 
 _log = logging.getLogger("autoscaler")
 
-# Events that wait to be written; more than that are changes of hundreds of revisions in a second.
+# Most Events waiting to be written; more are changes of hundreds of revisions in one second.
 _EVENTS_WAITING_MAX = 500
-# Requests wait for the change itself, and for the first pod that it makes: those are written meanwhile.
+# Delay of Events, in seconds: requests wait for the scale and for its first pod, which are written first.
 _LAG_S = 0.1
 
 
 class EventPermit(msgspec.Struct, frozen=True, kw_only=True):
-    """A permit for one Event: its number, and the number of changes omitted before it."""
+    """The permit for one Event: its number, and the number of changes omitted before."""
 
     number: int
     left_out_count: int
@@ -53,7 +53,7 @@ class EventBudget:
         self._purses: dict[str, _Purse] = {}
 
     def acquire(self, uid: str, now_s: float) -> EventPermit | None:
-        """A permit for the next Event of a revision; None above the limit."""
+        """The permit for the next Event of a revision; None above the limit."""
         purse = self._purses.get(uid) or _Purse(tokens=_BURST, at_s=now_s)
         tokens = min(_BURST, purse.tokens + (now_s - purse.at_s) / _REFILL_S)
         if tokens < 1:
@@ -72,7 +72,7 @@ class EventBudget:
 def scale_event(
     revision: ScaledRevision, sentence: str, *, permit: EventPermit, now: str, reason: str = SCALED_REASON
 ) -> dict[str, Any]:
-    """The Event of one change of scale, or of another ``reason``; ``now`` is the time as the API writes it."""
+    """The Event of a change of scale, or of another ``reason``; ``now`` is a timestamp of the API."""
     namespace, name = revision.key
     of = About(
         api_version=OWN_API_VERSION if revision.is_workload else SERVING_API_VERSION,
@@ -88,14 +88,14 @@ def scale_event(
 
 
 def kill_sentence(pod: ScaledPod) -> str:
-    """The message of an OOM kill: the pod, and how often it happened."""
+    """The message of an OOM kill: the pod, and the number of its kills."""
     count = pod.oom_kill_count
     times = "" if count == 1 else f" {count} times"
     return f"pod {pod.name} was killed{times}: it used more memory than its limit"
 
 
 class ScaleEventWriter:
-    """Writes changes of scale and OOM kills as Events, one after the other, outside the path of decisions. The caller runs it."""
+    """Writes changes of scale and OOM kills as Events, one after the other. The caller runs it."""
 
     def __init__(self, cluster: Cluster, sharing: Sharing | None = None) -> None:
         self.left_out_count = 0
@@ -105,7 +105,7 @@ class ScaleEventWriter:
         self._waiting: asyncio.Queue[tuple[float, Group, dict[str, object]]] = asyncio.Queue(_EVENTS_WAITING_MAX)
 
     def add(self, revision: ScaledRevision, sentence: str, *, reason: str = SCALED_REASON) -> None:
-        """Add a change of scale, or an Event of another ``reason``; it is dropped above the limit of its revision or of all revisions."""
+        """Queue an Event about a change of scale or another ``reason``; it is dropped above the limit per revision or in total."""
         permit = self._budget.acquire(revision.uid, now_s())
         if permit is None or self._waiting.full():
             self.left_out_count += 1
@@ -114,7 +114,7 @@ class ScaleEventWriter:
         self._waiting.put_nowait((now_s() + _LAG_S, group_of(revision.key, revision), event))
 
     def add_kill(self, revision: ScaledRevision, pod: ScaledPod) -> None:
-        """Add the OOM kill of a container of a pod."""
+        """Queue an Event about an OOM kill in a pod."""
         namespace, name = revision.key
         _log.warning("pod.out_of_memory", extra={"namespace": namespace, "revision": name, "pod": pod.name})
         self.add(revision, kill_sentence(pod), reason=OOM_KILLED_REASON)
@@ -124,7 +124,7 @@ class ScaleEventWriter:
         self._budget.forget(revision.uid)
 
     async def run(self) -> None:
-        """Write Events until cancelled. A failed write is logged and not retried."""
+        """Write Events until cancelled. A failed write is logged and dropped."""
         while True:
             due_s, group, event = await self._waiting.get()
             await asyncio.sleep(max(0.0, due_s - now_s()))

@@ -1,4 +1,4 @@
-"""Watches the memory of one machine while pods sleep, and has decisions made about those that go by ``scaling.memoryshort``."""
+"""Watches a machine's memory while pods are dormant, and triggers decisions by ``scaling.memoryshort``."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +19,7 @@ _STALLED = "some avg10="
 
 
 class MemoryWatch:
-    """The dormant pods of all ``entries``. ``on_change`` is called for each revision that gets fewer pods, or its pods back."""
+    """Watches memory for the dormant pods of ``entries``. ``on_change`` is called for each revision whose limit changes."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class MemoryWatch:
             self.check()
 
     def check(self) -> None:
-        """Check once. Without a dormant pod nothing is read."""
+        """Check once; nothing is read without a dormant pod."""
         pods = [pod for entry in self._entries.values() for pod in _dormant_pods(entry)]
         for key in self.shortage.held_keys - self._entries.keys():
             self.shortage.forget(key)
@@ -61,7 +61,7 @@ class MemoryWatch:
 
 
 def read_memory(proc: Path, cgroups: Path = CGROUPS) -> MemoryReading:
-    """Read the memory: of the machine, or of the cgroup with the smallest part available.
+    """Read the memory of the machine, or of the cgroup with the smallest available part.
 
     Raises:
         OSError: when a file cannot be read.
@@ -82,7 +82,7 @@ def read_memory(proc: Path, cgroups: Path = CGROUPS) -> MemoryReading:
 
 
 def _stalled_ratio(path: Path) -> float:
-    """The part of the last 10 s in which a process waited for memory (PSI); 0 where the kernel does not measure it."""
+    """The share of the last 10 s in which a process waited for memory (PSI); 0 if the kernel does not measure it."""
     try:
         text = path.read_text()
     except OSError:
@@ -91,7 +91,7 @@ def _stalled_ratio(path: Path) -> float:
 
 
 def _dormant_pods(entry: RevisionEntry) -> Iterator[DormantPod]:
-    """The ready pods of a revision that sleep, by their last reports."""
+    """The ready dormant pods of a revision, by their last reports."""
     revision, deployment = entry.revision, entry.deployment
     if entry.scaler is None or revision is None or deployment is None:
         return

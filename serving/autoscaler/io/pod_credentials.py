@@ -1,4 +1,4 @@
-"""Issues the credentials of pods: a certificate with its key, and a token that names the pod to other services.
+"""Issues the credentials of pods: a certificate with its key, and a caller token.
 
 The key is made here and not by the queue-proxy, whose image has no library for it. It leaves over TLS only, to a pod that has
 proved its name. Any holder of the cluster key could sign itself a certificate, so this adds no power.
@@ -17,12 +17,12 @@ from serving.net.wire.issuing import DaemonTls
 from serving.net.wire.podcredentials import IssuedCredentials
 from serving.net.wire.tokens import caller_token
 
-# Long enough to bridge an absent autoscaler, short enough for a leaked token.
+# Token lifetime in seconds: long enough to survive an autoscaler outage, short enough for a leaked token.
 TOKEN_LIFE_S = 3600.0
 
 
 class CredentialIssuer:
-    """Makes credentials. ``pod`` finds a pod as last seen, by namespace and name; ``secured`` is None without inner TLS."""
+    """Issues credentials. ``pod`` finds the last observed pod by namespace and name; ``secured`` is None without inner TLS."""
 
     def __init__(
         self, key: bytes, *, pod: Callable[[str, str], Object | None], secured: DaemonTls | None = None
@@ -33,7 +33,7 @@ class CredentialIssuer:
         self._pod = pod
 
     def issue(self, claim: PodClaim, *, is_tls: bool, query_digest: str = "") -> str | None:
-        """Credentials of a pod as JSON, the certificate over TLS only; None while the pod has not been seen."""
+        """A pod's credentials as JSON, including the certificate over TLS only; None if the pod is unknown."""
         seen = self._pod(claim.namespace, claim.pod)
         if seen is None:
             return None

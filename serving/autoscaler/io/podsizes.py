@@ -1,4 +1,4 @@
-"""Resizes pods in place: requests of dormant pods go down, come back with the next request, and start-cpu ends with readiness.
+"""Resizes pods in place: lowers requests of dormant pods, restores them at the next request, and ends start-cpu.
 
 ``serving.core.scaling.podsize`` decides; this carries out what the reports of pods ask for, one pod at a time, each in a task that ends when the pod is
 as it should be. No request waits for it. A refusal, as of a quota or a kubelet, is kept in the pod's condition and tried again.
@@ -33,12 +33,12 @@ PodKey = tuple[str, str]
 REFUSED_REASON = "ResizeRefused"
 UNFROZEN_REASON = "NotFrozen"
 _RETRY_FIRST_S, _RETRY_MAX_S = 5.0, 300.0
-# Pods resized at once: a thousand may go dormant in the same second.
+# Pods resized in parallel: a thousand may become dormant in the same second.
 _AT_ONCE_MAX = 20
 
 
 class _Sleep(msgspec.Struct, frozen=True, kw_only=True):
-    """The last report of a pod. ``unfrozen`` is the reason that its app is not frozen."""
+    """A pod's last report. ``unfrozen`` is why its app is not frozen."""
 
     is_dormant: bool
     unfrozen: str = ""
@@ -51,7 +51,7 @@ class _Pod:
 
 
 class PodSizes:
-    """The sizes of all pods. ``pod`` returns the last observed state of one, ``used`` what its containers use."""
+    """The sizes of all pods. ``pod`` returns the last observed pod, ``used`` the usage of its containers."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class PodSizes:
         self.write_count = self.refused_count = 0
 
     def update(self, key: PodKey, stat: Stat, *, is_ready: bool) -> None:
-        """Handle the report of a pod. Only the first one and changes lead to calls."""
+        """Process a pod's report. Only the first report and changes cause calls."""
         wanted = _Sleep(is_dormant=stat.is_dormant, unfrozen=stat.unfrozen)
         before = self._wanted.get(key)
         if before == wanted or not (is_ready or wanted.is_dormant):
@@ -87,18 +87,18 @@ class PodSizes:
         self._tasks.start(self._settle(key, self._busy[key]), name=f"resize {key[1]}")
 
     def forget(self, key: PodKey) -> None:
-        """Forget a deleted pod."""
+        """Drop a deleted pod."""
         self._wanted.pop(key, None)
         busy = self._busy.get(key)
         if busy is not None:
             busy.changed.set()
 
     async def end(self) -> None:
-        """Stop, and cancel pending writes: the pods report to the next autoscaler again."""
+        """Stop, and cancel pending writes: the pods report again to the next autoscaler."""
         await self._tasks.close()
 
     def _is_resized(self, key: PodKey) -> bool:
-        """Whether a pod may request something else than it should, as after a start with more cpu."""
+        """Whether a pod may request other amounts than it should, as after a start with more cpu."""
         pod = self._pod(*key)
         return pod is not None and AWAKE_RESOURCES_ANNOTATION in annotations_of(pod)
 
@@ -126,10 +126,10 @@ class PodSizes:
             self._busy.pop(key, None)
 
     async def _apply(self, key: PodKey, wanted: _Sleep) -> bool:
-        """Bring a pod to its size, and write its condition; whether nothing is left to do."""
+        """Resize a pod and write its condition; return whether nothing remains to do."""
         refusal = ""
         try:
-            # What is cached may be older than our own last write.
+            # The cache may be older than our own last write.
             pod = await self._cluster.get(POD, *key)
             try:
                 pod = await self._resize(key, pod, wanted)
@@ -173,7 +173,7 @@ class PodSizes:
 
 
 def _condition(wanted: _Sleep, refusal: str) -> Object:
-    """The condition of a pod, with the reason of a refusal."""
+    """A pod's condition, with the reason of a refused resize."""
     if refusal:
         reason, message = REFUSED_REASON, f"the requests stay as they are: {refusal}"
     elif not wanted.is_dormant:

@@ -1,4 +1,4 @@
-"""Follows ScalingPolicies, writes their status, and lists the usage of pods."""
+"""Watches ScalingPolicies, writes their status, and lists the usage of pods."""
 
 import logging
 import math
@@ -42,23 +42,23 @@ from serving.net.cluster.workqueue import WorkQueue
 _log = logging.getLogger("autoscaler")
 
 _REVISION = "Revision"
-# Pace of metrics-server, in seconds.
+# metrics-server's measuring period, in seconds.
 _MEASURED_PERIOD_S = 15.0
-# Changes that come together are written together.
+# Changes within this time are written together, in seconds.
 _CHANGE_LAG_S = 0.1
-# Least time between two writes of one status, in periods of evaluation; a bit less than one, so that none is left out.
+# Shortest time between two writes of one status, in evaluation periods; slightly below one, so that no evaluation is skipped.
 _STATUS_PERIODS = 0.9
 
 
 class UsageLearning(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscriber to usage. ``is_urgent``: decisions depend on it; ``record`` gets each list of measurements."""
+    """Receives usage. ``is_urgent``: decisions depend on it; ``record`` receives each list of measurements."""
 
     is_urgent: Callable[[], bool]
     record: Callable[[Usages, float], None]
 
 
 class PolicyClient:
-    """Follows ScalingPolicies, writes their status, and reads the usage of pods. The caller runs it.
+    """Watches ScalingPolicies, writes their status, and reads the usage of pods. The caller runs it.
 
     ``triggers`` decides. ``on_new`` is called for each policy that is new or has another generation. A status is written at once
     if its attachment has changed, else once a period.
@@ -96,7 +96,7 @@ class PolicyClient:
     def proposals(
         self, entry: RevisionEntry, facts: ScalerView, pod_of: Callable[[str, str], Object | None]
     ) -> tuple[Proposal, ...]:
-        """The proposals of a revision's policy. ``pod_of`` gives a Pod by namespace and name."""
+        """The proposals of a revision's policy. ``pod_of`` returns a Pod by namespace and name."""
         revision, scaler, at_s = entry.revision, entry.scaler, now_s()
         if revision is None or scaler is None:
             return ()
@@ -122,12 +122,12 @@ class PolicyClient:
         )
 
     def recheck_all(self) -> None:
-        """Evaluate and write all statuses again, after policies moved to this autoscaler."""
+        """Evaluate and write all statuses again, because policies moved to this autoscaler."""
         self._written.clear()
         self.triggers.recheck_all()
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run until cancelled."""
         async with supervise() as group:
             group.start(self.policies.run(), name="autoscaler policies")
             group.start(self._workloads.run(), name="autoscaler schedules of workloads")
@@ -139,7 +139,7 @@ class PolicyClient:
         self._set_policy(change, change.key, policy)
 
     def _workload_changed(self, change: CacheChange) -> None:
-        """Take the schedules of a ScaledWorkload as a policy of their own; its condition ScalingValid says what is wrong with them."""
+        """Treat a ScaledWorkload's schedules as a policy; its condition ScalingValid reports their problems."""
         body = None if change.type is EventType.DELETED else schedules_as_policy(change.new)
         policy = None if body is None else policy_of(body, schedule_problems)
         key = (change.key[0], policy_name_of(change.key[1]))
@@ -157,7 +157,7 @@ class PolicyClient:
                 self._on_new()
 
     def _queue_status(self, key: PolicyKey) -> None:
-        """Queue a status write: once all revisions are decided on, a policy's target is known to exist or not."""
+        """Queue a status write. Whether the target exists is known once all revisions are decided about."""
         if is_of_workload(key[1]):
             return
         is_followed = self.triggers.is_followed(key)
@@ -166,7 +166,7 @@ class PolicyClient:
         )
 
     async def _write_status(self, key: PolicyKey) -> float | None:
-        """Write a policy's status if it is due; return when to check again."""
+        """Write a policy's status if it is due; return the time to the next check."""
         at_s, target = now_s(), self.triggers.target(key)
         group = None if target is None else self._group_of(key[0], target)
         if group is None or not self._sharing.is_ours(group):
@@ -190,12 +190,12 @@ class PolicyClient:
         return None
 
     def _group_of(self, namespace: str, target: TargetRef) -> Group:
-        """The group of a policy's target; a Service's Configuration has its name."""
+        """The group of a policy's target; a Service's Configuration has the Service's name."""
         key = (namespace, target.name)
         return self._group(key) if target.kind == _REVISION else key
 
     async def _follow_usage(self) -> None:
-        """List the usage of all pods: often while a policy or learnt target needs it, else at the measuring period."""
+        """List the usage of all pods: often while a policy or learnt target needs it, else once per measuring period."""
         due_s = -math.inf
         while True:
             if self.triggers.wants_usage or self._learning.is_urgent() or now_s() >= due_s:
@@ -212,8 +212,8 @@ class PolicyClient:
             await next_beat(self._settings.triggers.usage_period_s)
 
     def _log_unmeasured(self, error: ClusterError) -> None:
-        """Log once that usage is not measured; triggers then have no data, and targets are learnt from response times."""
-        # Without a policy that needs usage, this is no failure.
+        """Log once that usage is not measured: triggers have no data, and targets are learnt from response times only."""
+        # No failure if no policy needs usage.
         self.failure_count += self.triggers.wants_usage
         if not self._is_failure_logged:
             _log.warning("usage.unknown", extra={"error": str(error)})

@@ -1,4 +1,4 @@
-"""Watches revisions, and keeps one entry for each.
+"""Watches revisions, and keeps an entry for each.
 
 ``RevisionWatch`` follows Revisions, their Deployments, Pods and public EndpointSlices, and ScaledWorkloads with theirs
 (``workload_watch``). It stores the observed state of each revision, and calls its listener on changes. It decides nothing.
@@ -30,25 +30,25 @@ from serving.net.cluster.reflector import CacheChange, Reflector
 
 
 class RevisionListener(Protocol):
-    """Callbacks of a revision watch, called in the turn of the loop of the change; they must not block."""
+    """Callbacks of a revision watch, called immediately at each change; they must not block."""
 
     def complete(self, key: RevisionKey, entry: RevisionEntry, *, is_restart: bool) -> None:
-        """Record that the inputs of a decision may be complete; ``is_restart``: the revision had a scale before."""
+        """Start decisions if their inputs are complete; ``is_restart``: the revision already had a scale."""
 
     def changed(self, key: RevisionKey) -> None:
-        """Note a change of an input of the decision."""
+        """Schedule a decision because an input has changed."""
 
     def pod_gone(self, key: RevisionKey, name: str) -> None:
-        """A pod of a revision that is decided on was deleted."""
+        """Drop a deleted pod of a decided revision."""
 
     def pod_killed(self, revision: ScaledRevision, pod: ScaledPod) -> None:
-        """A container of a pod of a revision that is decided on was killed for memory."""
+        """Report the OOM kill of a container of a decided revision's pod."""
 
     def stopped(self, key: RevisionKey) -> None:
-        """Stop deciding on the revision."""
+        """Stop deciding about a revision."""
 
     def gone(self, revision: ScaledRevision) -> None:
-        """The revision was deleted."""
+        """Drop a deleted revision."""
 
 
 class RevisionWatch:
@@ -71,25 +71,25 @@ class RevisionWatch:
         return sum(entry.scaler is not None for entry in self.entries.values())
 
     def jobs(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
-        """The watch tasks: names, and coroutines that run until cancelled."""
+        """The tasks of the watch: names, and coroutines that run until cancelled."""
         for reflector in self._reflectors:
             yield f"autoscaler {reflector.kind.plural}", reflector.run()
         yield from self._workloads.jobs()
 
     async def synced(self) -> None:
-        """Wait until all kinds have been listed once."""
+        """Wait until every kind has been listed once."""
         for reflector in self._reflectors:
             await reflector.synced.wait()
         await self._workloads.synced()
 
     def reconfigure(self, settings: AutoscalerSettings) -> None:
-        """Resolve all revisions from these settings, soon."""
+        """Resolve all revisions again from new settings, soon."""
         self._settings = settings
         self._revisions.repeat_all()
         self._workloads.reconfigure(settings)
 
     def pod(self, namespace: str, name: str) -> Object | None:
-        """The last observed state of a pod of a revision or workload."""
+        """The last observed state of a revision's or workload's pod."""
         return self._pods.cache.get((namespace, name)) or self._workloads.pod(namespace, name)
 
     def ready_pods(self, key: RevisionKey) -> Iterator[ScaledPod]:
@@ -106,19 +106,19 @@ class RevisionWatch:
         return {} if revision is None else requests_of((revision.get("spec") or {}).get("containers") or ())
 
     def learns_target(self) -> bool:
-        """Whether decisions about a revision with pods depend on its learnt target."""
+        """Whether decisions about any revision with pods depend on its learnt target."""
         return any(
             entry.ready_names and entry.revision is not None and entry.revision.depends_on_usage
             for entry in self.entries.values()
         )
 
     def measured(self, usages: Usages, now_s: float) -> None:
-        """Add usage of the pods of all revisions, for the learnt targets."""
+        """Add the usage of all revisions' pods to the learnt targets."""
         for key, entry in self.entries.items():
             entry.measured(key[0], usages, now_s)
 
     def written(self, key: RevisionKey, resource: Object) -> None:
-        """Store the Revision returned by a write; one of another uid is ignored."""
+        """Store the Revision returned by a write; one with another uid is ignored."""
         entry = self.entries.get(key)
         is_workload = entry is not None and entry.revision is not None and entry.revision.is_workload
         revision = self._workloads.revision(key, resource) if is_workload else revision_of(resource, self._settings)
@@ -131,11 +131,11 @@ class RevisionWatch:
         self.set_revision(change.key, None if is_gone else revision_of(change.new, self._settings))
 
     def is_taken(self, key: RevisionKey) -> bool:
-        """Whether a Revision has a key; a ScaledWorkload of that name is not scaled."""
+        """Whether a Revision has this key; a ScaledWorkload with the same key is not scaled."""
         return key in self._revisions.cache
 
     def set_revision(self, key: RevisionKey, revision: ScaledRevision | None) -> None:
-        """Store the present state of a revision or workload; None if it is gone, or not scaled here."""
+        """Store the current revision or workload; None if it is deleted or not scaled here."""
         entry = self._entry(key)
         if revision is None or (entry.revision is not None and entry.revision.uid != revision.uid):
             self._stop(key, entry)
@@ -148,7 +148,7 @@ class RevisionWatch:
             self._apply(key, entry, revision)
 
     def _apply(self, key: RevisionKey, entry: RevisionEntry, revision: ScaledRevision) -> None:
-        """Apply the present state of a revision, from a watch or from the response to a call."""
+        """Apply the current revision, from a watch or from the response to a call."""
         before = entry.revision
         if before is not None and is_older_version(revision.resource_version, before.resource_version):
             return
@@ -161,7 +161,7 @@ class RevisionWatch:
         was_reserved = before is not None and before.serving_state is ServingState.RESERVE
         entry.is_woken = entry.is_woken or (was_reserved and revision.serving_state is ServingState.ACTIVE)
         if entry.scaler is None:
-            # A workload had a scale before it was given to this autoscaler.
+            # A workload had a scale before this autoscaler took it over.
             self._listener.complete(key, entry, is_restart=before is not None or revision.is_workload)
             return
         entry.scaler.update(revision, now_s())
@@ -174,7 +174,7 @@ class RevisionWatch:
             self.set_deployment(deployment, is_gone=change.type is EventType.DELETED)
 
     def set_deployment(self, deployment: ScaledDeployment, *, is_gone: bool) -> None:
-        """Store the present state of a revision's Deployment, or of a workload's target."""
+        """Store a revision's Deployment, or a workload's target."""
         entry = self._entry(deployment.key)
         if is_gone:
             if entry.deployment is not None and entry.deployment.name == deployment.name:
@@ -197,7 +197,7 @@ class RevisionWatch:
             self.set_pod(pod, is_gone=change.type is EventType.DELETED)
 
     def set_pod(self, pod: ScaledPod, *, is_gone: bool) -> None:
-        """Store the present state of a pod of a revision or workload."""
+        """Store a pod of a revision or workload."""
         entry = self._entry(pod.key)
         was_ready = pod.name in entry.ready_names
         is_ready = pod.is_ready and not is_gone
@@ -230,7 +230,7 @@ class RevisionWatch:
         return entry
 
     def _stop(self, key: RevisionKey, entry: RevisionEntry) -> None:
-        """Decide no more about a revision."""
+        """Stop deciding about a revision."""
         entry.scaler, entry.latest = None, None
         self._listener.stopped(key)
 

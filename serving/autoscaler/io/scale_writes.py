@@ -31,20 +31,20 @@ from serving.net.cluster.port import Cluster
 
 _log = logging.getLogger("autoscaler")
 
-# Each attempt beyond the first costs two calls, and another pod has become ready meanwhile.
+# Most attempts per write. Each further attempt costs two calls, and a pod has become ready meanwhile.
 _SCALE_ATTEMPTS = 4
-# Pods that are marked before one change of a scale: a hundred patches take a real server 0.3 s.
+# Most pods marked before one change of a scale: a hundred patches take a real server 0.3 s.
 _MARKED_MAX = 100
 
-# From the first packet of a probe to the end of its answer, in seconds. Source: Knative's probe timeout is 1.5 s.
+# Longest probe, in seconds, from the first packet to the end of the response. Source: Knative's probe timeout is 1.5 s.
 _PROBE_TIMEOUT_S = 1.5
-# The response is a line, a few headers and nine letters.
+# The response is a status line, a few headers and nine letters.
 _RESPONSE_BYTES_MAX = 8192
 _NAME = b"activator"
 
 
 class WriteCounts(msgspec.Struct, kw_only=True):
-    """Counts of writes."""
+    """Counts of writes since the start of the process."""
 
     scale_writes: int = 0
     scale_conflicts: int = 0
@@ -59,7 +59,7 @@ class WriteCounts(msgspec.Struct, kw_only=True):
 
 
 def target_kind_of(target: WorkloadTarget | None) -> Kind:
-    """The kind of a target; a Deployment for None. Raises ``Unsupported`` for a kind that is not scaled."""
+    """The kind of a target; Deployment if None. Raises ``Unsupported`` for a kind that is not scaled."""
     if target is None:
         return DEPLOYMENT
     kind = target_kind(target.api_version, target.kind)
@@ -77,14 +77,14 @@ def _state_patch(revision: ScaledRevision, state: ServingState) -> Object:
 
 
 class ScaleClient:
-    """Carries out writes. Refusals for reasons not named here are raised."""
+    """Executes writes. Errors not documented at a method are raised."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.counts = WriteCounts()
         self._cluster = cluster
 
     async def reserve(self, revision: ScaledRevision) -> tuple[bool, Object | None]:
-        """Set a revision to Reserve if it is unchanged; return whether it was unchanged, and the current object."""
+        """Set a revision to Reserve if it is unchanged; return whether it was, and the current object."""
         patch = _state_patch(revision, ServingState.RESERVE)
         try:
             written = await self._cluster.patch(_kind_of(revision), *revision.key, patch=patch)
@@ -107,7 +107,7 @@ class ScaleClient:
         return written
 
     async def lead(self, revision: ScaledRevision, path: TrafficPath) -> Object | None:
-        """Write the desired path of requests to a revision; None if it has changed or does not exist."""
+        """Write the traffic path of a revision; None if it has changed or does not exist."""
         annotation = path.value if path is TrafficPath.SERVE else None
         patch = {
             "metadata": {
@@ -123,7 +123,7 @@ class ScaleClient:
         return written
 
     async def save(self, revision: ScaledRevision, notes: Mapping[str, str | None]) -> Object | None:
-        """Write annotations of a revision, and remove those set to None; None if it does not exist."""
+        """Set annotations of a revision, where None removes one; None if the revision does not exist."""
         patch = {"metadata": {"uid": revision.uid, "annotations": dict(notes)}}
         try:
             written = await self._cluster.patch(_kind_of(revision), *revision.key, patch=patch)
@@ -135,7 +135,7 @@ class ScaleClient:
         return written
 
     async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:
-        """Set the scale of a Deployment or target if it is unchanged; the new version, None if it has changed or is gone.
+        """Set the scale of a Deployment or target if it is unchanged; return its new version, None if it has changed or is deleted.
 
         It also changes with each pod that becomes ready; after such a change the write is retried.
         """
@@ -152,7 +152,7 @@ class ScaleClient:
                 self.counts.scale_conflicts += 1
                 present = await self._cluster.get(kind, namespace, name, subresource="scale")
                 if int(present["spec"].get("replicas") or 0) != deployment.replica_count:
-                    # Another client has scaled it; the watch brings that, and another decision.
+                    # Another client has scaled it; the watch reports that, which causes a decision.
                     return None
                 version = str(present["metadata"].get("resourceVersion", ""))
         else:
@@ -163,7 +163,7 @@ class ScaleClient:
         return str(written["metadata"].get("resourceVersion", ""))
 
     async def mark(self, namespace: str, costs: Iterable[tuple[str, str | None]]) -> None:
-        """Set `pod-deletion-cost`. Failures are ignored: the ReplicaSet controller then picks by its own rules."""
+        """Set `pod-deletion-cost`. Failures are ignored: the ReplicaSet controller then chooses by its own rules."""
         async with supervise() as group:
             for name, cost in itertools.islice(costs, _MARKED_MAX):
                 group.start(self._mark(namespace, name, cost), name=f"mark {name}")
@@ -179,7 +179,7 @@ class ScaleClient:
 
 
 class Prober:
-    """Probes one address, "127.0.0.1:8080", over TLS if ``secured``."""
+    """Probes an activator at one address, "127.0.0.1:8080", over TLS if ``secured``."""
 
     def __init__(self, address: str, *, secured: PeerTls | None = None) -> None:
         self._secured = secured

@@ -1,4 +1,4 @@
-"""Authenticated peers of the autoscaler: a pod of a revision, an activator, or another autoscaler.
+"""The authenticated peers of the autoscaler: pods, activators, and other autoscalers.
 
 A frame that does not decode, is out of bounds, comes too late or too often is counted and dropped; the connection stays. A
 relayed stat was checked by the autoscaler that received it, and is never relayed again: ``relayed`` takes it, or it is dropped.
@@ -16,19 +16,19 @@ from serving.core.scaling.scaler.scaler import StatSource
 from serving.net.aio.clock import now_s
 from serving.net.wire.frames import AnnouncedPod, decode_activator_stats, decode_pod_stat, decode_relayed_stats
 
-# Longest transit time in seconds. An older report describes other requests.
+# Longest transit time in seconds: an older report describes other requests.
 LATE_AFTER_S = 3.0
-# Consecutive late frames after which the sender's clock is assumed to have been set.
+# Consecutive late frames that indicate a changed sender clock.
 _LATE_IN_A_ROW_MAX = 5
 
 _log = logging.getLogger("autoscaler")
 
-# The largest frame of a pod: 16 gauges with names of 63 bytes, and seven numbers.
+# Largest frame of a pod: 16 gauges with names of 63 bytes, and seven numbers.
 _POD_FRAME_BYTES_MAX = 2048
-# Frames of one connection that count within one second: an activator pokes each 50 ms for each of its revisions.
+# Most frames of one connection that count per second: an activator pokes every 50 ms for each revision.
 _POD_FRAMES_PER_S_MAX = 10
 _ACTIVATOR_FRAMES_PER_S_MAX = 2000
-# At most one per turn of the peer's loop, and its contents were counted there.
+# Relayed stats were counted by the other autoscaler, which sends at most one frame per event loop iteration.
 _AUTOSCALER_FRAMES_PER_S_MAX = 50_000
 
 Record = Callable[[RevisionKey, Stat, StatSource], None]
@@ -36,7 +36,7 @@ Record = Callable[[RevisionKey, Stat, StatSource], None]
 
 
 class LatenessState(msgspec.Struct, frozen=True, kw_only=True):
-    """Lateness of one connection. ``offset_s`` is receiver's time less sender's; None before the first frame."""
+    """The lateness of one connection's frames. ``offset_s`` is receiver time minus sender time; None before the first frame."""
 
     offset_s: float | None = None
     late_count: int = 0
@@ -59,7 +59,7 @@ def is_late(state: LatenessState, *, sent_s: float, received_s: float) -> tuple[
 
 
 class ServerCounts(msgspec.Struct, kw_only=True):
-    """Counts of connections and frames since the start."""
+    """Counts of connections and frames since the start of the process."""
 
     frames: int = 0
     malformed_frames: int = 0
@@ -81,7 +81,7 @@ class ServerCounts(msgspec.Struct, kw_only=True):
 
 
 class Sender:
-    """An authenticated peer. Connections of one peer share ``identity``."""
+    """An authenticated peer. Its connections share ``identity``."""
 
     __slots__ = ("_counts", "_frames_max", "_record", "_second", "_second_count", "identity", "name", "received_s")
 
@@ -98,7 +98,7 @@ class Sender:
         self.received_s = now_s()
 
     def handle(self, frame: bytes) -> None:
-        """Handle one frame. Invalid content does not end the connection."""
+        """Process one frame. Invalid content does not close the connection."""
         at_s = self.received_s = now_s()
         self._counts.frames += 1
         second = int(at_s)
@@ -115,7 +115,7 @@ class Sender:
             self.malformed(error)
 
     def malformed(self, error: InvalidValue) -> None:
-        """Count a malformed frame and log it, once a second at most."""
+        """Count a malformed frame, and log at most one per second."""
         self._counts.malformed_frames += 1
         if self._second_count == 1:
             _log.warning("stats.malformed", extra={"sender": self.identity, "error": str(error)})
@@ -125,7 +125,7 @@ class Sender:
 
 
 class PodSender(Sender):
-    """A pod; it reports only on itself."""
+    """A pod, which reports only on itself."""
 
     __slots__ = ("_lateness", "_revision")
 
@@ -139,7 +139,7 @@ class PodSender(Sender):
             raise InvalidValue(text=f"a frame of {len(frame)} bytes", expected=f"at most {_POD_FRAME_BYTES_MAX}")
         reported = decode_pod_stat(frame)
         self._lateness, late = is_late(self._lateness, sent_s=reported.at_s, received_s=at_s)
-        # A pod says once that it sleeps, and that stays true until it reports again.
+        # A dormant pod reports once; the report is valid until the next one.
         if late and not reported.is_dormant:
             self._counts.late_frames += 1
             return
@@ -156,7 +156,7 @@ class PodSender(Sender):
 
 
 class ActivatorSender(Sender):
-    """An activator; it reports on every revision with requests in it."""
+    """An activator, which reports on every revision with requests in it."""
 
     __slots__ = ()
 
@@ -178,7 +178,7 @@ class ActivatorSender(Sender):
 
 
 class AutoscalerSender(Sender):
-    """Another autoscaler of this installation, relaying stats and announced pods. An empty frame is its heartbeat."""
+    """Another autoscaler of this installation, which relays stats and announced pods. An empty frame is a heartbeat."""
 
     __slots__ = ("_announce",)
 

@@ -1,4 +1,4 @@
-"""Shares revisions among autoscalers: fences writes by shard, and relays stats to the owner.
+"""Divides revisions among autoscalers: fences writes by shard, and relays stats to the owner.
 
 Without shards this process owns all revisions. With shards, ownership is checked when a write about a group begins and, by the
 kube adapter, before each call; a shard is released only when none of its writes is in flight. Pods and activators connect to any
@@ -23,15 +23,15 @@ from serving.net.wire.frames import AnnouncedPod, RelayedStat, RelayedStats, enc
 from serving.net.wire.peers import Peers
 from serving.net.wire.tokens import autoscaler_token
 
-# Reports in a frame; some 250 bytes each, and a frame may have 1 MiB.
+# Most reports in a frame of at most 1 MiB; a report has about 250 bytes.
 _REPORTS_PER_FRAME = 2000
-# Period of heartbeats while no lease changes.
+# Time between heartbeats, in seconds, while no lease changes.
 _GREETING_S = 0.5
 _NOTHING = encode_relayed_stats(RelayedStats(stats=[]))
 
 
 class Sharing:
-    """Owns all groups until ``shards`` is set, which must precede the first decision."""
+    """The groups of this process. It owns all until ``shards`` is set, which must precede the first decision."""
 
     def __init__(self) -> None:
         self.shards: Shards | None = None
@@ -39,7 +39,7 @@ class Sharing:
         self._quiet = asyncio.Event()
 
     def is_ours(self, group: Group) -> bool:
-        """Whether this process decides on a group now."""
+        """Whether this process decides about a group now."""
         return self.shards is None or self.shards.owns(self.shards.of(group))
 
     def is_in(self, group: Group, shard: int) -> bool:
@@ -48,7 +48,7 @@ class Sharing:
 
     @contextlib.contextmanager
     def writing(self, group: Group) -> Iterator[None]:
-        """Guards writes about a group. Raises ``NotLeading`` if another process owns it, or becomes its owner meanwhile."""
+        """Guards writes for a group. Raises ``NotLeading`` if another process owns it, now or before the write ends."""
         shards = self.shards
         if shards is None:
             yield
@@ -64,14 +64,14 @@ class Sharing:
                     self._quiet.set()
 
     async def settled(self, shard: int) -> None:
-        """Wait until no write about a shard is in flight."""
+        """Wait until no write for a shard is in flight."""
         while self._writing[shard]:
             self._quiet.clear()
             await self._quiet.wait()
 
 
 class Relay:
-    """Passes reports on to the autoscalers that decide on their revisions."""
+    """Relays reports to the autoscalers that decide about their revisions."""
 
     def __init__(self, sharing: Sharing, *, group: Callable[[RevisionKey], Group]) -> None:
         self.relayed_count = 0
@@ -93,7 +93,7 @@ class Relay:
         }
 
     def pass_on(self, key: RevisionKey, stat: Stat, source: StatSource) -> bool:
-        """Forward a report to its owner, or drop it without one; False if this process owns its revision."""
+        """Relay a report to its owner, or drop it if there is none; False if this process owns the revision."""
         shards = self._sharing.shards
         if shards is None or shards.owns(shard := shards.of(self._group(key))):
             return False
@@ -121,7 +121,7 @@ class Relay:
         return "" if shards.held else next(iter(shards.owners().values()), "")
 
     def announce(self, pod: AnnouncedPod) -> None:
-        """Pass an announced pod on to every connected autoscaler, for the activators that are connected to it."""
+        """Relay an announced pod to every connected autoscaler, for the activators connected there."""
         if self.peers is not None and (names := self.peers.connected):
             frame = encode_relayed_stats(RelayedStats(stats=[], announced=[pod]))
             for name in names:
@@ -152,7 +152,7 @@ def _relayed(key: RevisionKey, stat: Stat, source: StatSource) -> RelayedStat:
 async def sharing_out(
     sharing: Sharing, relay: Relay, *, shards: Shards, key: bytes, secured: PeerTls | None = None
 ) -> AsyncIterator[None]:
-    """Hold this process's share of the shards, and connections to the other holders, for the duration of the context."""
+    """Hold this process's shards, and connections to the other holders, while the context is open."""
     me, stop = shards.options.me, asyncio.Event()
     token = autoscaler_token(key, name=me)
     sharing.shards = shards

@@ -44,7 +44,7 @@ from serving.net.metrics.queries import REFUSED_HEADERS, QueryGate
 from serving.net.wire.frames import AnnouncedPod, encode_announced_pod
 from serving.net.wire.tokens import activator_token, autoscaler_token, matches, pod_token, revision_token
 
-# Listen backlog of an own socket: all pods reconnect at once after a restart.
+# Listen backlog of a new socket: all pods reconnect at the same time after a restart.
 _BACKLOG = 4096
 # Seconds between checks for silent connections; clients ping every 20 s.
 _CHECK_PERIOD_S = 15.0
@@ -77,7 +77,7 @@ class SharedStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatsServer:
-    """Receives stats and hands each to ``record``; serves queries, and ``page`` by Accept header."""
+    """Receives stats and calls ``record`` with each; serves queries, and ``page`` by Accept header."""
 
     def __init__(  # noqa: PLR0913 - what it connects
         self,
@@ -119,7 +119,7 @@ class StatsServer:
 
     @property
     def autoscalers(self) -> list[str]:
-        """Connected autoscalers with recent frames; a frozen one stays connected but is silent."""
+        """Connected autoscalers with recent frames; a frozen one stays connected but silent."""
         since_s = now_s() - _RECEIVED_WITHIN_S
         senders = [sender.sender for sender in self._senders.values()]
         return [
@@ -128,7 +128,7 @@ class StatsServer:
 
     @contextlib.asynccontextmanager
     async def serve(self, where: socket.socket | tuple[str, int]) -> AsyncIterator[tuple[str, int]]:
-        """Listen on a bound socket or an address while the context lasts; gives the address."""
+        """Listen on a bound socket or an address while the context is open; yields the address."""
         loop = asyncio.get_running_loop()
         if isinstance(where, socket.socket):
             server = await loop.create_server(self._factory(), sock=where, backlog=_BACKLOG)
@@ -148,35 +148,35 @@ class StatsServer:
     def _factory(self) -> Callable[[], asyncio.Protocol]:
         if self.issuer is None or self.issuer.secured is None:
             return lambda: StatsConnection(self)
-        # Imported only with inner TLS: a start without it saves the import of the proxy.
+        # Imported only with inner TLS, which spares other starts the import of the proxy.
         from serving.net.proxy.tls.connector import RefusalLog  # noqa: PLC0415 - as above
         from serving.net.proxy.tls.front import TlsFront  # noqa: PLC0415 - as above
 
         tls = self.issuer.secured.tls
-        # Pods without a certificate request their first one here, and kubelets send plain probes.
+        # Pods request their first certificate here, and kubelets probe without TLS.
         tls.make_certificates_optional()
         refusals = RefusalLog(tls)
         return lambda: TlsFront(tls.server, lambda: StatsConnection(self), refusals=refusals)
 
     def end_followers(self) -> None:
-        """Disconnect followers of decisions: they reconnect and are redirected."""
+        """Disconnect subscribers to decisions, which reconnect and are redirected."""
         for connection in list(self._all):
             if connection.is_follower:
                 connection.abort()
 
     def opened(self, connection: StatsConnection) -> None:
-        """A connection was accepted."""
+        """Add an accepted connection."""
         self._all.add(connection)
 
     def lost(self, connection: StatsConnection) -> None:
-        """A connection has ended."""
+        """Remove an ended connection."""
         self._all.discard(connection)
         sender = connection.sender
         if sender is not None and self._senders.get(sender.identity) is connection:
             del self._senders[sender.identity]
 
     def respond(self, protocol: ServerProtocol, request: Request, connection: StatsConnection) -> Response | None:
-        """The response to a request's head; a switch to websockets for authenticated peers. None: it follows later."""
+        """The response to a request head; a websocket upgrade for authenticated peers. None: it follows later."""
         path, names = parse_target(request.path)
         port = names.pop("port", "") if path == ANNOUNCE_PATH else ""
         secured = self.issuer.secured if self.issuer is not None else None
@@ -223,7 +223,7 @@ class StatsServer:
         return Response(http.HTTPStatus.OK, "OK", Headers({"Content-Type": "text/event-stream"}))
 
     def _query_refusal(self, protocol: ServerProtocol, request: Request) -> Response | None:
-        """The response to a query without the token, or whose Host shows that another site rebound its name to this address."""
+        """The refusal of a query that lacks the token, or whose Host indicates DNS rebinding by another site."""
         if not all(is_own_host(host, self.host_names) for host in request.headers.get_all("Host")):
             return protocol.reject(http.HTTPStatus.MISDIRECTED_REQUEST, "not a known host name: see host-names\n")
         objection = self._queries.objection(request.headers.get_all("Authorization"))
@@ -241,7 +241,7 @@ class StatsServer:
         *,
         names: dict[str, str],
     ) -> Response | None:
-        """The response to the authenticated sender, or to None; None if its token must be reviewed first."""
+        """The response to an authenticated or rejected sender; None if the token needs a review first."""
         sender, claim, token = self._sender(names, request), claim_of(names), _token_of(request)
         if sender is not None or claim is None or token is None or self.reviewer is None:
             return respond(sender)
@@ -289,7 +289,7 @@ class StatsServer:
         return protocol.reject(http.HTTPStatus.OK, "announced\n")
 
     def notify_activators(self, announced: AnnouncedPod) -> None:
-        """Send an announced pod to all activators that are connected here."""
+        """Send an announced pod to all activators connected here."""
         frame = encode_announced_pod(announced)
         for connection in self._senders.values():
             if isinstance(connection.sender, ActivatorSender):

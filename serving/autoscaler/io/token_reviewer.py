@@ -1,4 +1,4 @@
-"""Reviews tokens with the API server, at a bounded rate, and once for the validity of each verdict.
+"""Reviews tokens by the API server, at a limited rate, and once per verdict's validity.
 
 No token is logged, and none is kept.
 """
@@ -18,16 +18,16 @@ from serving.net.cluster.port import Cluster
 
 _log = logging.getLogger("autoscaler")
 
-# A thousand pods reconnect within 5 s of a restart; a real server answers 340 reviews a second.
+# Most reviews a second: a thousand pods reconnect within 5 s of a restart, and a real server answers 340 a second.
 _PER_S = 200.0
-# Least time between two log lines about refusals.
+# Shortest time between two log lines about refusals, in seconds.
 _LOG_PERIOD_S = 1.0
 # Clients abandon a handshake after 5 s, and retry.
 _WAIT_MAX_S = 4.0
 
 
 class ReviewCounts(msgspec.Struct, kw_only=True):
-    """Reviews sent, reviews without a response, and connections refused by one."""
+    """Reviews sent, reviews without a response, and connections refused by a review."""
 
     token_reviews: int = 0
     token_reviews_failed: int = 0
@@ -35,7 +35,7 @@ class ReviewCounts(msgspec.Struct, kw_only=True):
 
 
 class TokenReviewer:
-    """Checks a connection's token against its claimed pod. ``pod`` finds the pod as last seen, by namespace and name.
+    """Checks a connection's token against its claimed pod. ``pod`` finds the last observed pod by namespace and name.
 
     ``judged`` costs nothing, ``judge`` may cost a call.
     """

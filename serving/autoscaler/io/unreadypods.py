@@ -1,4 +1,4 @@
-"""Writes why pods were never ready, as their reports say, into their conditions, where the controller finds it.
+"""Writes the reasons in pods' reports for not being ready into their conditions, for the controller.
 
 A report that says nothing new makes no call, and a pod that says something else each second one call in ten seconds.
 """
@@ -20,7 +20,7 @@ _PAUSE_S = 10.0
 
 
 class UnreadyPods:
-    """The reasons of all pods."""
+    """The reasons of all unready pods."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -29,14 +29,14 @@ class UnreadyPods:
         self._tasks = TaskOwner()
 
     def update(self, key: PodKey, reason: str) -> None:
-        """Handle the report of a pod; ``reason`` is "" for one that is ready, or does not know."""
+        """Process a pod's report; ``reason`` is "" if the pod is ready, or does not know."""
         if reason == self._written.get(key, "") or now_s() - self._tried_s.get(key, -math.inf) < _PAUSE_S:
             return
         self._tried_s[key] = now_s()
         self._tasks.start(self._write(key, reason), name=f"condition {key[1]}")
 
     def forget(self, key: PodKey) -> None:
-        """Forget a deleted pod."""
+        """Drop a deleted pod."""
         self._written.pop(key, None)
         self._tried_s.pop(key, None)
 

@@ -1,4 +1,4 @@
-"""Watches ScaledWorkloads, the objects that they scale, and the pods of these.
+"""Watches ScaledWorkloads, their targets, and the targets' pods.
 
 Targets and pods are followed in the namespaces of workloads only; pods are those that a target's selector selects. Each change is
 passed to a sink in the form of revisions, so that nothing else knows the difference.
@@ -33,27 +33,27 @@ _log = logging.getLogger("autoscaler")
 
 
 class RevisionSink(Protocol):
-    """Stores what is observed about revisions and workloads."""
+    """Stores observed revisions and workloads."""
 
     def is_taken(self, key: RevisionKey) -> bool:
         """Whether a Revision has this key."""
         ...
 
     def set_revision(self, key: RevisionKey, revision: ScaledRevision | None) -> None:
-        """Store the present state of a workload; None if it is gone."""
+        """Store the current workload; None if it is deleted."""
         ...
 
     def set_deployment(self, deployment: ScaledDeployment, *, is_gone: bool) -> None:
-        """Store the present state of a target."""
+        """Store the current target."""
         ...
 
     def set_pod(self, pod: ScaledPod, *, is_gone: bool) -> None:
-        """Store the present state of a pod."""
+        """Store the current pod."""
         ...
 
 
 class _Workload:
-    """A workload, and the selector of its target's pods; None before the target is known."""
+    """A workload, and the selector of its target's pods; None while the target is unknown."""
 
     __slots__ = ("pods", "selector", "spec", "uid")
 
@@ -70,13 +70,13 @@ class _Workload:
 
 
 class WorkloadWatch:
-    """Feeds ``sink``. The caller runs ``jobs``."""
+    """Watches workloads, and passes changes to ``sink``. The caller runs ``jobs``."""
 
     def __init__(self, cluster: Cluster, *, settings: AutoscalerSettings, sink: RevisionSink) -> None:
         self._settings = settings
         self._sink = sink
         self._known: dict[RevisionKey, _Workload] = {}
-        # Each change of a pod is compared with the workloads of its namespace only.
+        # A changed pod is compared only with the workloads of its namespace.
         self._names: defaultdict[str, set[str]] = defaultdict(set)
         self._workloads = Reflector(cluster, SCALED_WORKLOAD, on_change=self._workload_changed)
         self._targets = {
@@ -86,7 +86,7 @@ class WorkloadWatch:
         self._pods = NamespacedReflectors(cluster, POD, on_change=self._pod_changed)
 
     def jobs(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
-        """The watch tasks: names, and coroutines that run until cancelled."""
+        """The tasks of the watch: names, and coroutines that run until cancelled."""
         yield "autoscaler workloads", self._workloads.run()
         for reflectors in (*self._targets.values(), self._pods):
             yield f"autoscaler {reflectors.kind.plural} of workloads", reflectors.run()
@@ -98,12 +98,12 @@ class WorkloadWatch:
             await reflectors.synced()
 
     def reconfigure(self, settings: AutoscalerSettings) -> None:
-        """Resolve all workloads from these settings, soon."""
+        """Resolve all workloads again from new settings, soon."""
         self._settings = settings
         self._workloads.repeat_all()
 
     def pod(self, namespace: str, name: str) -> Object | None:
-        """The last observed state of a pod in a namespace with workloads."""
+        """The last observed pod in a namespace with workloads."""
         return self._pods.cache(namespace).get((namespace, name))
 
     def revision(self, key: RevisionKey, resource: Object) -> ScaledRevision | None:
@@ -153,7 +153,7 @@ class WorkloadWatch:
             self._find_target(key, workload)
 
     def _drop(self, key: RevisionKey, workload: _Workload) -> None:
-        """Forget a workload, its target and its pods."""
+        """Drop a workload, its target and its pods."""
         del self._known[key]
         self._names[key[0]].discard(key[1])
         if not self._names[key[0]]:
@@ -163,7 +163,7 @@ class WorkloadWatch:
         self._sink.set_deployment(gone, is_gone=True)
 
     def _choose(self) -> None:
-        """Follow targets and pods where there are workloads."""
+        """Watch targets and pods in namespaces that have workloads."""
         for kind, reflectors in self._targets.items():
             reflectors.choose({key[0] for key, workload in self._known.items() if _is_of(kind, workload.target)})
         self._pods.choose(self._names.keys())
@@ -230,5 +230,5 @@ def _is_of(kind: Kind, target: WorkloadTarget) -> bool:
 
 
 def _selects(selector: LabelSelector, pod: Object) -> bool:
-    """Whether a selector selects a pod; an empty one selects none."""
+    """Whether a selector matches a pod; an empty one matches none."""
     return bool(selector.requirements) and selector.matches(labels_of(pod))

@@ -1,4 +1,4 @@
-"""The resources affected by a change of an object, and the indexes of ownership and references behind that.
+"""Finds the resources affected by a changed object, through indexes of owners and references.
 
 Only fields that a decision reads count: a configuration does not depend on the number of its revisions' pods.
 """
@@ -55,7 +55,7 @@ _INDIRECT = {
     kinds.REPLICA_SET,
 }
 _OF_A_REVISION = {kinds.DEPLOYMENT, kinds.SERVICE, kinds.POD}
-# What a decision about a revision reads of its pods' statuses and its Deployment's conditions.
+# The fields of pod statuses and Deployment conditions that decisions about revisions use.
 _POD_FIELDS = ("containerStatuses", "initContainerStatuses", "podIP", "podIPs", "reason", "message")
 _DEPLOYMENT_FAILURES = {("ReplicaFailure", "True"), ("Progressing", "False")}
 _OF_A_SERVICE = {kinds.CONFIGURATION, kinds.ROUTE}
@@ -70,12 +70,12 @@ class Relations:
         self._httproutes: _Index = defaultdict(set)
         self._services: _Index = defaultdict(set)
         self._certificates: _Index = defaultdict(set)
-        # Routes by what they reference: a configuration, a revision.
+        # Routes by the configurations and revisions that they reference.
         self._routes_to_configuration: _Index = defaultdict(set)
         self._routes_to_revision: _Index = defaultdict(set)
 
     def put(self, kind: Kind, key: Key, *, before: Object | None, after: Object | None) -> None:
-        """Record an object before and after a change; None where it does not exist."""
+        """Record an object before and after a change; None if it does not exist."""
         match kind:
             case kinds.REVISION:
                 _move(
@@ -110,15 +110,15 @@ class Relations:
         return self._pods.get(revision, ())
 
     def httproutes_of(self, route: Key) -> Collection[str]:
-        """HTTPRoutes with a name of the route, whichever their owner."""
+        """HTTPRoutes with a name of the route, of any owner."""
         return self._httproutes.get(route, ())
 
     def services_of(self, route: Key) -> Collection[str]:
-        """Core Services by the label that names their route, whichever their owner."""
+        """Core Services with the label of the route, of any owner."""
         return self._services.get(route, ())
 
     def certificates_of(self, route: Key) -> Collection[str]:
-        """Certificates by the label that names their route, whichever their owner."""
+        """Certificates with the label of the route, of any owner."""
         return self._certificates.get(route, ())
 
     def routes_to_configuration(self, configuration: Key) -> Collection[str]:
@@ -131,19 +131,19 @@ class Relations:
 
 
 def owners_of(resource: Object | None, label: str) -> set[str]:
-    """The owner of an object by a label: one name, or none."""
+    """The owner named by an object's label, as a list of one name, or empty."""
     name = labels_of(resource).get(label) if resource else None
     return {name} if name else set()
 
 
 def configurations_named(route: Object | None) -> set[str]:
-    """Configurations that the traffic of a route's spec references."""
+    """Configurations referenced in a route's spec."""
     targets = nested(route, "spec", "traffic") or ()
     return {target["configurationName"] for target in targets if target.get("configurationName")}
 
 
 def revisions_named(route: Object | None) -> set[str]:
-    """Revisions that a route references."""
+    """Revisions referenced by a route."""
     return set(revisions_named_by(route)) if route else set()
 
 
@@ -158,7 +158,7 @@ def _move(index: _Index, key: Key, *, before: set[str], after: set[str]) -> None
 
 
 class CacheIndexes(msgspec.Struct, frozen=True, kw_only=True):
-    """The cached objects by kind and key, and the indexes derived from them."""
+    """The cached objects by kind and key, with the indexes derived from them."""
 
     objects: Mapping[Kind, MutableMapping[Key, Object]]
     relations: Relations
@@ -168,7 +168,7 @@ class CacheIndexes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """An object before and after; None where it does not exist."""
+    """An object before and after a change; None if it does not exist."""
 
     kind: Kind
     key: Key
@@ -177,13 +177,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSettings) -> Iterator[WorkKey]:
-    """The keys to decide on again. Also updates the claims of a changed route."""
+    """The keys that need a new decision. Also updates the claims of a changed route."""
     kind, (namespace, name) = change.kind, change.key
     yield from indexes.domains.woken(kind, change.key, before=change.before, after=change.after)
     yield from ((kinds.SCALED_WORKLOAD, *workload) for workload in indexes.workloads.readers(kind, change.key))
     if kind in _OWNER_NAMES and settings.public_services:
         yield from _owners_by_name(change, indexes)
-        # The Service of a tag has a name of its own.
+        # A tag's Service has a different name.
         yield from ((kinds.ROUTE, namespace, owner) for owner in _owners(change, ROUTE_LABEL))
     if kind is kinds.CERTIFICATE:
         yield from ((kinds.ROUTE, namespace, owner) for owner in _owners(change, ROUTE_LABEL))
@@ -195,7 +195,7 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
     if kind in _INDIRECT:
         return
     if kind is kinds.HORIZONTAL_POD_AUTOSCALER:
-        # No decision reads the status of its scaling.
+        # No decision uses the status of the HorizontalPodAutoscaler.
         if nested(change.before, "spec") != nested(change.after, "spec"):
             yield (kinds.REVISION, namespace, name)
         return
@@ -204,7 +204,7 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
             yield from ((kinds.REVISION, namespace, owner) for owner in _owners(change, REVISION_LABEL))
         return
     if kind in _OF_A_SERVICE:
-        # By its name as well: an object of another owner blocks a service of that name without its label.
+        # Also by name: an unlabelled object of another owner blocks a service with this name.
         names = _owners(change, SERVICE_LABEL) | {name}
         yield from ((kinds.SERVING_SERVICE, namespace, service) for service in names)
     yield (kind, namespace, name)
@@ -212,7 +212,7 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
 
 
 def _concerns_revision(change: Change) -> bool:
-    """Whether the change can affect a decision about the revision."""
+    """Whether the change can affect the decision about a revision."""
     before, after = change.before, change.after
     match change.kind:
         case kinds.POD:
@@ -225,7 +225,7 @@ def _concerns_revision(change: Change) -> bool:
 
 
 def _read_of_pod(pod: Object | None) -> object:
-    """The fields of a pod that decisions read; a missing status equals an empty one."""
+    """The fields of a pod that decisions use; a missing status equals an empty one."""
     status = nested(pod, "status") or {}
     is_bound = ("PodScheduled", "True")
     conditions = [
@@ -255,11 +255,11 @@ def _read_of_deployment(deployment: Object | None) -> object:
 
 
 def _beyond(change: Change, indexes: CacheIndexes, settings: ControllerSettings) -> Iterator[WorkKey]:
-    """Further keys affected by a resource with its own plan, besides itself and its owner."""
+    """Other keys affected by a resource that has a plan, besides the resource and its owner."""
     namespace, name = change.key
     match change.kind:
         case kinds.SERVING_SERVICE if change.before is None:
-            # Children are not touched while their owner is not in the cache.
+            # Children are not changed while their owner is not cached.
             yield from ((child_kind, namespace, name) for child_kind in _OF_A_SERVICE)
         case kinds.CONFIGURATION:
             yield from _by_configuration(change, indexes)
@@ -283,7 +283,7 @@ def _owners(change: Change, label: str) -> set[str]:
 
 
 def _owners_by_name(change: Change, indexes: CacheIndexes) -> Iterator[WorkKey]:
-    """Find owners by name: an object of another owner with that name matters too."""
+    """Find owners by name, because an object of another owner with this name matters too."""
     namespace, name = change.key
     owner = _OWNER_NAMES[change.kind](name)
     for owner_kind in (kinds.REVISION, kinds.ROUTE):
@@ -299,14 +299,14 @@ def _by_configuration(change: Change, indexes: CacheIndexes) -> Iterator[WorkKey
     if before != after:
         yield from ((kinds.REVISION, namespace, revision) for revision in (before, after) if revision)
     if change.before is None:
-        # Revisions are not touched while their owner is not in the cache.
+        # Revisions are not changed while their owner is not cached.
         revisions = indexes.relations.revisions_of(change.key)
         yield from ((kinds.REVISION, namespace, revision) for revision in revisions)
 
 
 def _by_route(change: Change, indexes: CacheIndexes, settings: ControllerSettings) -> Iterator[WorkKey]:
     namespace, _ = change.key
-    # Only revisions that the route begins or ceases to reference: nothing changes for the others.
+    # Only revisions that the route begins or stops to reference; the others are unaffected.
     before, after = revisions_named(change.before), revisions_named(change.after)
     has_moved = _ways(change.before) != _ways(change.after)
     for name in before | after if has_moved else before ^ after:
@@ -317,7 +317,7 @@ def _by_route(change: Change, indexes: CacheIndexes, settings: ControllerSetting
         yield from ((kinds.ROUTE, *rival) for rival in indexes.claims.put(change.key, claims))
         for host in claims.keys() ^ claimed.keys():
             yield from ((kinds.DOMAIN_MAPPING, *mapping) for mapping in indexes.domains.of_host(host))
-    # The newest revision is pending while a route follows its configuration.
+    # The newest revision is pending while a route uses its configuration.
     for name in configurations_named(change.before) ^ configurations_named(change.after):
         newest = _newest(indexes.objects[kinds.CONFIGURATION].get((namespace, name)))
         if newest:
@@ -325,7 +325,7 @@ def _by_route(change: Change, indexes: CacheIndexes, settings: ControllerSetting
 
 
 def _ways(route: Object | None) -> tuple[bool, bool]:
-    """Whether requests must pass an activator, and whether pods refuse all others."""
+    """Whether requests must pass an activator, and whether pods reject all others."""
     policy = OPEN_POLICY if route is None else route_policy(annotations_of(route))
     return policy.needs_activator, policy.is_guarded
 
@@ -345,7 +345,7 @@ def _read_of(revision: Object | None) -> object:
         ready.get("message"),
         labels_of(revision),
         annotations_of(revision),
-        # Active and Reserve alternate with each request from zero; only Retired matters to others.
+        # Active and Reserve alternate with each wake; other resources only need Retired.
         serving_state_of(revision) is ServingState.RETIRED,
         nested(revision, "metadata", "deletionTimestamp"),
     )

@@ -1,4 +1,4 @@
-"""The controller's cache of objects, with the indexes for its decisions.
+"""The controller's cache of objects, with the indexes used by its decisions.
 
 A large memory without I/O: ``put`` and ``drop`` take what a watch brings and return the keys of the resources that it
 affects (``affected.py``); ``decide.py`` reads from here.
@@ -25,12 +25,12 @@ from serving.core.settings.queueproxy import QueueProxySettings
 from serving.net.cluster import kinds
 from serving.net.cluster.kinds import Kind
 
-# More deletions than responses to writes can be in flight.
+# Remembered deletions: more than writes can be in flight.
 _GONE_KNOWN_MAX = 4096
 
 
 class ControllerCache:
-    """Objects by kind, namespace and name. ``settings``, ``scaling`` and ``indexes`` are read by decisions."""
+    """Objects by kind, namespace and name. Decisions read ``settings``, ``scaling`` and ``indexes``."""
 
     def __init__(
         self,
@@ -52,27 +52,27 @@ class ControllerCache:
             workloads=KnownWorkloads(),
         )
         self.missing: dict[Kind, str] = {}
-        """Why the server has no objects of a kind; "" if it has."""
+        """Why the server has no objects of a kind; "" if it does."""
 
         self._objects = self.indexes.objects
-        # Uids of the objects deleted last: the answer to a write may arrive after the watch event of the deletion.
+        # Uids of recently deleted objects, because a write's response may arrive after the deletion's watch event.
         self._gone: OrderedDict[str, None] = OrderedDict()
-        # The version of the last list of each kind.
+        # The resourceVersion of the last list of each kind.
         self._listed: dict[Kind, str] = {}
         # Why the server refused an object of a resource's plan, with the resource's generation.
         self._refusals: dict[WorkKey, tuple[object, str]] = {}
-        # By route: the digest that all activators served last.
+        # By route: the digest that all activators last served.
         self._confirmed: dict[Key, str] = {}
         self.judged: dict[Key, Mapping[str, RolloutJudgement]] = {}
-        """By route: the last judgements about revisions that are rolled out under a check."""
+        """By route: the last judgements about checked rollouts."""
 
-        # By revision: its uid, and what registries have answered.
+        # By revision: its uid, and the registries' answers.
         self._resolutions: dict[Key, tuple[str, Resolution]] = {}
 
     def reconfigure(
         self, settings: ControllerSettings, scaling: AutoscalerSettings, proxy: QueueProxySettings | None = None
     ) -> set[WorkKey]:
-        """Decide with these settings from now on; returns the keys of all resources that they affect.
+        """Use new settings; return the keys of all affected resources.
 
         ``proxy`` are those of queue-proxies; None leaves them as they are.
         """
@@ -94,11 +94,11 @@ class ControllerCache:
         return {key for kind in decided for key in self.keys(kind)}
 
     def get(self, kind: Kind, key: Key) -> Object | None:
-        """An object as last observed."""
+        """The last observed object."""
         return self._objects[kind].get(key)
 
     def named(self, kind: Kind, namespace: str, *, names: Iterable[str]) -> dict[str, Object]:
-        """Objects of a namespace by name, without those that do not exist."""
+        """The existing objects with these names in a namespace."""
         return {name: resource for name in names if (resource := self.get(kind, (namespace, name)))}
 
     def within(self, kind: Kind, namespace: str) -> list[Object]:
@@ -111,7 +111,7 @@ class ControllerCache:
         return [(kind, *key) for key in self._objects[kind]]
 
     def put(self, kind: Kind, resource: Object) -> set[WorkKey]:
-        """Store an object's present state; return the affected keys. Known and older versions are ignored."""
+        """Store an object's current state and return the affected keys. Known and older versions are ignored."""
         key = (namespace_of(resource), name_of(resource))
         before = self._objects[kind].get(key)
         if before is not None and _is_known(resource, before):
@@ -120,17 +120,17 @@ class ControllerCache:
         return self._affected(Change(kind=kind, key=key, before=before, after=resource))
 
     def put_written(self, kind: Kind, resource: Object) -> set[WorkKey]:
-        """Store the server's response to a write, unless the object is already deleted; return the affected keys."""
+        """Store the object returned by a write, unless it is already deleted; return the affected keys."""
         if uid_of(resource) in self._gone:
             return set()
         is_listed = (namespace_of(resource), name_of(resource)) in self._objects[kind]
         if not is_listed and _order(resource, self._listed.get(kind, "")) < 0:
-            # A list that is newer lacks it.
+            # A newer list lacks the object.
             return set()
         return self.put(kind, resource)
 
     def take_list(self, kind: Kind, keys: Container[Key], *, version: str) -> set[WorkKey]:
-        """Forget objects that a list of this version lacks; returns the affected keys.
+        """Drop objects that a list of this version lacks; return the affected keys.
 
         Only writes put such objects here, and no watch reports their deletion, which preceded the list.
         """
@@ -140,7 +140,7 @@ class ControllerCache:
         return {woken for key in missing for woken in self.drop(kind, key)}
 
     def drop(self, kind: Kind, key: Key) -> set[WorkKey]:
-        """Forget a deleted object; returns the affected keys."""
+        """Drop a deleted object; return the affected keys."""
         before = self._objects[kind].pop(key, None)
         if before is None:
             return set()
@@ -168,25 +168,25 @@ class ControllerCache:
         return self._keys_with_activators() if self.activators.put(key, endpoint_slice) else set()
 
     def drop_activators(self, key: Key) -> set[WorkKey]:
-        """Forget a slice of the activators' inner Service; returns the affected keys."""
+        """Drop a slice of the activators' inner Service; return the affected keys."""
         return self._keys_with_activators() if self.activators.drop(key) else set()
 
     def _keys_with_activators(self) -> set[WorkKey]:
         return {key for kind in (kinds.REVISION, kinds.ROUTE, kinds.SCALED_WORKLOAD) for key in self.keys(kind)}
 
     def activator_addresses(self) -> tuple[str, ...]:
-        """The address of each activator process for questions about Routes, as HOST:PORT; empty if none is known."""
+        """The inner address HOST:PORT of each activator process; empty if none is known."""
         return self.settings.activator_page_addresses or self.activators.addresses
 
     def confirm(self, route: Key, digest: str) -> set[WorkKey]:
-        """Record that all activators serve a route with this digest; returns the affected keys."""
+        """Record that all activators serve a route with this digest; return the affected keys."""
         if route not in self._objects[kinds.ROUTE]:
             return set()
         self._confirmed[route] = digest
         return {(kinds.ROUTE, *route)}
 
     def judge(self, route: Key, judgements: Mapping[str, RolloutJudgement]) -> set[WorkKey]:
-        """Store the judgements about revisions that a route rolls out; return the affected keys."""
+        """Store judgements about the revisions of a route's rollouts; return the affected keys."""
         before = self.judged.get(route, {})
         if route not in self._objects[kinds.ROUTE]:
             return set()
@@ -199,23 +199,23 @@ class ControllerCache:
         )
 
     def resolve(self, revision: Key, uid: str, resolution: Resolution) -> set[WorkKey]:
-        """Store what registries have answered for a revision; return the affected keys."""
+        """Store the registries' answers for a revision; return the affected keys."""
         if uid_of(self.get(kinds.REVISION, revision) or {}) != uid:
             return set()
         self._resolutions[revision] = (uid, resolution)
         return {(kinds.REVISION, *revision)}
 
     def resolution(self, revision: Key, uid: str) -> Resolution:
-        """What registries have answered for a revision; a pending one before the first answer."""
+        """The registries' answers for a revision; a pending resolution before the first answer."""
         known, resolution = self._resolutions.get(revision, ("", Resolution()))
         return resolution if known == uid else Resolution()
 
     def confirmed_digest(self, route: Key) -> str | None:
-        """The digest last confirmed by all activators, "" before the first; None without activators."""
+        """The digest that all activators last confirmed, "" before the first; None without activators."""
         return self._confirmed.get(route, "") if self.activator_addresses() else None
 
     def set_missing(self, kind: Kind, why: str) -> set[WorkKey]:
-        """Store why the server has no objects of a kind of routes, "" if it has; return the affected keys."""
+        """Store why the server has no objects of a route kind ("" if it does); return the affected keys."""
         if why == self.missing.get(kind, ""):
             return set()
         self.missing[kind] = why
@@ -233,18 +233,18 @@ class ControllerCache:
         return set() if is_known else {key}
 
     def refusal(self, key: WorkKey, resource: Object) -> str:
-        """The server's reason for refusing an object of a resource's plan; "" if it was accepted."""
+        """Why the server refused an object of a resource's plan; "" if it did not."""
         generation, message = self._refusals.get(key, (None, ""))
         return message if generation == nested(resource, "metadata", "generation") else ""
 
 
 def activator_pages(cache: ControllerCache) -> tuple[str, ...]:
-    """The address of each activator's page of metrics, as HOST:PORT; empty if none is known."""
+    """The address HOST:PORT of each activator's metrics page; empty if none is known."""
     return cache.settings.activator_page_addresses or cache.activators.pages
 
 
 def holder_of(cache: ControllerCache, namespace: str, host: str) -> str | None:
-    """What holds a host for another namespace: a Route, or a ClusterDomainClaim; None if nothing does."""
+    """The holder of a host in another namespace: a Route, or a ClusterDomainClaim; None without one."""
     route = cache.indexes.claims.holder(host)
     if route is not None and route[0] != namespace:
         return f"Route {'/'.join(route)}"
@@ -254,7 +254,7 @@ def holder_of(cache: ControllerCache, namespace: str, host: str) -> str | None:
 
 
 def _order(resource: Object, version: str) -> int:
-    """Compare an object with a version: 1 if it is newer, else -1; 0 if either is no number."""
+    """Compare an object's version: 1 if it is newer, -1 if it is older or equal, 0 if either is not a number."""
     own = version_of(resource)
     if not (own.isdecimal() and version.isdecimal()):
         return 0
@@ -262,7 +262,7 @@ def _order(resource: Object, version: str) -> int:
 
 
 def _is_known(resource: Object, known: Object) -> bool:
-    """Whether ``resource`` is the known state of the same object or an older one. A version that is not a number counts as newer."""
+    """Whether ``resource`` is the known or an older state of the same object. A non-numeric version counts as newer."""
     if uid_of(resource) != uid_of(known):
         return False
     new, old = version_of(resource), version_of(known)

@@ -1,4 +1,4 @@
-"""The plan for one key: the context of a resource from the cache, handed to its reconciler."""
+"""Plans the writes for one key: collects a resource's context from the cache, and calls its reconciler."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -47,18 +47,18 @@ from serving.core.model.routepolicy import RoutePolicy, route_policy
 from serving.net.cluster import kinds
 from serving.net.cluster.kinds import Kind
 
-# The owners by which a resource is deleted.
+# Owners whose deletion deletes a resource.
 _OWNERS = {
     kinds.CONFIGURATION: kinds.SERVING_SERVICE,
     kinds.ROUTE: kinds.SERVING_SERVICE,
     kinds.REVISION: kinds.CONFIGURATION,
 }
-# How soon a revision is decided again whose routes have no traffic yet: they need not come to reference it.
+# Time to the next decision about a revision whose routes have no traffic yet, in seconds; they may never reference it.
 _ROUTES_UNKNOWN_S = 10.0
 
 
 def decide(cache: ControllerCache, key: WorkKey, *, now: str, now_s: float) -> WritePlan:
-    """The plan for a resource; an empty one if it does not exist. ``now_s`` is exactly the time of ``now``."""
+    """The plan for a resource; empty if it does not exist. ``now_s`` and ``now`` are the same time."""
     kind, *place = key
     where: Key = (place[0], place[1])
     resource = cache.get(kind, where)
@@ -90,7 +90,7 @@ def decide(cache: ControllerCache, key: WorkKey, *, now: str, now_s: float) -> W
 
 
 def _is_orphaned(cache: ControllerCache, kind: Kind, where: Key, *, resource: Object) -> bool:
-    """Whether the owner of an object is deleted: garbage collection deletes the object, and writing to it would fail."""
+    """Whether an object's owner is deleted: garbage collection will delete the object, and writes to it would fail."""
     owner_kind = _OWNERS.get(kind)
     for reference in nested(resource, "metadata", "ownerReferences") or ():
         if owner_kind and reference.get("controller") and reference.get("kind") == owner_kind.name:
@@ -196,12 +196,12 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
     namespace, name = where
     relations = cache.indexes.relations
     deployment = cache.get(kinds.DEPLOYMENT, (namespace, deployment_name(name)))
-    # Pods are read while none is ready: ready ones have no failure to report. One of them knows the images.
+    # Pods are read only while none is ready, because ready pods have no failure; one of them shows the images.
     is_asked = not (ready_count_of(deployment) and nested(revision, "status", "containerStatuses"))
     names = relations.pods_of(where) if is_asked else ()
     pods: Iterator[Object] = (body for pod in names if (body := cache.get(kinds.POD, (namespace, pod))))
     if ready_count_of(deployment):
-        # An evicted pod stays listed, and may have had another image.
+        # An evicted pod stays listed, and may have another image.
         pods = itertools.islice((body for body in pods if nested(body, "status", "phase") != "Failed"), 1)
     if cache.settings.pod_is_always_schedulable:
         pods = (body for body in pods if condition_of(body, "PodScheduled").get("status") != "False")
@@ -209,7 +209,7 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
     parent: Key = (namespace, labels_of(revision).get(CONFIGURATION_LABEL, ""))
     newest = nested(cache.get(kinds.CONFIGURATION, parent), "status", "latestCreatedRevisionName")
     policies = _policies(cache, where)
-    # Statuses are not on disk: until they are written again, a revision of an earlier process keeps its state.
+    # Statuses are not on disk: until they are written, a revision of an earlier process keeps its state.
     is_known_idle = labels_of(revision).get(ROUTING_STATE_LABEL) == RoutingState.RESERVE
     return RevisionContext(
         children=RevisionChildren(
@@ -224,7 +224,7 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
         public=_public(cache, where, _path(cache, revision, policies)),
         hpa=cache.get(kinds.HORIZONTAL_POD_AUTOSCALER, where),
         count_period_s=cache.settings.count_period_s,
-        # On one machine the kubelet pins the images of a revision.
+        # On a single machine the kubelet pins the images of a revision.
         unresolved=unresolved_images(revision, cache.settings.skipped_registries) if is_resolving else (),
         resolution=cache.resolution(where, uid_of(revision)) if is_resolving else None,
         log_url=cache.settings.revision_url_template.replace("${REVISION_UID}", uid_of(revision)),
@@ -233,7 +233,7 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
 
 
 def _routes_before(cache: ControllerCache, revision: Object) -> Iterator[str]:
-    """Routes that referenced a revision in an earlier process and have no traffic in their status yet."""
+    """Routes that referenced a revision in an earlier process, and have no traffic in their status yet."""
     for name in filter(None, annotations_of(revision).get(ROUTES_ANNOTATION, "").split(",")):
         route = cache.get(kinds.ROUTE, (namespace_of(revision), name))
         if route is not None and not nested(route, "status", "traffic"):
@@ -248,9 +248,9 @@ def _policies(cache: ControllerCache, where: Key) -> list[RoutePolicy]:
 
 
 def _path(cache: ControllerCache, revision: Object, policies: Sequence[RoutePolicy]) -> TrafficPath:
-    """The target of a revision's public Service: the activators while a route or inner TLS needs them for each request."""
+    """The path of a revision's public Service: activators, if a route or inner TLS needs them for every request."""
     if cache.sidecar is not None and cache.sidecar.inner_tls.is_strict:
-        # Clients of the Service have no certificate that a pod would accept.
+        # Clients of the Service have no certificate that a pod accepts.
         return TrafficPath.PROXY
     if any(policy.needs_activator for policy in policies):
         return TrafficPath.PROXY
@@ -258,13 +258,13 @@ def _path(cache: ControllerCache, revision: Object, policies: Sequence[RoutePoli
 
 
 def _public(cache: ControllerCache, where: Key, path: TrafficPath = TrafficPath.PROXY) -> PublicService | None:
-    """The public Service of a revision or route; None where the settings have no such Services."""
+    """The public Service of a revision or route; None if the settings disable public Services."""
     if not cache.settings.public_services:
         return None
     namespace, name = where
     slices = [cache.get(kinds.ENDPOINT_SLICE, (namespace, slice_name)) for slice_name in slice_names(name)]
     backends = cache.activators.backends
-    # Pods that no slice names need not be read.
+    # Pods outside all slices need not be read.
     names = cache.indexes.relations.pods_of(where) if path is TrafficPath.SERVE or not backends else ()
     return PublicService(
         service=cache.get(kinds.SERVICE, where),

@@ -1,4 +1,4 @@
-"""``python -m serving.controller.main``: the controller of the cluster in KUBECONFIG, or of its own pod.
+"""The controller: ``python -m serving.controller.main``, for the cluster in KUBECONFIG, or of its own pod.
 
 Settings come from defaults and ``SERVING_CONTROLLER_...``; those of the autoscaler are read too, because they determine the scale
 that a revision starts with. With ``SERVING_ELECTION_ENABLED`` only the controller that holds the lease ``controller`` works; it
@@ -14,7 +14,7 @@ in the settings.
 """
 
 if __name__ == "__main__":
-    # Before the imports below, which take long: see there.
+    # Before the slow imports below; see ``serving.net.aio.startup``.
     from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()
@@ -56,7 +56,7 @@ _log = logging.getLogger("controller")
 _LEASE = "controller"
 _ACTIONS_TOKEN_VARIABLE = "SERVING_ACTIONS_TOKEN_SECRET"  # noqa: S105 - the name of a variable
 _POD_NAME_VARIABLE = "SERVING_POD_NAME"
-# Of the Service ``autoscaler`` in config/daemons.
+# The port of the Service ``autoscaler`` in config/daemons.
 
 
 async def _body(stop: asyncio.Event) -> None:
@@ -125,7 +125,7 @@ async def _key(cluster: Cluster) -> ClusterKey:
 
 
 async def _own_image(cluster: Cluster, *, named: str) -> str:
-    """The image of this pod, or the named one outside of a pod."""
+    """The image of this pod; ``named`` outside of a pod."""
     if named and not os.environ.get(_POD_NAME_VARIABLE):
         return named
     name = _needed(_POD_NAME_VARIABLE, "this pod's name, or sidecar.image")
@@ -146,7 +146,7 @@ def _needed(variable: str, expected: str) -> str:
 
 
 def main() -> int:
-    """Run until stopped; returns the exit code."""
+    """Run until stopped; return the exit code."""
     collect_in_small_steps()
     return run_daemon("controller", _body)
 

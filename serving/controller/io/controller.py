@@ -1,4 +1,4 @@
-"""The controller at work: reflectors fill the cache, a queue of keys is decided on, and plans are written through the port.
+"""Runs the controller: reflectors fill the cache, workers decide about queued keys, and a writer executes the plans.
 
 A worker decides on a key with the state at that time, and makes its writes in order; the server's responses go into the cache at
 once. A conflict means that the object has changed: the key is retried shortly. The controller keeps no state that a restart would
@@ -47,14 +47,14 @@ from serving.net.metrics.queries import QueryGate
 
 _log = logging.getLogger(__name__)
 
-# Changes of children within this time are summed up in one decision.
+# How long changes of children are collected for one decision, in seconds.
 _DEBOUNCE_S = 0.05
-# Keys that are enqueued in one step: 1 µs each.
+# Keys enqueued per step, at 1 µs each.
 _WOKEN_AT_ONCE_MAX = 256
 
 
 class Controller:
-    """Cache, queue and writers of one controller."""
+    """The cache, queue and writers of one controller."""
 
     def __init__(
         self,
@@ -97,18 +97,18 @@ class Controller:
 
     @property
     def waiting_count(self) -> int:
-        """Objects that wait for a decision."""
+        """Resources that wait for a decision."""
         return len(self._queue)
 
     @property
     def writes_count(self) -> int:
-        """Objects that were created, patched or deleted, Events included."""
+        """Objects created, patched or deleted, including Events."""
         return self._writer.writes_count + self._events.writes_count
 
     def reconfigure(
         self, settings: ControllerSettings, scaling: AutoscalerSettings, proxy: QueueProxySettings | None = None
     ) -> None:
-        """Use these settings from now on, and decide on every resource again.
+        """Use new settings, and decide about every resource again.
 
         ``proxy`` are the settings of queue-proxies that are containers; None keeps them.
         """
@@ -128,7 +128,7 @@ class Controller:
         await self._queue.settled()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until stopped; an interrupted write is repeated after a restart."""
+        """Run until ``stop`` is set; an interrupted write is repeated after a restart."""
         async with supervise() as group:
             tasks = [
                 group.start(self._sources.run(), name="controller-sources"),
@@ -136,7 +136,7 @@ class Controller:
                 group.start(self._watcher.run(), name="controller-watcher"),
             ]
             if self._cache.sidecar is not None:
-                # On one machine the kubelet pins the images of a revision.
+                # On a single machine the kubelet pins the images of a revision.
                 tasks.append(group.start(self._resolver.run(), name="controller-resolver"))
             await self._sources.synced.wait()
             tasks += [
@@ -167,7 +167,7 @@ class Controller:
         self._wake_of(keys, None)
 
     def _wake_of(self, keys: set[WorkKey], of: Kind | None) -> None:
-        """Enqueue keys after a change of an object of kind ``of``; None is a change of something else."""
+        """Enqueue keys after a change of an object of kind ``of``; None is a change without an object."""
         if len(keys) > _WOKEN_AT_ONCE_MAX:
             self._crowd |= keys
             self._has_crowd.set()
@@ -176,7 +176,7 @@ class Controller:
             self._queue.add_after(key, _debounce_s(key[0], of))
 
     async def _wake_crowds(self) -> None:
-        """Enqueue many keys, a few at a time: new settings and other activators concern every resource."""
+        """Enqueue many keys in small steps, because new settings or activators affect every resource."""
         while True:
             await self._has_crowd.wait()
             self._has_crowd.clear()
@@ -202,7 +202,7 @@ class Controller:
         return again_after_s
 
     async def _work(self, key: WorkKey) -> float | None:
-        """Decide on one resource and carry the plan out; returns when to decide again, in seconds."""
+        """Decide about one resource and execute the plan; return the seconds until the next decision."""
         at_s = wall_s()
         plan = decide(self._cache, key, now=stamp(at_s), now_s=at_s)
         if key[0] is kinds.REVISION:
@@ -240,7 +240,7 @@ class Controller:
 
 
 def _debounce_s(kind: Kind, of: Kind | None) -> float:
-    """The seconds to wait for further changes of a resource, to handle them together."""
+    """Seconds to wait for further changes of a resource, which are then handled together."""
     match kind, of:
         case kinds.SERVING_SERVICE, _ if of is not kinds.SERVING_SERVICE:
             return _DEBOUNCE_S
@@ -264,7 +264,7 @@ def _log_resync(error: Exception) -> None:
 
 
 class ControllerConfig:
-    """The current settings of the controller, the autoscaler and the queue-proxies. Raises ``SettingsError`` for a wrong environment."""
+    """The live settings of controller, autoscaler and queue-proxies. Raises ``SettingsError`` if the environment is invalid."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.own = LiveSettings(CONTROLLER, registry=DAEMONS, environment=environment)
@@ -282,7 +282,7 @@ class ControllerConfig:
 
     @contextlib.contextmanager
     def applied_to(self, controller: Controller, watch: ConfigMapWatch) -> Iterator[None]:
-        """Apply changes to a controller while the context is open, and report them; refusals so far are reported first."""
+        """While the context is open, apply changes to a controller and report them; earlier rejections are reported first."""
 
         def on_taken(taken: Taken, config_map: Object) -> None:
             if taken.changed and taken.daemon in (CONTROLLER.name, AUTOSCALER.name, QUEUEPROXY.name):

@@ -1,4 +1,4 @@
-"""Asks registries for the digests of a revision's images, with the pull secrets of the revision and of its service account.
+"""Requests the digests of a revision's images from registries, with the pull secrets of revision and service account.
 
 One task for each revision that waits. A failure is reported and asked again, later each time; many revisions ask a few at a time.
 Without the right to read Secrets (the component pull-secrets of config/) it asks without credentials.
@@ -23,14 +23,14 @@ from serving.net.cluster.registry import RegistryError, digest_of, registry_sess
 
 _log = logging.getLogger(__name__)
 
-# Revisions that ask at once, as in Knative.
+# Revisions resolved in parallel, as in Knative.
 _ASKING_MAX = 100
 _RETRY_FIRST_S = 1.0
 _RETRY_MAX_S = 300.0
 
 
 class DigestResolver:
-    """``resolved`` gets a revision, its uid and what its registries have answered."""
+    """Resolves images of revisions. ``resolved`` receives a revision, its uid and the registries' answers."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class DigestResolver:
         self._session: aiohttp.ClientSession | None = None
 
     async def run(self) -> None:
-        """Ask registries until cancelled."""
+        """Query registries until cancelled."""
         async with registry_session() as self._session, supervise() as self._group:
             await asyncio.Event().wait()
 
     def start(self, revision: Object, images: Sequence[str]) -> None:
-        """Ask for the digests of a revision's images until they are known."""
+        """Query the digests of a revision's images until they are known."""
         key, uid = (namespace_of(revision), name_of(revision)), uid_of(revision)
         if self._group is None or self._waiting.get(key, ("", None))[0] == uid:
             return
@@ -62,7 +62,7 @@ class DigestResolver:
         self._waiting[key] = (uid, task)
 
     def forget(self, revision: Key) -> None:
-        """Stop asking for a revision."""
+        """Stop the queries for a revision."""
         if waiting := self._waiting.pop(revision, None):
             waiting[1].cancel()
 
@@ -105,7 +105,7 @@ class DigestResolver:
         return reference.pinned(digest)
 
     async def _auths(self, revision: Object) -> dict[str, str]:
-        """The credentials of a revision's pods; those that cannot be read are left out, as a kubelet does."""
+        """The registry credentials of a revision's pods; unreadable ones are omitted, as a kubelet does."""
         namespace = namespace_of(revision)
         references = list(nested(revision, "spec", "imagePullSecrets") or ())
         auths: dict[str, str] = {}

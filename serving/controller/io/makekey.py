@@ -1,4 +1,4 @@
-"""Creates the Secrets of the daemons, each once, and reads the cluster key.
+"""Creates the daemons' Secrets once, and reads the cluster key.
 
 The leading controller does so before it works. A Secret that exists is kept: every secret between daemons is derived from the
 cluster key, so another key would cut off all pods. The controller may create Secrets and read that one.
@@ -23,7 +23,7 @@ from serving.net.metrics.queries import QUERY_TOKEN_SECRET
 from serving.net.wire.tokens import KEY_BYTES, KEY_MODE_FIELD, KEY_SECRET
 
 AUTHORITY_SECRET = "serving-inner-authority"  # noqa: S105 - the name of a Secret
-"""The Secret of a cluster that has the certificate of the inner authority."""
+"""The Secret with the inner authority's certificate in a cluster."""
 
 _KEY_FIELD = "key"
 _AUTHORITY_FIELD = "ca.crt"
@@ -31,14 +31,14 @@ _TOKEN_BYTES = 32
 
 
 class ClusterKey(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster key and the mode of inner TLS stored with it, "" for an older key."""
+    """The cluster key, and the mode of inner TLS stored with it; "" for an older key."""
 
     key: bytes
     inner_tls: str
 
 
 async def cluster_key(cluster: Cluster, namespace: str) -> ClusterKey:
-    """The cluster key of a namespace, created if there is none.
+    """The cluster key of a namespace; it is created if missing.
 
     Raises:
         SettingsError: when the Secret has no key of 32 bytes. A refusal of the cluster is raised too.
@@ -62,14 +62,14 @@ async def cluster_key(cluster: Cluster, namespace: str) -> ClusterKey:
 
 
 async def make_tokens(cluster: Cluster, namespace: str, *, actions: str = "") -> None:
-    """Create the tokens of queries and of the dashboard, the latter in a Secret named ``actions``. Existing ones stay."""
+    """Create the query token and the dashboard's token, the latter in the Secret ``actions``. Existing tokens stay."""
     for name in filter(None, (QUERY_TOKEN_SECRET, actions)):
         token = secrets.token_urlsafe(_TOKEN_BYTES).encode()
         await _create(cluster, namespace, name, data={"token": token})
 
 
 async def write_authority(cluster: Cluster, namespace: str, certificate: str) -> None:
-    """Write the certificate of the inner authority for the dashboard and Prometheus; "" without inner TLS."""
+    """Write the inner authority's certificate for dashboard and Prometheus; "" without inner TLS."""
     data = {_AUTHORITY_FIELD: certificate.encode()}
     if not await _create(cluster, namespace, AUTHORITY_SECRET, data=data):
         await cluster.patch(SECRET, namespace, AUTHORITY_SECRET, patch={"data": _encoded(data)})

@@ -1,4 +1,4 @@
-"""Carries out plans: writes in their order, each fenced by the version that the decision was made on, and Events."""
+"""Executes plans: writes in order, each fenced by the version behind the decision, and Events."""
 
 import asyncio
 import logging
@@ -20,12 +20,12 @@ from serving.net.cluster.port import Cluster, Create, Delete, Patch, Write
 _log = logging.getLogger(__name__)
 
 _COMPONENT = "serving-controller"
-# Notes that wait to be written: rejected settings and rollouts make a few at a time.
+# Notes waiting to be written: rejected settings and rollouts create a few at a time.
 _NOTES_MAX = 500
 
 
 class PlanWriter:
-    """Writes through the cluster port and puts each response into the cache, so that the next decision need not wait for a watch.
+    """Writes through the cluster port, and caches each response, so that the next decision needs no watch event.
 
     ``wake`` gets the keys that a write affects; ``on_call`` the duration of each call in seconds,
     and the error that it ended with.
@@ -46,15 +46,15 @@ class PlanWriter:
         self.writes_count = 0
 
     async def carry_out(self, key: WorkKey, plan: WritePlan) -> None:
-        """Make the plan's writes. A conflict raises: the decision is made again on newer state."""
-        # The version that this plan's own writes gave an object fences its next patch.
+        """Execute the plan's writes. A conflict is raised, and the decision is repeated on newer state."""
+        # The next patch of an object is fenced by the version from this plan's last write.
         versions: dict[WorkKey, str] = {}
         for write in plan.writes:
             begun_s, failure = time.perf_counter(), None
             try:
                 await self._write(write, versions)
             except AlreadyExists:
-                # Created before, and not seen yet: the watch event wakes this key.
+                # Created before but not observed yet: the watch event enqueues this key.
                 _log.debug("controller.already_exists", extra={"key": text_of(key)})
             except NotFound:
                 _log.debug("controller.gone", extra={"key": text_of(key)})
@@ -79,7 +79,7 @@ class PlanWriter:
                 versions[key] = version_of(written)
                 woken = self._cache.put_written(write.kind, written)
                 if write.kind is REVISION and write.subresource == "status":
-                    # The status says what was just decided; deciding again would change nothing.
+                    # The status is the decision's own result; another decision would change nothing.
                     woken.discard(key)
                 self._wake(woken)
             case Delete():
@@ -99,7 +99,7 @@ def _fenced(write: Write, versions: dict[WorkKey, str]) -> Write:
 
 
 def note_event(note: Note, *, now: str) -> Object:
-    """The first Event of a note, named by the object and the message. A long message keeps its end, which has the cause."""
+    """The first Event of a note, named by object and message. Of a long message the end is kept, which has the cause."""
     message = note.message[-MESSAGE_LENGTH_MAX:]
     words = EventText(reason=note.reason or "Changed", message=message, is_warning=note.warning)
     suffix = digest(uid_of(note.about), note.reason, note.message)
@@ -107,7 +107,7 @@ def note_event(note: Note, *, now: str) -> Object:
 
 
 class NoteWriter:
-    """``run`` writes queued notes; ``write`` writes one at once."""
+    """Writes Events: ``run`` writes queued notes, ``write`` writes a note immediately."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._events = EventRecorder(cluster)
@@ -115,11 +115,11 @@ class NoteWriter:
 
     @property
     def writes_count(self) -> int:
-        """The number of writes so far."""
+        """The number of writes since the start."""
         return self._events.writes_count
 
     def enqueue(self, note: Note) -> None:
-        """Write a note that belongs to no plan."""
+        """Queue a note that belongs to no plan."""
         try:
             self._queued.put_nowait(note)
         except asyncio.QueueFull:
@@ -131,5 +131,5 @@ class NoteWriter:
             await self.write(await self._queued.get())
 
     async def write(self, note: Note) -> None:
-        """Create the note's Event, or increase its count."""
+        """Create the note's Event, or increment its count."""
         await self._events.record(note_event(note, now=stamp()))

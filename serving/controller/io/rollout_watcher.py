@@ -1,4 +1,4 @@
-"""Reads the activators' counts while revisions are rolled out under a check, and judges them.
+"""Reads the activators' response counts during checked rollouts, and judges the new revisions.
 
 All activators are read each 2 s, and none while there is no such rollout. Counts begin with the first reading, so a controller
 that starts judges what it sees from then on.
@@ -26,7 +26,7 @@ _TIMEOUT_S = 2.0
 
 
 class RolloutWatcher:
-    """``addresses`` are those of the activators' pages, ``headers`` open these; ``judged`` gets verdicts by revision of a Route."""
+    """``addresses`` are the activators' metrics pages, read with ``headers``; ``judged`` receives verdicts by revision of a Route."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class RolloutWatcher:
         self._is_needed = asyncio.Event()
 
     def update(self, route: Key, watch: RolloutWatch | None) -> None:
-        """Judge the rollouts of a Route from now on; None ends it."""
+        """Start judging the rollouts of a Route; None stops it."""
         if watch is None:
             self._watched.pop(route, None)
         else:

@@ -1,4 +1,4 @@
-"""Asks activators whether they serve a Route as in its status; the Route is Ready once all do.
+"""Queries activators until they serve a Route as in its status; the Route is then Ready.
 
 One task for each Route that waits. It asks every activator ``GET /routes/NAMESPACE/NAME`` and compares the digest that it returns
 (``serving.core.model.routepolicy``); no request is sent while no Route waits.
@@ -21,15 +21,15 @@ from serving.net.aio.supervise import SupervisedTasks, supervise
 _log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 2.0
-# A skipped activator is asked once more, in case it is back; it must not delay each Route by the whole timeout.
+# Retry of a skipped activator, in seconds; it must not delay each Route by the whole timeout.
 _SKIPPED_TIMEOUT_S = 0.1
-# Questions that are open at once, over all Routes.
+# Parallel queries, over all Routes.
 _QUESTIONS_MAX = 64
 _HEADERS = {"K-Network-Probe": "route", "User-Agent": "serving-controller"}
 
 
 class RouteProber:
-    """``addresses`` are those of the activators now, as HOST:PORT; ``confirmed`` gets a Route and the digest that all serve."""
+    """``addresses`` are the current activators, HOST:PORT; ``confirmed`` receives a Route and the digest that all serve."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class RouteProber:
         self._session: aiohttp.ClientSession | None = None
 
     async def run(self) -> None:
-        """Ask activators until cancelled."""
-        # The addresses are pods of this system: a proxy from the environment does not apply.
+        """Query activators until cancelled."""
+        # The addresses are pods of this system, so proxies from the environment do not apply.
         async with aiohttp.ClientSession(trust_env=False) as self._session, supervise() as self._group:
             await asyncio.Event().wait()
 
     def start(self, route: Key, digest: str) -> None:
-        """Confirm a digest of a Route; an earlier question about the same Route is dropped."""
+        """Confirm a digest of a Route; this replaces an earlier query for the Route."""
         if self._group is None or (route in self._waiting and self._waiting[route][0] == digest):
             return
         self.forget(route)
@@ -62,7 +62,7 @@ class RouteProber:
         self._waiting[route] = (digest, task)
 
     def forget(self, route: Key) -> None:
-        """Drop the question about a Route."""
+        """Stop the query for a Route."""
         if waiting := self._waiting.pop(route, None):
             waiting[1].cancel()
 
@@ -73,7 +73,7 @@ class RouteProber:
             self._replies.keep([*pending, *agreed])
             results = await asyncio.gather(*(self._serves(address, route, digest) for address in pending))
             agreed |= {address for address, serves in zip(pending, results, strict=True) if serves}
-            # Activators that have left are not awaited, and new ones are asked.
+            # Activators that left are not awaited, and new ones are queried.
             if all(address in agreed or self._is_skipped(address) for address in self._addresses()):
                 break
             await asyncio.sleep(retry_delay_s(tries))

@@ -33,7 +33,7 @@ _CONTROLLER_MAP = "config-controller"
 
 _log = logging.getLogger(__name__)
 
-# Between two checks whether the server has an optional kind.
+# Time between two checks for an optional kind, in seconds.
 _OPTIONAL_RETRY_S = 2.0
 _KEDA_RETRY_S = 30.0
 
@@ -41,8 +41,8 @@ Wake = Callable[[set[WorkKey], Kind | None], None]
 
 
 def settings_notes(taken: Taken, config_map: Object) -> Iterator[Note]:
-    """The Events of one ConfigMap, for one daemon."""
-    # Items of a list have no kind.
+    """The Events about one ConfigMap, for one daemon."""
+    # Items of a list lack their kind.
     about = {**config_map, "apiVersion": "v1", "kind": "ConfigMap"}
     if taken.problems:
         problems = "; ".join(str(problem) for problem in taken.problems)
@@ -61,7 +61,7 @@ def settings_notes(taken: Taken, config_map: Object) -> Iterator[Note]:
 
 
 def certificates_missing(error: ClusterError) -> str:
-    """The reason for missing Certificates, from the error of listing them."""
+    """Why Certificates are missing, from the error of listing them."""
     what = "does not know Certificates" if isinstance(error, NotFound) else "does not let us list Certificates"
     return f"external-domain-tls is enabled, and the server {what}; expected cert-manager, and the component cert-manager of config/: {error}"
 
@@ -74,7 +74,7 @@ def certificates_note(namespace: str, why: str) -> Note:
 
 
 def httproutes_missing(gateway: str, error: ClusterError) -> str:
-    """The reason for missing HTTPRoutes, from the error of listing them."""
+    """Why HTTPRoutes are missing, from the error of listing them."""
     what = "does not know HTTPRoutes" if isinstance(error, NotFound) else "does not let us list HTTPRoutes"
     expected = "the definitions of the Gateway API, and the component gateway of config/"
     return f'Gateway "{gateway}" is set, and the server {what}; expected {expected}: {error}'
@@ -88,7 +88,7 @@ def httproutes_note(namespace: str, why: str) -> Note:
 
 
 class CacheSources:
-    """``run`` follows everything; ``synced`` is set once the first lists are in the cache.
+    """The watches of the cache: ``run`` runs all of them; ``synced`` is set once the first lists are cached.
 
     ``wake`` gets the keys that a change affects, and the kind of the object that changed; ``note`` reports a missing API.
     """
@@ -116,7 +116,7 @@ class CacheSources:
         self.synced = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow all kinds until cancelled."""
+        """Watch all kinds until cancelled."""
         optional = {kind: self._reflectors[kind] for kind in _OPTIONAL if kind in self._reflectors}
         required = [reflector for kind, reflector in self._reflectors.items() if kind not in (*_OPTIONAL, *_KEDA)]
         required.append(self._activators)
@@ -131,7 +131,7 @@ class CacheSources:
                 known.append(asyncio.Event())
                 following = self._follow_optional(kind, reflector, known[-1])
                 group.start(following, name=f"controller-{reflector}")
-            # A decision on half of the objects would create a child twice.
+            # A decision on an incomplete list could create a child twice.
             for event in known:
                 await event.wait()
             for reflectors in self._nearby:

@@ -1,4 +1,4 @@
-"""Keeps a PodAutoscaler and a ServerlessService for each revision, as ``controller/revisions/views.py`` derives them.
+"""Writes a PodAutoscaler and a ServerlessService per revision, derived by ``controller/revisions/views.py``.
 
 It follows revisions, Deployments and the slices of public Services, and writes a view when it differs from the one that was
 written last. A view is deleted with its revision, by its owner reference. Changes within a short time are written together.
@@ -34,7 +34,7 @@ _VIEWS = {POD_AUTOSCALER: pod_autoscaler_view, SERVERLESS_SERVICE: serverless_se
 
 
 class ViewWriter:
-    """Runs until cancelled."""
+    """Watches revisions, Deployments and slices, and writes the views."""
 
     def __init__(self, cluster: Cluster, *, now: Callable[[], str] = stamp) -> None:
         self._cluster = cluster
@@ -51,7 +51,7 @@ class ViewWriter:
         )
 
     async def run(self) -> None:
-        """Follow and write until cancelled."""
+        """Watch and write until cancelled."""
         reflectors = (self._revisions, self._deployments, self._slices)
         async with supervise() as group:
             for reflector in reflectors:
@@ -83,7 +83,7 @@ class ViewWriter:
             await self._write(kind, key, before=before, wanted=wanted)
 
     async def _known(self, kind: Kind, key: RevisionKey, *, owner: Object) -> Object | None:
-        """The view as last written, by this or an earlier process; None if this revision has none."""
+        """The view as last written, by any process; None if this revision has none."""
         view = self._written.get((kind, key))
         if view is None:
             try:
@@ -101,7 +101,7 @@ class ViewWriter:
             if changes:
                 after = await self._cluster.patch(kind, *key, patch={"status": changes}, subresource="status")
         except (NotFound, AlreadyExists):
-            # Deleted with an earlier revision of that name, or about to be: the next look creates it.
+            # An earlier revision's view that is deleted or about to be; the next check creates the new one.
             self._written.pop((kind, key), None)
             self._wake(key)
         else:

@@ -1,4 +1,4 @@
-"""What KEDA's HTTP resources mean here: an HTTPScaledObject or InterceptorRoute becomes the spec of a ScaledWorkload.
+"""Converts KEDA's HTTP resources: an HTTPScaledObject or InterceptorRoute becomes the spec of a ScaledWorkload.
 
 Input: a route as its API has it, and the ScaledObjects of its namespace. Output: a ``Conversion`` with the spec, annotations for
 scaling keys that the spec lacks, and a sentence for each field without effect. ``READ_FIELDS`` has the fields that act; a field
@@ -30,7 +30,7 @@ from serving.core.model.unread import Fields, unread
 from serving.core.settings.autoscaler import AutoscalerSettings
 
 HTTP_SCALED_OBJECT, INTERCEPTOR_ROUTE, SCALED_OBJECT = "HTTPScaledObject", "InterceptorRoute", "ScaledObject"
-# KEDA's own defaults.
+# KEDA's defaults.
 _MAX_COUNT, _TARGET = 100, 100
 _WINDOW_MIN_S, _WINDOW_MAX_S, _RETENTION_MAX_S = 6.0, 3600.0, 3600.0
 # Required fields of a cron trigger.
@@ -58,7 +58,7 @@ READ_FIELDS: Mapping[str, Fields] = {
     INTERCEPTOR_ROUTE: {
         **_HEAD,
         "spec": {
-            # Each of its parts has a sentence.
+            # Each field in it gets a sentence.
             "coldStart": {},
             "rules": dict.fromkeys(("headers", "hosts", "paths")),
             "scalingMetric": _METRIC,
@@ -77,7 +77,7 @@ READ_FIELDS: Mapping[str, Fields] = {
         },
     },
 }
-"""The fields that act, by kind."""
+"""The supported fields, by kind."""
 
 # Why a known field has no effect.
 _REASONS = {
@@ -97,7 +97,7 @@ _REASONS = {
 
 
 class Conversion(msgspec.Struct, frozen=True, kw_only=True):
-    """A route as a ScaledWorkload. ``notes`` are its parts without effect; ``problems`` are why there is no ``spec``."""
+    """A route as a ScaledWorkload. ``notes`` list parts without effect; ``problems`` explain a missing ``spec``."""
 
     kind: str
     name: str
@@ -108,7 +108,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
 
     def workload(self) -> Object:
-        """The ScaledWorkload, which has the name of the route."""
+        """The ScaledWorkload, with the route's name."""
         assert self.spec is not None, "the route has a problem"
         workload = self.spec.to_object(name=self.name, namespace=self.namespace)
         metadata = {key: value for key, value in workload["metadata"].items() if value}
@@ -117,7 +117,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def convert_route(route: Object, scaled_objects: Iterable[Object]) -> Conversion:
-    """The conversion of an HTTPScaledObject or an InterceptorRoute with the ScaledObjects of its namespace."""
+    """Convert an HTTPScaledObject or InterceptorRoute, with the ScaledObjects of its namespace."""
     kind = str(route.get("kind"))
     conversion = Conversion(kind=kind, name=name_of(route), namespace=namespace_of(route))
     scaled = scaled_object_of(route, scaled_objects)
@@ -140,7 +140,7 @@ def convert_route(route: Object, scaled_objects: Iterable[Object]) -> Conversion
 
 
 def scaled_object_of(route: Object, scaled_objects: Iterable[Object]) -> Object | None:
-    """The ScaledObject with a trigger that names the route; None without one."""
+    """The ScaledObject whose trigger names the route; None without one."""
     key, name = _REFERENCES[str(route.get("kind"))], name_of(route)
     for scaled in scaled_objects:
         if any(nested(trigger, "metadata", key) == name for trigger in nested(scaled, "spec", "triggers") or ()):
@@ -202,7 +202,7 @@ def _first(*values: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def _metric(spec: Mapping[str, Any], *, is_old: bool, notes: list[str]) -> tuple[WorkloadScaling, dict[str, str]]:
-    """The metric with its target. Raises ``SettingsError`` for two that exclude each other."""
+    """The metric with its target. Raises ``SettingsError`` if two metrics exclude each other."""
     metric: Mapping[str, Any] = spec.get("scalingMetric") or {}
     rate, concurrency = metric.get("requestRate"), metric.get("concurrency")
     annotations = {UTILIZATION_ANNOTATION: "100"}
@@ -235,7 +235,7 @@ def _window(text: str, notes: list[str]) -> str:
 
 
 def _retention(cooldown_s: float, window: str | None, notes: list[str]) -> str:
-    """How long the last pod stays after the window in which there was no request."""
+    """How long the last pod stays after the window without requests."""
     window_s = AutoscalerSettings().stable_window_s if window is None else parse_duration_s(window)
     retention_s = min(max(0.0, cooldown_s - window_s), _RETENTION_MAX_S)
     if retention_s + window_s != cooldown_s:
@@ -245,7 +245,7 @@ def _retention(cooldown_s: float, window: str | None, notes: list[str]) -> str:
 
 
 def _whole_seconds(field: str, timeouts: Mapping[str, Any]) -> int | None:
-    """Whole seconds of a timeout, rounded up; None for none and for 0s, which is no timeout in KEDA."""
+    """A timeout in whole seconds, rounded up; None if missing or 0s, which is no timeout in KEDA."""
     text = timeouts.get(field)
     return math.ceil(_seconds(f"spec.timeouts.{field}", text)) or None if text else None
 
@@ -267,7 +267,7 @@ def _old_rules(spec: Mapping[str, Any], notes: list[str]) -> list[RoutingRule]:
 
 
 def _rules(written: Sequence[Mapping[str, Any]], notes: list[str]) -> list[RoutingRule]:
-    """The routing rules. One that matches every host is left out: others have hosts on the same port."""
+    """The routing rules. A rule for every host is omitted, because other workloads have hosts on the same port."""
     rules = []
     for rule in written:
         hosts = [str(host).lower() for host in rule.get("hosts") or ()]
@@ -286,7 +286,7 @@ def _rules(written: Sequence[Mapping[str, Any]], notes: list[str]) -> list[Routi
 
 
 def _schedules(scaled: Object) -> Iterator[Schedule]:
-    """The cron triggers. Raises ``SettingsError`` for an incomplete one."""
+    """The cron triggers. Raises ``SettingsError`` if one is incomplete."""
     for trigger in nested(scaled, "spec", "triggers") or ():
         if trigger.get("type") != "cron":
             continue

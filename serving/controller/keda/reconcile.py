@@ -1,4 +1,4 @@
-"""The ScaledWorkload of a KEDA route, and the conditions of the route.
+"""Plans the ScaledWorkload of a KEDA route, and the conditions of the route.
 
 Input: the route, its conversion, and the ScaledWorkload of its name if there is one. Output: writes. The route owns the
 ScaledWorkload, which goes with it. ``Ready`` repeats that of the ScaledWorkload; ``Converted`` names the fields without effect.
@@ -27,7 +27,7 @@ from serving.net.cluster.kinds import Kind
 from serving.net.cluster.port import Create, Write
 
 _CONVERTED = "Converted"
-# Of metav1.Condition.
+# Fields of metav1.Condition.
 _MESSAGE_MAX = 32768
 
 
@@ -94,7 +94,7 @@ def _ready(conversion: Conversion, workload: Object | None, *, is_foreign: bool,
 
 
 def _targets(conversion: Conversion) -> Object:
-    """The status fields of KEDA: workload, and Service with port."""
+    """KEDA's status fields: workload, and Service with port."""
     if conversion.spec is None:
         return {}
     target, service = conversion.spec.target, conversion.spec.service

@@ -1,4 +1,4 @@
-"""Adapts the number of parallel reconciles: as many as the API server serves without slowing down.
+"""Adapts the number of parallel reconciles to the number that the API server serves without slowing down.
 
 Input: the duration of each call, or that the server refused one; output: ``limit``. The limit starts low and grows by one
 with each call while it is used up, so that it doubles with each round trip; after the first sign of congestion it grows by one
@@ -6,21 +6,21 @@ with each round trip. A server whose calls take three times as long as its fast 
 refuses calls, the limit falls. With 200 ms a call, 8 workers make 40 writes a second, and 64 make 320. It knows no clock.
 """
 
-# Of a call's duration in the mean, and of a slower baseline after the server or the network has changed.
+# Weights of a call in the mean duration, and in the baseline, which rises after the server or network has changed.
 _SMOOTHING = 0.1
 _BASELINE_DRIFT = 0.002
-# Calls this much slower than the fast ones wait in a queue of the server.
+# Ratio to the fast calls above which calls are queued in the server.
 _CONGESTED_RATIO = 3.0
-# Shorter than this the noise of the loop is larger than the server's.
+# Below this duration, in seconds, the event loop's noise exceeds the server's.
 _NOISE_S = 0.005
 _DECREASE_RATIO = 0.75
 _DECREASE_PAUSE_S = 1.0
-# Below this share of the limit in use, more would make no difference.
+# Below this used share of the limit, a higher limit has no effect.
 _USED_RATIO = 0.8
 
 
 class ConcurrencyLimit:
-    """The limit, between ``low`` and ``high``."""
+    """The limit of parallel reconciles, between ``low`` and ``high``."""
 
     __slots__ = ("_baseline_s", "_decreased_s", "_high", "_is_doubling", "_limit", "_low", "_mean_s")
 
@@ -36,11 +36,11 @@ class ConcurrencyLimit:
 
     @property
     def limit(self) -> int:
-        """Resources that may be reconciled at once."""
+        """Resources that may be reconciled in parallel."""
         return int(self._limit)
 
     def note_call(self, duration_s: float, *, active_count: int, now_s: float) -> None:
-        """Record the duration of a call and the number of resources reconciled meanwhile."""
+        """Record the duration of a call, and the number of resources reconciled meanwhile."""
         duration_s = max(duration_s, _NOISE_S)
         if self._baseline_s is None:
             self._baseline_s = self._mean_s = duration_s
@@ -52,12 +52,12 @@ class ConcurrencyLimit:
             self._limit = min(self._high, self._limit + (1.0 if self._is_doubling else 1.0 / self._limit))
 
     def note_refusal(self, *, now_s: float) -> None:
-        """Record that the server refused a call because of load, or timed out."""
+        """Record that the server refused a call for overload, or timed out."""
         self._decrease(now_s)
 
     def _decrease(self, now_s: float) -> None:
         self._is_doubling = False
-        # The calls under way were made with the old limit: they say nothing about the new one.
+        # Running calls were made under the old limit, and do not reflect the new one.
         if now_s - self._decreased_s >= _DECREASE_PAUSE_S:
             self._decreased_s = now_s
             self._limit = max(self._low, self._limit * _DECREASE_RATIO)

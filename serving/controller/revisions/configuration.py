@@ -1,4 +1,4 @@
-"""Reconciles a Configuration: one revision per generation, the latest ready one, and the retired ones.
+"""Reconciles a Configuration: creates a revision per generation, selects the latest ready one, retires others.
 
 Input: the configuration and its revisions; output: the writes. The latest ready revision changes when a newer one has settled, and
 goes back to an older one only from one that failed in its first minute (``settling.py``). If it is deleted, or the status was lost with one machine's store, the newest revision that was ready
@@ -48,9 +48,9 @@ from serving.core.settings.metadatakeys import check_keys
 from serving.net.cluster import kinds
 from serving.net.cluster.port import Create, Patch, Write
 
-# How long the first status waits for the revision to be ready: not as long as that of the Service, which repeats the name.
+# How long the first status waits for a ready revision, in seconds; less than the Service's, which repeats the name.
 _FIRST_STATUS_S = 1.0
-# Annotations that the controller and the autoscaler write on a revision.
+# Annotations that the controller and the autoscaler write on revisions.
 _OWN_LABELS = frozenset({CONFIGURATION_GENERATION_LABEL, ROUTING_STATE_LABEL})
 _OWN_ANNOTATIONS = REVISION_STATE_ANNOTATIONS | {CREATOR_ANNOTATION}
 
@@ -58,7 +58,7 @@ _OWN_ANNOTATIONS = REVISION_STATE_ANNOTATIONS | {CREATOR_ANNOTATION}
 def collectable(
     configuration: Object, revisions: Sequence[Object], settings: ControllerSettings, *, now: str
 ) -> list[Object]:
-    """The revisions to retire now, the longest without traffic first."""
+    """The revisions to retire now, those longest without traffic first."""
     now_s = timestamp_s(now)
     assert now_s is not None, now
     idle = sorted(
@@ -102,13 +102,13 @@ def _created_s(revision: Object) -> float:
 
 
 def _active_s(revision: Object) -> float:
-    """The last time at which a route referenced the revision; else its creation time."""
+    """The last time that a route referenced the revision, or its creation time."""
     stamp = timestamp_s(annotations_of(revision).get(ROUTING_STATE_MODIFIED_ANNOTATION))
     return _created_s(revision) if stamp is None else stamp
 
 
 class _Latest(msgspec.Struct, frozen=True, kw_only=True):
-    """The revision of the current generation if it exists; ``refusal`` is why it cannot be created."""
+    """The revision of the current generation, if it exists; ``refusal`` is why it cannot be created."""
 
     revision: Object | None
     refusal: str = ""
@@ -139,7 +139,7 @@ def reconcile_configuration(
         body = desired_revision(configuration, settings=settings, scaling=scaling, now=now)
         writes.append(Create(kind=kinds.REVISION, body=body))
         if nested(configuration, "status", "latestCreatedRevisionName"):
-            # The first revision has its own Events.
+            # The first revision has Events already.
             notes.append(Note(about=configuration, reason="Created", message=f'Created Revision "{name_of(body)}"'))
     usable = {name_of(revision): revision for revision in own if serving_state_of(revision) is not ServingState.RETIRED}
     ready = latest_ready_of(
@@ -153,7 +153,7 @@ def reconcile_configuration(
     status = _status(configuration, ready, latest, now=now)
     can_wait = not configuration.get("status") and is_unsettled(configuration, status)
     if can_wait and writes:
-        # The response to the write decides again, and a revision that is ready soon saves this write.
+        # The write's response causes another decision, and a revision that is ready soon makes this write unnecessary.
         return WritePlan(writes=tuple(writes), notes=tuple(notes))
     writes += status_patch(kinds.CONFIGURATION, configuration, status)
     writes += _retirements({**configuration, "status": status}, own, settings, now=now)
@@ -169,7 +169,7 @@ def reconcile_configuration(
 def revision_name_is_taken(
     configuration: Object, revisions: Mapping[str, Object], settings: ControllerSettings
 ) -> bool:
-    """Whether the revision name of the template belongs to another configuration or to other content."""
+    """Whether another configuration or other content has the revision name in the template."""
     name = nested(configuration, "spec", "template", "metadata", "name")
     revision = revisions.get(name) if name else None
     if revision is None:
@@ -226,7 +226,7 @@ def _unchanged(
     settings: ControllerSettings,
     scaling: AutoscalerSettings,
 ) -> Object | None:
-    """The latest created revision if the template still describes it.
+    """The latest created revision, if the template still describes it.
 
     A real API server counts a generation where a client adds ``resources: {}``.
     """
@@ -249,7 +249,7 @@ def _unchanged(
 
 
 def _requested(texts: Mapping[str, str], own: Collection[str]) -> dict[str, str]:
-    """The labels or annotations given by the template."""
+    """The labels or annotations that the template sets."""
     return {key: text for key, text in texts.items() if key not in own}
 
 
@@ -285,7 +285,7 @@ def _given_back(before: Object, ready: LatestReady, latest: _Latest) -> Iterator
 
 
 def _given_back_by(configuration: Object, latest: _Latest) -> str:
-    """The condition's message about traffic returned by the latest revision; "" without one."""
+    """The condition's message about traffic that the latest revision returned; "" without one."""
     message = str(condition_of(configuration, GIVEN_BACK_REASON).get("message", ""))
     return message if f'"{name_of(latest.revision)}" failed' in message else ""
 
@@ -314,7 +314,7 @@ def _failed(reason: str, message: str) -> Condition:
 def _retirements(
     configuration: Object, own: Sequence[Object], settings: ControllerSettings, *, now: str
 ) -> Sequence[Patch]:
-    """Retire the collectable revisions. The activator does not wake a Retired one, and the next decision deletes it."""
+    """Retire the collectable revisions. Activators never wake a Retired one, and the next decision deletes it."""
     return [
         patch
         for revision in collectable(configuration, own, settings, now=now)

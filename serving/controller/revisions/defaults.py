@@ -15,7 +15,7 @@ from serving.core.settings.resources import RevisionResources
 _HANDLERS = ("tcpSocket", "httpGet", "exec", "grpc")
 _WITHOUT_ROOT = "Enabled"
 _SECURED = {"AllowRootBounded", _WITHOUT_ROOT}
-# Ports below need a capability.
+# Lower ports need a capability.
 _LOW_PORT_MAX = 1024
 _LOW_PORT_CAPABILITY = "NET_BIND_SERVICE"
 _DISABLED = "disabled"
@@ -39,7 +39,7 @@ def spec_with_defaults(spec: Object, settings: ControllerSettings) -> Object:
             _secured(init_container, spec.get("securityContext") or {}, level=settings.secure_pod_defaults)
             for init_container in _init_containers(spec, settings)
         ]
-    # A response-start limit that is not below the total timeout has no effect.
+    # A response-start timeout at or above the total timeout has no effect.
     if 0 < settings.revision_response_start_timeout_s < timeout_s:
         filled.setdefault("responseStartTimeoutSeconds", settings.revision_response_start_timeout_s)
     if settings.revision_idle_timeout_s:
@@ -50,7 +50,7 @@ def spec_with_defaults(spec: Object, settings: ControllerSettings) -> Object:
 
 
 def timeouts_too_long(spec: Object, settings: ControllerSettings) -> Iterator[Problem]:
-    """A problem for each timeout above the longest that the settings allow."""
+    """A problem for each timeout above the configured maximum."""
     longest = settings.max_revision_timeout_s
     for key in _TIMEOUTS:
         if spec.get(key, 0) > longest:
@@ -64,7 +64,7 @@ def timeouts_too_long(spec: Object, settings: ControllerSettings) -> Iterator[Pr
 def fields_not_allowed(
     spec: Object, settings: ControllerSettings, where: str = "spec.template.spec"
 ) -> Iterator[Problem]:
-    """Yield the fields that would give a revision's pods rights over their node, unless a feature flag allows them.
+    """Yield the fields that would give a pod rights over its node, unless a feature flag allows them.
 
     Who may write a Service gets no pod by it that Kubernetes could deny them. Messages are Knative's
     (knative/serving 01a70b23, pkg/apis/serving/fieldmask.go and k8s_validation.go).
@@ -104,7 +104,7 @@ def _containers(containers: Sequence[Object], settings: ControllerSettings) -> l
 
 
 def _init_containers(spec: Object, settings: ControllerSettings) -> list[Object]:
-    """The init containers with names that no other container of the pod has."""
+    """The init containers, with names unique in the pod."""
     containers: Sequence[Object] = spec["initContainers"]
     taken = {container.get("name") for container in (*containers, *(spec.get("containers") or ()))}
     base = settings.init_container_name
@@ -118,7 +118,7 @@ def _init_containers(spec: Object, settings: ControllerSettings) -> list[Object]
 def _container(container: Object, *, name: str, alone: bool, defaults: RevisionResources) -> Object:
     resources = _with_resources(container.get("resources") or {}, defaults)
     filled = {**container, "resources": resources, "name": container.get("name") or name}
-    # Of several containers only the one with a port is probed by default.
+    # Of several containers, only the one with a port gets a default probe.
     if alone or container.get("ports"):
         filled["readinessProbe"] = _probe(container.get("readinessProbe") or {})
     return filled
@@ -131,7 +131,7 @@ def _with_resources(resources: Object, defaults: RevisionResources) -> Object:
 
 
 def _secured(container: Object, pod: Object, *, level: str) -> Object:
-    """A container with the security context of secure-pod-defaults, overridden by its own and its pod's settings."""
+    """A container with the security context of secure-pod-defaults, overridden by the container's and the pod's settings."""
     if level not in _SECURED:
         return container
     context = {"allowPrivilegeEscalation": False, **(container.get("securityContext") or {})}
@@ -148,7 +148,7 @@ def _secured(container: Object, pod: Object, *, level: str) -> Object:
 def _probe(probe: Object) -> Object:
     filled = {**probe, "successThreshold": probe.get("successThreshold") or 1}
     if not any(handler in probe for handler in _HANDLERS):
-        # Port 0 means the container's own port.
+        # Port 0 means the container's port.
         filled["tcpSocket"] = {"port": 0}
     return filled
 

@@ -1,4 +1,4 @@
-"""The Deployment of a revision, and the private Service that collects the addresses of its pods.
+"""The Deployment of a revision, and the private Service that selects its pods.
 
 Input: a revision with its defaults filled in; output: objects to create. Neither changes later: a revision is immutable, and
 the autoscaler owns the number of replicas. The queue-proxy is a container of the pod template if there is a ``Sidecar``;
@@ -58,7 +58,7 @@ from serving.net.cluster.port import Patch, PatchType
 
 # The port of a container that declares none.
 _USER_PORT_NAME = "user-port"
-# Annotations that change while a revision runs; a pod keeps its own.
+# Annotations that change while a revision runs; its pods keep their values.
 _NOT_OF_PODS = REVISION_STATE_ANNOTATIONS | {LAST_APPLIED_ANNOTATION, GUARDED_ANNOTATION}
 # Fields of a revision's spec that are not part of the pod's spec.
 _AS_WRITTEN: Mapping[str, str] = {}
@@ -74,7 +74,7 @@ def desired_deployment(
     is_guarded: bool = False,
     images: Mapping[str, str] = _AS_WRITTEN,
 ) -> Object:
-    """The Deployment of a revision with its initial number of replicas. ``images`` are those of its pods by digest."""
+    """The Deployment of a revision with its initial replicas. ``images`` are its pods' images by digest."""
     pod_spec = with_digests(_pod_spec(revision, "" if sidecar is None else sidecar.settings.runtime_classes), images)
     labels = _labels(revision)
     annotations = _annotations(revision)
@@ -97,7 +97,7 @@ def desired_deployment(
             "replicas": replica_count,
             "selector": {"matchLabels": {REVISION_UID_LABEL: uid_of(revision)}},
             "progressDeadlineSeconds": int(progress_deadline_s),
-            # The template changes with the guard and with inner TLS only: then the pods are replaced one after another.
+            # Only the guard and inner TLS change the template, which then replaces the pods one after another.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0}},
             "revisionHistoryLimit": 0,
             "template": {
@@ -111,7 +111,7 @@ def desired_deployment(
 
 
 def template_patch(deployment: Object, *, is_guarded: bool, sidecar: Sidecar | None) -> Sequence[Patch]:
-    """The patch of a Deployment's pod template: accept requests from activators only, and refuse plain HTTP."""
+    """The patch of a Deployment's pod template: accept requests from activators only, and reject plain HTTP."""
     changed: Object = {}
     variables = [] if sidecar is None else inner_tls_variables(deployment, sidecar)
     if (GUARDED_ANNOTATION in annotations_of(nested(deployment, "spec", "template") or {})) is not is_guarded:
@@ -146,7 +146,7 @@ def _default_container(pod_spec: Object, sidecar: Sidecar | None) -> dict[str, s
 
 
 def desired_private_service(revision: Object) -> Object:
-    """The headless Service of a revision's pods, which puts their addresses into EndpointSlices.
+    """The headless Service of a revision's pods, whose addresses it collects in EndpointSlices.
 
     It receives no requests and takes no cluster IP: a cluster may have as few as 254.
     """
@@ -174,7 +174,7 @@ def _labels(revision: Object) -> dict[str, str]:
 
 
 def _is_about_routing(key: str) -> bool:
-    # A pod keeps its labels; the routing state changes.
+    # A pod's labels are constant, but the routing state changes.
     return key.startswith(f"{SERVING_GROUP}/") and key not in {SERVICE_LABEL, CONFIGURATION_LABEL}
 
 
@@ -191,7 +191,7 @@ def _pod_spec(revision: Object, runtime_classes: str) -> Object:
         **({"runtimeClassName": runtime_class} if runtime_class else {}),
         **{key: value for key, value in spec.items() if key not in _NOT_OF_THE_POD},
         "enableServiceLinks": spec.get("enableServiceLinks", False),
-        # An accepted request may last as long as the revision allows.
+        # A running request may last as long as the revision's timeout.
         "terminationGracePeriodSeconds": spec["timeoutSeconds"],
         "containers": [
             _container(container, revision, serves=is_alone or bool(container.get("ports"))) for container in containers
@@ -200,7 +200,7 @@ def _pod_spec(revision: Object, runtime_classes: str) -> Object:
 
 
 def _with_start_cpu(pod_spec: Object, start_cpu: str) -> tuple[Object, str]:
-    """Give the serving container more cpu; the pod's spec, and its later resources as JSON."""
+    """Give the serving container more cpu; return the pod's spec, and its later resources as JSON."""
     awake = {
         container["name"]: started_resources(container)
         for container in pod_spec["containers"]
@@ -229,7 +229,7 @@ def _container(container: Object, revision: Object, *, serves: bool) -> Object:
     if serves:
         port = _port(container)
         rendered["ports"] = [port, *(container.get("ports") or ())[1:]]
-        # A server refuses a probe without a port.
+        # Servers reject a probe without a port.
         for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
             if container.get(probe):
                 rendered[probe] = _at_own_port(container[probe], port["containerPort"])

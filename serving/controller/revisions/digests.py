@@ -17,7 +17,7 @@ _FIELDS = (("containers", "containerStatuses"), ("initContainers", "initContaine
 
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
-    """The answers of registries for a revision: its images by digest, by their names; "" is an image whose tag stays.
+    """The registries' answers for a revision: digests by image name; "" is an image that keeps its tag.
 
     ``failure`` is why there is no answer; ``refused`` why a tag stays.
     """
@@ -33,14 +33,14 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unresolved_images(revision: Object, skipped: Collection[str]) -> list[str]:
-    """The images of a revision whose digest is to be asked for: of no registry in ``skipped``."""
+    """The images of a revision whose digest must be queried, except for registries in ``skipped``."""
     known = known_images(revision)
     images = {container.get("image", "") for field, _ in _FIELDS for container in _listed(revision, "spec", field)}
     return sorted(image for image in images - known.keys() if _is_by_tag(image, skipped))
 
 
 def known_images(revision: Object) -> dict[str, str]:
-    """The images whose digest is in the status, as a pod's spec names them."""
+    """The images with a digest in the status, by their name in a pod's spec."""
     return dict(_known_images(revision))
 
 
@@ -62,7 +62,7 @@ def with_digests(pod_spec: Object, images: Mapping[str, str]) -> Object:
 
 
 def digests_of(pod_spec: Object, field: str, names: Sequence[str]) -> dict[str, str]:
-    """The digest of each named container of a Deployment, where its image has one."""
+    """The digest of each named container of a Deployment, if its image has one."""
     images = {container.get("name"): container.get("image", "") for container in nested(pod_spec, field) or ()}
     return {name: images[name] for name in names if "@" in images.get(name, "")}
 
@@ -74,7 +74,7 @@ def _known_images(revision: Object) -> Iterator[tuple[str, str]]:
         }
         for container in _listed(revision, "spec", field):
             image, digest = container.get("image", ""), digests.get(container.get("name"), "")
-            # An image that was imported on a node has a name there that no other node can pull.
+            # An image imported on a node has a local name, which no other node can pull.
             if digest and _repository(digest) == _repository(image):
                 yield image, digest
 
@@ -97,5 +97,5 @@ def _reference(image: str) -> ImageReference | None:
     try:
         return parse_reference(image)
     except InvalidValue:
-        # The kubelet says so.
+        # The kubelet reports it.
         return None

@@ -1,4 +1,4 @@
-"""The HorizontalPodAutoscaler of a revision with the class hpa, which this project's autoscaler does not scale.
+"""The HorizontalPodAutoscaler of a revision with the class hpa, which our autoscaler does not scale.
 
 Input: a revision, its existing HorizontalPodAutoscaler, the autoscaler's settings; output: the writes. An hpa cannot scale to
 zero: there is always a pod, and requests go to pods directly. Follows knative/serving 98e5ef90, pkg/reconciler/autoscaling/hpa:
@@ -51,12 +51,12 @@ _SUFFIXES = ("k", "M", "G", "T", "P", "E")
 
 
 def is_of_an_hpa(annotations: Mapping[str, str], settings: AutoscalerSettings) -> bool:
-    """Whether revisions with these annotations are scaled by a HorizontalPodAutoscaler."""
+    """Whether a HorizontalPodAutoscaler scales revisions with these annotations."""
     return _spec_of(annotations, settings, reachable=True).class_name == HPA_CLASS
 
 
 def hpa_writes(revision: Object, existing: Object | None, settings: AutoscalerSettings) -> tuple[Write, ...]:
-    """The writes that make the hpa of a revision equal to the requested one.
+    """The writes that make a revision's HorizontalPodAutoscaler equal to the wanted one.
 
     An object of the same name with another owner is left alone.
     """
@@ -72,7 +72,7 @@ def hpa_writes(revision: Object, existing: Object | None, settings: AutoscalerSe
 
 
 def _lacking(present: Mapping[str, object], wanted: Mapping[str, object]) -> Object:
-    """The fields to add or set. Additional fields of the existing object are defaults of the server."""
+    """The fields to add or set; additional fields are defaults of the server."""
     patch: Object = {}
     for key, value in wanted.items():
         before = present.get(key)
@@ -122,7 +122,7 @@ def _desired(revision: Object, settings: AutoscalerSettings) -> Object:
 
 
 def _min(spec: ScalingSpec) -> int:
-    """The minimum: 1 for a revision without a route."""
+    """The minimum; 1 for a revision without a route."""
     return max(1, spec.min_scale if spec.reachable else 0)
 
 
@@ -142,7 +142,7 @@ def _metric(name: str, target: float) -> Object:
 
 
 def _quantity(whole: int) -> str:
-    """The quantity as the server formats it, so that its response equals the request: 1500 is "1500", 2000 is "2k"."""
+    """The quantity in the server's format, so that its response equals the request: 1500 is "1500", 2000 is "2k"."""
     suffixes = iter(_SUFFIXES)
     suffix = ""
     while whole % 1000 == 0 and (larger := next(suffixes, "")):

@@ -1,4 +1,4 @@
-"""Apps of a cluster that are to be their own queue-proxy, and are not.
+"""Detects apps in a cluster that should run their own queue-proxy, but do not.
 
 Nothing in a pod's status says whether an image starts ``serving.asgi``. A container that does not looks like one whose app is slow: it
 runs, and nothing answers at the port of its readiness probe. So it is given a time, and becomes ready later all the same.
@@ -15,19 +15,19 @@ _WAIT_MIN_S = 10.0
 
 
 def proxy_wait_s(progress_deadline_s: float) -> float:
-    """The seconds that a container may run without a queue-proxy before its revision reports it: 60 of the default deadline of 600."""
+    """Seconds that a container may run without a queue-proxy before its revision reports it: a tenth of the progress deadline."""
     return max(progress_deadline_s * _SHARE, _WAIT_MIN_S)
 
 
 def is_own_proxy(deployment: Object | None) -> bool:
-    """Whether the queue-proxy of a Deployment's pods is to be in the process of the app."""
+    """Whether a Deployment's apps must run the queue-proxy in their process."""
     return bool(proxy_container(deployment or {}).get("name", QUEUE_PROXY) != QUEUE_PROXY)
 
 
 def missing_queue_proxy(
     deployment: Object | None, pods: Sequence[Object], *, wait_s: float, now_s: float | None
 ) -> str:
-    """Why a pod that has run for longer than ``wait_s`` is not ready, if its app is to be its own queue-proxy; "" else."""
+    """The message for a pod that has run longer than ``wait_s`` without the queue-proxy in its app; "" otherwise."""
     if now_s is None or not is_own_proxy(deployment):
         return ""
     name = proxy_container(deployment or {})["name"]

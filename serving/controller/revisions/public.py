@@ -1,4 +1,4 @@
-"""The public Service of a revision or route, and the EndpointSlices that lead it to activators or pods.
+"""The public Service of a revision or route, with EndpointSlices that contain activators or pods.
 
 The Service has no selector; the controller owns its slices. With the path "proxy" the slices name the activators' inner port,
 with "serve" the ready pods of the revision. The autoscaler requests a path in an annotation of the revision; this module
@@ -50,20 +50,20 @@ from serving.net.cluster import kinds
 from serving.net.cluster.port import Create, Write
 
 ACTIVATOR_SERVICE = "activator-service"
-"""The Service, in the system's namespace, that leads to the activators' inner listener."""
+"""The Service, in the system's namespace, of the activators' inner listener."""
 
-# Every public slice names all activators: with more, each change would be megabytes for a thousand services.
+# Most activators in public slices: with more, each change would send megabytes for a thousand services.
 _NAMED_MAX = 100
 
 SERVICE_NAME = "kubernetes.io/service-name"
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
-# Not the controller-manager's own name: it would empty these slices.
+# Not the controller-manager's name, which would make it empty these slices.
 MANAGER = "serving-controller"
 # Limit of discovery.k8s.io/v1.
 ENDPOINTS_MAX = 1000
 _PORT_NAME = "http"
 _METRICS_PORT_NAME = "metrics"
-# State of a Route that says nothing about its Services.
+# Annotations of a Route that do not concern its Services.
 _OWN_ANNOTATIONS = {CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, ROLLED_BACK_ANNOTATION, LAST_APPLIED_ANNOTATION}
 _H2C = "kubernetes.io/h2c"
 PUBLIC_PORT = 80
@@ -71,18 +71,18 @@ _SUFFIXES = {"IPv4": "-public", "IPv6": "-public-ipv6"}
 
 
 class EndpointGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The endpoints of one port, as a slice has them; at least one."""
+    """The endpoints of one port in a slice; at least one."""
 
     port: int
     endpoints: tuple[Object, ...]
 
 
 EndpointGroups = Mapping[str, EndpointGroup]
-"""By family of addresses: "IPv4", "IPv6"."""
+"""Endpoints by address family: "IPv4", "IPv6"."""
 
 
 class Activators:
-    """The slices and their merged endpoints."""
+    """The activators' slices, and their merged endpoints."""
 
     __slots__ = ("_slices", "backends")
 
@@ -91,23 +91,23 @@ class Activators:
         self.backends: EndpointGroups = {}
 
     def put(self, key: tuple[str, str], endpoint_slice: Object) -> bool:
-        """Record a slice; return whether the endpoints change."""
+        """Store a slice; return whether the endpoints changed."""
         self._slices[key] = endpoint_slice
         return self._sum_up()
 
     def drop(self, key: tuple[str, str]) -> bool:
-        """Remove a slice; returns whether the endpoints change."""
+        """Remove a slice; return whether the endpoints changed."""
         self._slices.pop(key, None)
         return self._sum_up()
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """One address of each activator, as HOST:PORT: those of one family, because each pod may have one of each."""
+        """An address HOST:PORT per activator, in one family, because each pod may have an address of both."""
         return self._at_port(None)
 
     @property
     def pages(self) -> tuple[str, ...]:
-        """The pages of metrics of the same activators; empty if the Service names no such port, as before 0.2."""
+        """The metrics pages of the same activators; empty if the Service has no such port, as before 0.2."""
         ports = {_port_of(slice_, _METRICS_PORT_NAME) for slice_ in self._slices.values()} - {None}
         return self._at_port(max(filter(None, ports))) if ports else ()
 
@@ -157,7 +157,7 @@ def _port_of(endpoint_slice: Object, name: str = _PORT_NAME) -> int | None:
 
 
 class PublicService(msgspec.Struct, frozen=True, kw_only=True):
-    """A public Service as it exists, its slices, and the possible endpoints by address family."""
+    """An existing public Service, its slices, and the possible endpoints by address family."""
 
     service: Object | None
     slices: Sequence[Object]
@@ -167,7 +167,7 @@ class PublicService(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def traffic_path_of(revision: Object) -> TrafficPath:
-    """The path that the autoscaler requests; proxy without a request, and while a revision is not Active."""
+    """The path that the autoscaler requests; proxy by default, and while a revision is not Active."""
     is_active = (nested(revision, "spec", "servingState") or "Active") == "Active"
     wants_pods = annotations_of(revision).get(TRAFFIC_PATH_ANNOTATION) == TrafficPath.SERVE
     return TrafficPath.SERVE if is_active and wants_pods else TrafficPath.PROXY
@@ -189,23 +189,23 @@ def pod_backends(pods: Iterable[Object]) -> EndpointGroups:
 
 
 def slice_names(owner_name: str) -> tuple[str, ...]:
-    """The names of the slices of a public Service: "hello-public", "hello-public-ipv6"."""
+    """The names of a public Service's slices: "hello-public", "hello-public-ipv6"."""
     return tuple(owner_name + suffix for suffix in _SUFFIXES.values())
 
 
 def public_owner_name(slice_name: str) -> str:
-    """The public Service of a slice, by the slice's name."""
+    """The name of the public Service, from its slice's name."""
     suffix = next((ending for ending in reversed(_SUFFIXES.values()) if slice_name.endswith(ending)), "")
     return slice_name.removesuffix(suffix)
 
 
 def is_foreign(owner: Object, public: PublicService) -> bool:
-    """Whether a Service of that name has another owner. Such a Service is not changed and gets no endpoints."""
+    """Whether the Service with this name has another owner. It is then not changed and gets no endpoints."""
     return public.service is not None and not is_controlled_by(public.service, owner)
 
 
 def public_writes(owner: Object, public: PublicService, *, name: str = "") -> tuple[Write, ...]:
-    """The writes for a public Service of a revision or route, and its slices.
+    """The writes for the public Service of a revision or route, and its slices.
 
     ``name`` is that of the Service of a tag; without it the Service has the name of its owner.
     """
@@ -244,7 +244,7 @@ def _backend(before: Object | None, *, family: str, public: PublicService) -> En
 
 
 def _kept(before: Object) -> EndpointGroup:
-    """The present endpoints, kept when there are no others; pods become unready."""
+    """The present endpoints, kept if there are no others, with pods as not ready."""
     endpoints = [
         {**endpoint, "conditions": {**endpoint.get("conditions", {}), "ready": False}}
         if endpoint.get("targetRef")
@@ -270,7 +270,7 @@ def _service(owner: Object, name: str) -> Object:
 
 
 def _inherited(owner: Object) -> tuple[dict[str, str], dict[str, str]]:
-    """The labels and annotations of a Service: the Route's own, and its name, as in Knative.
+    """The labels and annotations of a Service: the Route's, and its name, as in Knative.
 
     Visibility is not among them: on the Service of a tag it is the user's word about that tag.
     """
@@ -286,7 +286,7 @@ def _route_label(owner: Object) -> dict[str, str]:
 
 
 def _metadata_changes(owner: Object, service: Object) -> Object:
-    """The labels and annotations to add to a Service. Those of other writers stay."""
+    """The labels and annotations to add to a Service; those of other writers stay."""
     labels, annotations = _inherited(owner)
     known = {"labels": labels_of(service), "annotations": annotations_of(service)}
     wanted = {"labels": known["labels"] | labels, "annotations": known["annotations"] | annotations}
@@ -295,7 +295,7 @@ def _metadata_changes(owner: Object, service: Object) -> Object:
 
 
 def _port_changes(owner: Object, service: Object) -> Object:
-    """The ports of a Service if its TCP ports changed."""
+    """The ports of a Service, if its TCP ports changed."""
     wanted = _tcp_ports(owner, name_of(service))
     known = [port for port in nested(service, "spec", "ports") or () if port.get("name") != _PORT_NAME]
     is_same = [(port.get("name"), port.get("port")) for port in known] == [
@@ -310,7 +310,7 @@ def _slice(owner: Object, name: str, family: str) -> Object:
         "kind": "EndpointSlice",
         "metadata": {
             **_metadata(owner, name + _SUFFIXES[family]),
-            # Without a revision's label: activators would take themselves for its pods.
+            # Without a revision's label, which would make activators treat themselves as its pods.
             "labels": {SERVICE_NAME: name, MANAGED_BY: MANAGER, **_route_label(owner)},
         },
         "addressType": family,
@@ -323,12 +323,12 @@ def _metadata(owner: Object, name: str) -> Object:
 
 def _port(owner: Object, number: int) -> Object:
     port: Object = {"name": _PORT_NAME, "port": number, "protocol": "TCP"}
-    # Gateways must use HTTP/2 with prior knowledge for gRPC calls to arrive as such.
+    # Gateways must use HTTP/2 with prior knowledge, or gRPC calls fail.
     return {**port, "appProtocol": _H2C} if _uses_http2(owner) else port
 
 
 def _tcp_ports(owner: Object, name: str) -> list[Object]:
-    """The ports for TCP of a Service: those of its route, and none for a tag."""
+    """The TCP ports of a Service: the route's; none for a tag."""
     if owner.get("kind") != "Route" or name != name_of(owner):
         return []
     numbers = (port.number for port in route_policy(annotations_of(owner)).tcp_ports)

@@ -1,4 +1,4 @@
-"""Revisions: creation from a Configuration's template, and reconciliation with their Deployment, Services and status.
+"""Revisions: creation from a Configuration's template, and reconciliation of Deployment, Services and status.
 
 ``desired_revision`` is the object to create; ``reconcile_revision`` plans the writes for an existing one, from its children and the
 routes that reference it. A Retired revision without routes is deleted; garbage collection follows its owner references. The
@@ -70,7 +70,7 @@ _COUNTS = {"actualReplicas", "desiredReplicas"}
 
 
 class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The input of a revision's decision besides the revision itself.
+    """The input of a revision's decision besides the revision.
 
     ``routes`` are the names of routes that reference it; ``is_newest``: its configuration has no newer revision; ``is_awaited``:
     a route follows the latest revision of that configuration; ``refusal`` is the server's reason to refuse one of its children,
@@ -96,7 +96,7 @@ class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def revision_name_for(configuration: Object) -> str:
-    """The name of the revision of the configuration's current generation: the template's own, or by number."""
+    """The name of the current generation's revision: the template's own, or one by number."""
     own = nested(configuration, "spec", "template", "metadata", "name")
     return str(own or revision_name(name_of(configuration), nested(configuration, "metadata", "generation") or 0))
 
@@ -104,20 +104,20 @@ def revision_name_for(configuration: Object) -> str:
 def desired_revision(
     configuration: Object, *, settings: ControllerSettings, scaling: AutoscalerSettings, now: str
 ) -> Object:
-    """The revision of the configuration's current generation, to create.
+    """The revision to create for the configuration's current generation.
 
     It starts Active; a revision that is ready without pods (initial-scale 0) starts in Reserve.
     """
     template = configuration["spec"]["template"]
     labels, annotations = labels_of(template), annotations_of(template)
     modifier = annotations_of(configuration).get(LAST_MODIFIER_ANNOTATION)
-    # A template that was exported from a revision has that revision's state.
+    # A template exported from a revision contains that revision's state.
     not_asked = REVISION_STATE_ANNOTATIONS | {LAST_APPLIED_ANNOTATION}
     annotations = {key: value for key, value in annotations.items() if key not in not_asked}
     if modifier:
         annotations[CREATOR_ANNOTATION] = modifier
     if is_of_an_hpa(annotations, scaling):
-        # It always has pods, and no autoscaler of this project sets its path.
+        # It always has pods, and our autoscaler does not set its path.
         annotations[TRAFFIC_PATH_ANNOTATION] = TrafficPath.SERVE
     start = start_scale(annotations, scaling)
     state = ServingState.ACTIVE if start.start_count else ServingState.RESERVE
@@ -161,7 +161,7 @@ def reconcile_revision(
     is_budgeted = read_budgets(scaling.budget).of(namespace_of(revision)) and not is_of_an_hpa(
         annotations_of(revision), scaling
     )
-    # Under a budget the autoscaler gives a new revision its pods.
+    # Under a budget the autoscaler decides about the first pods of a new revision.
     first = msgspec.structs.replace(scale, start_count=0) if is_budgeted else scale
     refusal = context.refusal or _conflict(revision, context.public)
     resolution = context.resolution if context.unresolved else None
@@ -187,10 +187,10 @@ def reconcile_revision(
         *patch_of(kinds.REVISION, revision, changes),
     )
     unsettled = is_unsettled(revision, status)
-    # What is written wakes the revision again, and then its status may be settled.
+    # The write causes another decision about the revision, by which time its status may be settled.
     writes = pending if unsettled and pending else (*pending, *status_patch(kinds.REVISION, revision, status))
     is_transient = bool(writes) and all(map(_is_status, writes)) and _is_between_states(revision, after)
-    # The answer of the registry wakes it.
+    # The registry's answer causes the next decision.
     is_waiting = not is_unresolved and condition_of(after, CONDITION_READY).get("status") == "Unknown"
     return WritePlan(
         writes=writes,
@@ -209,7 +209,7 @@ def _notes_of_images(revision: Object, resolution: Resolution | None) -> list[No
 
 
 def _recheck_s(children: RevisionChildren, scale: StartScale) -> float:
-    """The seconds until a starting revision's status may change although its pods do not."""
+    """Seconds until a starting revision's status may change although its pods do not."""
     wait_s = scale.progress_deadline_s
     return (min(wait_s, proxy_wait_s(wait_s)) if is_own_proxy(children.deployment) else wait_s) + 1
 
@@ -230,7 +230,7 @@ def _is_status(write: Write) -> bool:
 
 
 def _is_between_states(before: Object, after: Object) -> bool:
-    """Whether a revision is waking up or going to sleep: only its number of pods still differs."""
+    """Whether a revision is waking or going to sleep, so that only its number of pods still changes."""
     known = conditions_of(before)
     if any(condition["type"] != CONDITION_ACTIVE and condition not in known for condition in conditions_of(after)):
         return False
@@ -263,7 +263,7 @@ def _missing(
 
 
 def _notes(before: Object, after: Object) -> list[Note]:
-    """Events for a revision that becomes unready or ready again. The first readiness is an annotation instead."""
+    """Events for a revision that becomes unready or ready again. The first readiness is recorded as an annotation instead."""
     old, new = condition_of(before, CONDITION_READY), condition_of(after, CONDITION_READY)
     if (old.get("status"), new.get("status")) == ("False", "True"):
         message = "Revision becomes ready upon all resources being ready"

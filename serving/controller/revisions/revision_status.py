@@ -46,15 +46,15 @@ from serving.core.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 
 _WAITING_IS_NORMAL = {"", "ContainerCreating", "PodInitializing"}
 _CRASH_LOOP = "CrashLoopBackOff"
-# A restart after a shorter pause is waited for, by requests too. The messages are ours and the kubelet's.
+# Shorter restart pauses are waited for, also by requests. The messages are ours and the kubelet's.
 _SHORT_PAUSE_S = 2.0
 _PAUSE = re.compile(r"(?:starts again in|back-off) (\d+(?:\.\d+)?) ?s\b")
-# Exits in a row of a proven revision that are waited for: the pauses after them are short.
+# Consecutive exits of a proven revision that are tolerated: the pauses after them are short.
 _EXITS_TOLERATED = 2
 RESTARTED = "Restarted"
-"""The condition of a ready revision whose containers have ended and started again; it changes with each time."""
+"""The condition of a ready revision whose containers restarted; each restart changes it."""
 _IMAGE_REASONS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
-# Reasons that every unready pod has: they explain nothing.
+# Reasons that every unready pod has, and which therefore explain nothing.
 _UNINFORMATIVE = {"ContainersNotReady", "PodCompleted", ""}
 _EXPLAINING = {"Initialized", "Ready"}
 _MESSAGE_LENGTH_MAX = 4096
@@ -70,7 +70,7 @@ _DEADLINE = "ProgressDeadlineExceeded"
 
 
 class HealthLayer(enum.StrEnum):
-    """The condition that a failure belongs to; the values are condition types."""
+    """The condition to which a failure belongs; the values are condition types."""
 
     RESOURCES = "ResourcesAvailable"
     CONTAINER = "ContainerHealthy"
@@ -85,7 +85,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def failure_of(pods: Sequence[Object], *, exits_tolerated: int = 0) -> Failure | None:
-    """The failure of the oldest failed pod. A container with at most ``exits_tolerated`` restarts has not failed."""
+    """The failure of the oldest failed pod. Up to ``exits_tolerated`` restarts of a container are not a failure."""
     for pod in sorted(pods, key=_age_order):
         failure = None if is_being_deleted(pod) else next(_failures(pod, exits_tolerated), None)
         if failure:
@@ -94,9 +94,9 @@ def failure_of(pods: Sequence[Object], *, exits_tolerated: int = 0) -> Failure |
 
 
 def not_ready_because(pods: Sequence[Object]) -> str:
-    """The reason that a pod is not ready, such as "readiness probe: connection refused" or running init containers; "" if unknown."""
+    """Why a pod is not ready, such as "readiness probe: connection refused" or running init containers; "" if unknown."""
     for pod in sorted(pods, key=_age_order):
-        # Where others run beside the app and its queue-proxy, who listens is not known.
+        # With further containers it is unknown which one listens.
         running = [*(nested(pod, "spec", "containers") or ()), *_native_sidecars(pod)]
         explaining = {*_EXPLAINING, CONDITION_LISTENS} if len(running) == _CONTAINERS_LEAST else _EXPLAINING
         for condition in nested(pod, "status", "conditions") or ():
@@ -119,17 +119,17 @@ def _failures(pod: Object, exits_tolerated: int) -> Iterator[Failure]:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             yield _of_resources(condition.get("reason", ""), condition.get("message", ""))
     for status in nested(pod, "status", "initContainerStatuses") or ():
-        # A container that waits for another service exits repeatedly until that service is up; such an exit is no failure.
+        # A container that depends on another service exits until that service runs; this is no failure.
         yield from _failures_of_container(status, max(exits_tolerated, status.get("restartCount", 0), 1))
     everybodys = nested(pod, "status", "containerStatuses") or ()
     statuses = [everybody for everybody in everybodys if everybody.get("name") != QUEUE_PROXY]
     for status in statuses:
-        # A new revision's container that exits has not been ready.
+        # A new revision's container that exits was never ready.
         is_first = not exits_tolerated and status.get("name") in _serving_containers(pod)
         yield from _failures_of_container(status, exits_tolerated, is_first=is_first)
     for status in everybodys:
         if status.get("name") == QUEUE_PROXY:
-            # A queue-proxy that cannot start keeps the pod unready; one that exited is restarted.
+            # A queue-proxy that cannot start keeps the pod unready; one that exits is restarted.
             waiting = nested(status, "state", "waiting") or {}
             yield from _failures_of_container(
                 {**status, "lastState": {}, "state": {"waiting": waiting}}, exits_tolerated
@@ -158,7 +158,7 @@ def _failures_of_container(status: Object, exits_tolerated: int, *, is_first: bo
 
 
 def _pause_s(waiting: Object) -> float:
-    """The pause before a restart by its message; infinity if it does not say."""
+    """The pause before a restart, from its message; infinity if the message has none."""
     pause = _PAUSE.search(waiting.get("message") or "")
     return float(pause[1]) if pause else math.inf
 
@@ -178,7 +178,7 @@ def _exit(terminated: Object, *, is_first: bool) -> Failure:
     if why == OOM_KILLED_REASON:
         lines = f"out of memory: {lines}" if lines else "out of memory"
     elif code == 0 and is_first:
-        # It has not failed: its last lines explain nothing without this.
+        # The container has not failed: without this message its last lines explain nothing.
         lines = f"{_EXITED_EARLY}; last lines of its log:\n{lines}" if lines else _EXITED_EARLY
     elif not lines:
         lines = "container exited with no error" if code == 0 else f"exit code {code}"
@@ -199,7 +199,7 @@ def _shortened(text: str) -> str:
 
 
 class StartScale(msgspec.Struct, frozen=True, kw_only=True):
-    """``start_count`` pods must be ready once within ``progress_deadline_s``; later ``min_count`` are enough.
+    """The pods of a start: ``start_count`` must be ready once within ``progress_deadline_s``; later ``min_count`` suffice.
 
     With a ``start_count`` of 0 the revision is ready without a pod.
     """
@@ -210,10 +210,10 @@ class StartScale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def start_scale(annotations: Mapping[str, str], settings: AutoscalerSettings) -> StartScale:
-    """The numbers of one revision: initial-scale 1 with min-scale 3 starts 3; with max-scale 2 it would start 2."""
-    # The bounds depend on neither the concurrency of a pod nor its reachability.
+    """The start scale of a revision: initial-scale 1 with min-scale 3 starts 3; with max-scale 2 it starts 2."""
+    # These bounds depend on neither concurrency nor reachability.
     spec = resolve_annotations(annotations, settings, container_concurrency=0, reachable=True)
-    # A HorizontalPodAutoscaler leaves a Deployment with 0 replicas alone.
+    # A HorizontalPodAutoscaler ignores a Deployment with 0 replicas.
     least = 1 if spec.class_name == HPA_CLASS else 0
     wanted = max(spec.initial_scale, spec.min_scale)
     return StartScale(
@@ -224,7 +224,7 @@ def start_scale(annotations: Mapping[str, str], settings: AutoscalerSettings) ->
 
 
 class RevisionChildren(msgspec.Struct, frozen=True, kw_only=True):
-    """The Deployment of a revision, None before it exists, and its pods."""
+    """A revision's Deployment, None before it exists, and its pods."""
 
     deployment: Object | None
     pods: Sequence[Object] = ()
@@ -236,18 +236,18 @@ def serving_state_of(revision: Object) -> ServingState:
 
 
 def was_ready(revision: Object) -> bool:
-    """Whether the revision was ever ready, by its status or, after a restart of one machine's store, its annotation."""
+    """Whether the revision was ever ready, by its status or, after a restart of a single machine, its annotation."""
     is_ready = condition_of(revision, CONDITION_READY).get("status") == ConditionStatus.TRUE
     return is_ready or not BECAME_READY_ANNOTATIONS.isdisjoint(annotations_of(revision))
 
 
 def ready_count_of(deployment: Object | None) -> int:
-    """Ready pods of a Deployment."""
+    """The ready replicas of a Deployment."""
     return int(nested(deployment, "status", "readyReplicas") or 0)
 
 
 def desired_count_of(deployment: Object | None) -> int:
-    """Desired pods of a Deployment."""
+    """The desired replicas of a Deployment."""
     return int(nested(deployment, "spec", "replicas") or 0)
 
 
@@ -260,7 +260,7 @@ def desired_status(
     refusal: str = "",
     resolution: Resolution | None = None,
 ) -> Object:
-    """The desired status; ``now`` is the timestamp of conditions that change.
+    """The wanted status; ``now`` is the timestamp of changed conditions.
 
     ``refusal`` is why the server refuses the Deployment, "" if it does not. ``resolution`` is that of its images, None if there is nothing
     to resolve.
@@ -284,7 +284,7 @@ def desired_status(
     )
     conditions = [*dependencies, ready_of(dependencies), *informative]
     before = nested(revision, "status") or {}
-    # The same plan creates the Deployment: its size needs no second write.
+    # The same plan creates the Deployment, so its size needs no second write.
     begins_with = scale.start_count if serving_state_of(revision) is ServingState.ACTIVE else 0
     deployment = children.deployment
     return {
@@ -298,7 +298,7 @@ def desired_status(
 
 
 def _digests(revision: Object, children: RevisionChildren, before: Object) -> Object:
-    """The digests of images by container: those of the Deployment, else of the first pod; kept after the pod is gone."""
+    """The image digests by container, from the Deployment, else from the first pod; kept when pods are gone."""
     pod_spec = nested(children.deployment, "spec", "template", "spec") or {}
     statuses = {}
     for field, status_field in (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses")):
@@ -313,7 +313,7 @@ def _digests(revision: Object, children: RevisionChildren, before: Object) -> Ob
                 container.get("name"): container.get("imageID") or ""
                 for container in nested(pod, "status", status_field) or ()
             }
-            # As containerd writes it, or with a scheme, as docker does.
+            # As containerd writes it; docker adds a scheme.
             digests = [{"name": name, "imageDigest": ids.get(name, "").rpartition("//")[2]} for name in names]
             if all("@" in digest["imageDigest"] for digest in digests):
                 statuses[status_field] = digests
@@ -341,7 +341,7 @@ def _dependencies(revision: Object, children: RevisionChildren, scale: StartScal
 
 
 def _failure(revision: Object, children: RevisionChildren, *, ready_count: int) -> Failure | None:
-    """The reason that desired pods do not become ready; None once a pod is ready."""
+    """Why wanted pods do not become ready; None once a pod is ready."""
     wanted = serving_state_of(revision) is ServingState.ACTIVE and desired_count_of(children.deployment) > 0
     if not wanted or ready_count:
         return None
@@ -350,7 +350,7 @@ def _failure(revision: Object, children: RevisionChildren, *, ready_count: int) 
             return Failure(
                 layer=HealthLayer.RESOURCES, reason=condition.get("reason", ""), message=condition.get("message", "")
             )
-    # An exit of a proven revision may be accidental; a new revision that exits has failed.
+    # An exit of a proven revision may be accidental; an exit of a new revision is a failure.
     return failure_of(children.pods, exits_tolerated=_EXITS_TOLERATED if was_ready(revision) else 0)
 
 
@@ -376,7 +376,7 @@ def _deploying(children: RevisionChildren, scale: StartScale, *, now: str) -> li
 
 
 def _kept_failure(revision: Object) -> Failure | None:
-    """The failure in the status or, after a restart of one machine's store, in the annotation."""
+    """The failure in the status or, after a restart of a single machine, in the annotation."""
     for layer in HealthLayer:
         before = condition_of(revision, layer)
         if before.get("status") == ConditionStatus.FALSE:
@@ -404,7 +404,7 @@ def _well() -> list[Condition]:
 
 
 def _failed(failure: Failure) -> list[Condition]:
-    """The conditions after a failure: the failed one is False, the other Unknown."""
+    """The conditions after a failure: one is False, the other Unknown."""
     return [
         Condition(type=layer.value, status=ConditionStatus.FALSE, reason=failure.reason, message=failure.message)
         if layer is failure.layer
@@ -414,7 +414,7 @@ def _failed(failure: Failure) -> list[Condition]:
 
 
 def _within_budget(revision: Object) -> Iterator[Condition]:
-    """The condition of a revision whose budget is too small, as reported by the autoscaler."""
+    """The condition of a revision whose budget is too small, as the autoscaler reports."""
     why = annotations_of(revision).get(SHORTAGE_ANNOTATION)
     status, reason = ConditionStatus.FALSE, "BudgetTooSmall"
     if why:
@@ -422,7 +422,7 @@ def _within_budget(revision: Object) -> Iterator[Condition]:
 
 
 def _policy_in_force(revision: Object) -> Iterator[Condition]:
-    """The condition of a revision whose own policy is not in force, as reported by the autoscaler."""
+    """The condition of a revision whose own policy is not in force, as the autoscaler reports."""
     message = annotations_of(revision).get(POLICY_FAILURE_ANNOTATION)
     status, reason = ConditionStatus.FALSE, "PolicyFailed"
     if message:

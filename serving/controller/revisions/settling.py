@@ -1,4 +1,4 @@
-"""Decides when a new revision takes the traffic of an older one, and when it gives the traffic back.
+"""Decides when a new revision takes over traffic, and when the traffic returns to the older revision.
 
 A revision that is ready for a moment may fail in the next one: a port that is open before the app is loaded, a worker that dies. So
 the latest ready revision changes only after the new one was ready for its settle time without a restart. One that fails within its first minute
@@ -21,15 +21,15 @@ from serving.core.model.objects import Object, annotations_of, condition_of, lab
 from serving.core.settings.controller import FROM_START
 
 TRIAL_S = 60.0
-"""How long a revision that took traffic may fail and give it back."""
+"""How long after taking over traffic a failing revision returns it, in seconds."""
 
 _SETTLE_MIN_S, _SETTLE_MAX_S = 1.0, 10.0
-# Times of conditions may be whole seconds.
+# Condition times may be whole seconds.
 _GRAIN_S = 1.0
 
 
 class LatestReady(msgspec.Struct, frozen=True, kw_only=True):
-    """The revision for new traffic, "" without one.
+    """The revision for new traffic; "" without one.
 
     ``settling`` is the revision that takes its place after ``settles_in_s`` seconds; ``failed`` the one that gives its traffic back.
     """
@@ -77,7 +77,7 @@ def is_ready(revision: Object) -> bool:
 
 
 def generation_of(revision: Object) -> int:
-    """The generation of its Configuration that a revision was made for; 0 if unknown."""
+    """The generation of the Configuration that created a revision; 0 if unknown."""
     text = labels_of(revision).get(CONFIGURATION_GENERATION_LABEL, "")
     return int(text) if text.isdecimal() else 0
 
@@ -107,14 +107,14 @@ def _is_failing(revision: Object) -> bool:
 
 
 def _traffic_since_s(revision: Object) -> float | None:
-    """The time at which a route first named a ready revision; None before."""
+    """When a route first named a ready revision; None if never."""
     annotations = annotations_of(revision)
     stamps = (timestamp_s(annotations.get(key)) for key in BECAME_READY_ANNOTATIONS)
     return next((stamp for stamp in stamps if stamp is not None), None)
 
 
 def _settled_at_s(revision: Object, settle_time_s: float, *, gave_back: bool) -> float:
-    """The time from which a ready revision may get traffic, in seconds since the epoch; 0 means at once."""
+    """When a ready revision may get traffic, in seconds since the epoch; 0 means immediately."""
     changed = [condition_of(revision, kind).get("lastTransitionTime") for kind in (CONDITION_READY, RESTARTED)]
     times_s = [at_s for at_s in map(timestamp_s, changed) if at_s is not None]
     if not settle_time_s or not times_s:

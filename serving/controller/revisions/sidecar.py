@@ -1,4 +1,4 @@
-"""The queue-proxy in a revision's pods on a cluster: a container, its volume, and the changes to other containers.
+"""Adds the queue-proxy to a revision's pods in a cluster: a container, its volume, and changes to other containers.
 
 Input: a revision with its defaults filled in, the pod's spec without a queue-proxy, and a ``Sidecar`` with settings, image and
 secrets. Output: the spec with the queue-proxy. Follows knative/serving 98e5ef90, pkg/reconciler/revision/resources/queue.go,
@@ -62,12 +62,12 @@ _TOKEN_FILE = "token"  # noqa: S105 - as above
 _AUTHORITY_VARIABLE = "SERVING_POD_AUTHORITY"
 _SECRET_VARIABLE = "SERVING_POD_SECRET"  # noqa: S105 - its name
 _MOUNT = {"name": _VOLUME, "mountPath": _TOKEN_FOLDER, "readOnly": True}
-# Timeout of the kubelet's probe, and how long the answer waits for the app, in seconds.
+# Timeout of the kubelet's probe, and how long its response waits for the app, in seconds.
 _READY_TIMEOUT_S = 10
 _READY_WAIT_S = 8
 # Time for the app to exit after the queue-proxy has drained, in seconds.
 _APP_END_S = 5
-# The user of the image (Containerfile).
+# The user in the image (Containerfile).
 _NONROOT_UID = 65532
 _READINESS = {
     "httpGet": {"path": f"/readyz?wait={_READY_WAIT_S}", "port": ADMIN_PORT},
@@ -81,7 +81,7 @@ _HANDLERS = ("tcpSocket", "httpGet", "grpc")
 
 
 class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration that all queue-proxies share.
+    """The configuration shared by all queue-proxies.
 
     ``image`` and ``stats_url`` are for ``settings`` that name none.
     ``secret_of`` derives the secret of a revision's pods from its namespace and uid, ``token_of`` the token for their stats from
@@ -101,7 +101,7 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def grace_s(revision: Object, sidecar: Sidecar) -> int:
-    """A pod's termination grace period in seconds: the drain lag, the longest request, and the exit of the app.
+    """A pod's termination grace period in seconds: drain lag, longest request, and exit of the app.
 
     With timeoutSeconds 300 and a lag of 5 s: 310.
     """
@@ -134,7 +134,7 @@ def with_sidecar(spec: Object, revision: Object, sidecar: Sidecar, *, is_guarded
 
 
 def proxy_container(deployment: Object) -> Object:
-    """The container of a Deployment's pods with the queue-proxy, which may be the app's; {} without one."""
+    """The container with the queue-proxy in a Deployment's pods, which may be the app's; {} without one."""
     containers: Sequence[Object] = nested(deployment, "spec", "template", "spec", "containers") or ()
     inside = (
         container
@@ -145,7 +145,7 @@ def proxy_container(deployment: Object) -> Object:
 
 
 def inner_tls_variables(deployment: Object, sidecar: Sidecar) -> list[Object]:
-    """The strategic patch of the queue-proxy's variables where pods are strict about inner TLS and should not be, or the reverse.
+    """The strategic patch of queue-proxy variables if the pods' strictness about inner TLS must change.
 
     Pods that take both may stay: activators reach them in each mode.
     """
@@ -168,7 +168,7 @@ def _drain_s(revision: Object, sidecar: Sidecar) -> int:
 
 
 def _beside(container: Object, *, secret: str) -> Object:
-    """A user container with its ``PORT`` and a preStop hook that waits until the queue-proxy has drained."""
+    """A user container with ``PORT``, and a preStop hook that waits until the queue-proxy has drained."""
     rendered = {**container, "lifecycle": {"preStop": {"httpGet": _order("/wait-for-drain", secret)}}}
     if not container.get("ports"):
         return rendered
@@ -224,7 +224,7 @@ def _at_queue_port(probe: Object, app_port: int) -> Object:
 
 
 def _marked(probe: Object, *, secret: str) -> Object:
-    """The probe with the headers by which a queue-proxy in the app's process passes it on uncounted, also without TLS."""
+    """The probe with headers that make an in-process queue-proxy forward it uncounted, also without TLS."""
     marks = [{"name": "K-Pod-Secret", "value": secret}, {"name": "K-Network-Probe", "value": APP_PROBE}]
     get = probe["httpGet"]
     return {**probe, "httpGet": {**get, "httpHeaders": [*(get.get("httpHeaders") or ()), *marks]}}
@@ -284,7 +284,7 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
 
 
 def _stats_token(revision: Object, sidecar: Sidecar) -> dict[str, str]:
-    """The variable with the token that authenticates stats: one for all pods of the revision, or the file of the pod's own."""
+    """The variable for the stats token: a token of all pods of the revision, or the path of the pod's token file."""
     if sidecar.settings.stats_audience:
         return {"SERVING_POD_STATS_TOKEN_FILE": f"{_TOKEN_FOLDER}/{_TOKEN_FILE}"}
     name = labels_of(revision).get(REVISION_LABEL) or name_of(revision)
@@ -292,12 +292,12 @@ def _stats_token(revision: Object, sidecar: Sidecar) -> dict[str, str]:
 
 
 def _inner_tls(sidecar: Sidecar) -> InnerTlsSettings:
-    """The settings in the environment of a queue-proxy: none without inner TLS, which leaves Deployments unchanged."""
+    """The environment variables for inner TLS; none without inner TLS, so that Deployments stay unchanged."""
     return sidecar.inner_tls if sidecar.inner_tls.is_on else InnerTlsSettings()
 
 
 def _dormancy(revision: Object) -> dict[str, str]:
-    """The variables for dormancy: when the app is frozen, and reasons not to freeze it."""
+    """The environment variables for dormancy: when the app is frozen, and reasons not to freeze it."""
     settings = AutoscalerSettings()
     spec = resolve_annotations(annotations_of(revision), settings, container_concurrency=0, reachable=True)
     variables = dormant_variables(spec)
@@ -305,7 +305,7 @@ def _dormancy(revision: Object) -> dict[str, str]:
 
 
 def _unfrozen(spec: Object) -> str:
-    """The reason that the app of a pod cannot be frozen; "" if its queue-proxy may try."""
+    """Why a pod's app cannot be frozen; "" if its queue-proxy may try."""
     if not spec.get("shareProcessNamespace"):
         return "the pod does not share its process namespace"
     if any(container.get("livenessProbe") for container in spec["containers"]):
@@ -314,12 +314,12 @@ def _unfrozen(spec: Object) -> str:
 
 
 def _unexpanded(value: str) -> str:
-    """The value, escaped: Kubernetes expands ``$(NAME)`` in the values of environment variables."""
+    """The value with escapes, because Kubernetes expands ``$(NAME)`` in environment variables."""
     return value.replace("$(", "$$(")
 
 
 def _security(revision: Object) -> Object:
-    """The smallest security context. The image has a user of its own; a pod that runs as root must say so here too."""
+    """The most restrictive security context. The image sets a user; a pod that runs as root must override it here."""
     is_root = nested(revision, "spec", "securityContext", "runAsUser") == 0
     return {
         "allowPrivilegeEscalation": False,

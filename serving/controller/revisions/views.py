@@ -1,4 +1,4 @@
-"""A revision's scale and traffic path in the shapes of Knative's internal kinds, PodAutoscaler and ServerlessService.
+"""A revision's scale and traffic path as Knative's internal kinds PodAutoscaler and ServerlessService.
 
 Users and tools of Knative read them: ``kubectl get kpa,sks``. Both are views: they are derived from the revision, its Deployment
 and the slices of its public Service, nothing reads them back, and the API server rejects writes to them.
@@ -69,7 +69,7 @@ def pod_autoscaler_view(
 def serverless_service_view(
     revision: Object, deployment: Object | None, slices: Sequence[Object], *, before: Object | None, now: str
 ) -> Object:
-    """The ServerlessService of a revision; ``slices`` are those of its public Service, if any."""
+    """The ServerlessService of a revision; ``slices`` are its public Service's, if any."""
     endpoints = [endpoint for slice_ in slices for endpoint in slice_.get("endpoints") or ()]
     names_pods = any(endpoint.get("targetRef") for endpoint in endpoints)
     wants_pods = not slices and traffic_path_of(revision) is TrafficPath.SERVE

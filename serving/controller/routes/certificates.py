@@ -1,4 +1,4 @@
-"""The certificates of a route's public hosts, which cert-manager issues.
+"""The certificates of a route's public hosts, issued by cert-manager.
 
 With external-domain-tls there is one Certificate of cert-manager for the route's host and one for each tag's. Its Secret has its name,
 and the activators serve it for that host alone. A host has http URLs until its Certificate is ready. Input: the route, its hosts and the
@@ -30,12 +30,12 @@ from serving.net.cluster import kinds
 from serving.net.cluster.port import Create, Write
 
 _CONDITION = "CertificateProvisioned"
-# Longer names are no common name of a certificate.
+# Longer names cannot be a certificate's common name.
 _COMMON_NAME_MAX = 64
 
 
 class Certificates(msgspec.Struct, frozen=True, kw_only=True):
-    """The Certificates with the label of a route, whichever their owner. ``missing``: why the server has none, "" if it has."""
+    """The Certificates with the label of a route, of any owner. ``missing``: why the server has none, "" if it does."""
 
     existing: Sequence[Object] = ()
     missing: str = ""
@@ -44,7 +44,7 @@ class Certificates(msgspec.Struct, frozen=True, kw_only=True):
 def reconcile_certificates(
     route: Object, hosts: Mapping[str, str], certificates: Certificates, *, issuer: str
 ) -> tuple[tuple[Write, ...], frozenset[str], Condition]:
-    """The writes, the tags that have a certificate, and the condition. ``hosts`` are public ones by tag, "" for the route's own."""
+    """The writes, the tags with a certificate, and the condition. ``hosts`` are the public ones by tag, "" for the route's."""
     if certificates.missing:
         return (), frozenset(), _condition(ConditionStatus.FALSE, "CertManagerMissing", certificates.missing)
     existing = {name_of(certificate): certificate for certificate in certificates.existing}
@@ -67,7 +67,7 @@ def reconcile_certificates(
     leftover = [certificate for certificate in existing.values() if is_controlled_by(certificate, route)]
     writes += [deletion_of(kinds.CERTIFICATE, certificate) for certificate in leftover]
     if pending:
-        # As in Knative, requests by http go on until then.
+        # As in Knative, http continues to work until then.
         return tuple(writes), frozenset(ready), _condition(ConditionStatus.TRUE, "HTTPDowngrade", "; ".join(pending))
     return tuple(writes), frozenset(ready), Condition(type=_CONDITION, status=ConditionStatus.TRUE)
 

@@ -1,4 +1,4 @@
-"""Tracks activators that must still confirm a Route, and skips unresponsive ones.
+"""Tracks activators that have not confirmed a Route, and skips unresponsive ones.
 
 Input: the answers of activators as they arrive, with their times. Output: the activators to ask again. An activator that
 has not answered at all for ``SILENT_S`` does not hold a Route up: it is frozen or gone, and its readiness probe takes it
@@ -10,14 +10,14 @@ from collections.abc import Collection
 from serving.core.traffic.backoff import backoff_s
 
 SILENT_S = 10.0
-"""Silence after which an activator is skipped, in seconds: longer than a restart, shorter than people wait."""
+"""Silence after which an activator is skipped, in seconds: longer than a restart, shorter than people's patience."""
 
 _RETRY_FIRST_S = 0.01
 _RETRY_MAX_S = 1.0
 
 
 class ActivatorReplies:
-    """Start of each activator's silence. Addresses that are no longer queried are forgotten."""
+    """Start of each activator's silence. Addresses that are no longer queried are dropped."""
 
     __slots__ = ("_silences",)
 
@@ -38,11 +38,11 @@ class ActivatorReplies:
         return since_s is not None and now_s - since_s >= SILENT_S
 
     def keep(self, addresses: Collection[str]) -> None:
-        """Keep these activators, and forget all others."""
+        """Keep these activators, and drop all others."""
         for address in self._silences.keys() - set(addresses):
             del self._silences[address]
 
 
 def retry_delay_s(tries: int) -> float:
-    """Pause before the next round of questions, in seconds: 10 ms, doubled each round up to 1 s."""
+    """Pause before the next round of queries, in seconds: 10 ms, doubled each round up to 1 s."""
     return backoff_s(tries + 1, first_s=_RETRY_FIRST_S, max_s=_RETRY_MAX_S)

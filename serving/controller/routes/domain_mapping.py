@@ -78,7 +78,7 @@ def reconcile_domain_mapping(
     if is_being_deleted(mapping):
         return WritePlan()
     if context.claim is None and settings.autocreate_cluster_domain_claims:
-        # The claim's arrival wakes the mapping again.
+        # The claim's watch event causes another decision about the mapping.
         return WritePlan(writes=(Create(kind=kinds.CLUSTER_DOMAIN_CLAIM, body=_claim(mapping)),))
     claimed, resolved = _claimed(mapping, context.claim), _resolved(mapping, context.target, settings)
     certificate = _certificate(mapping)
@@ -98,7 +98,7 @@ def reconcile_domain_mapping(
 
 
 def reconcile_claim(claim: Object, mapping: Object | None) -> WritePlan:
-    """Delete a claim created by the controller once its mapping is gone."""
+    """Delete a claim created by the controller, once its mapping is deleted."""
     is_ours = labels_of(claim).get(_CREATED_BY) == _CREATOR
     if mapping is not None or not is_ours or is_being_deleted(claim):
         return WritePlan()
@@ -140,7 +140,7 @@ def _resolved(mapping: Object, target: Object | None, settings: ControllerSettin
 
 
 def _unresolved(mapping: Object, target: Object | None, settings: ControllerSettings) -> str:
-    """The reason that the reference cannot be resolved; "" if it can."""
+    """Why the reference cannot be resolved; "" if it can."""
     ref = _spec_of(mapping).get("ref") or MappingReference()
     namespace, name = namespace_of(mapping), ref.get("name", "")
     wanted = target_of(mapping)
@@ -192,7 +192,7 @@ def _url(mapping: Object, settings: ControllerSettings) -> str:
 
 
 class Domains:
-    """The mappings by host and by target."""
+    """The mappings, indexed by host and by target."""
 
     __slots__ = ("_by_host", "_by_target")
 
@@ -201,7 +201,7 @@ class Domains:
         self._by_target: defaultdict[_Target, set[Key]] = defaultdict(set)
 
     def put(self, key: Key, *, before: Object | None, after: Object | None) -> None:
-        """Update a mapping from ``before`` to ``after``; None where it does not exist."""
+        """Update a mapping from ``before`` to ``after``; None if it does not exist."""
         old, new = before and target_of(before), after and target_of(after)
         if old and not _discard(self._by_target[old], key):
             del self._by_target[old]
@@ -237,6 +237,6 @@ def _address_of(resource: Object | None) -> object:
 
 
 def _discard(keys: set[Key], key: Key) -> bool:
-    """Remove a key; return whether any other is left."""
+    """Remove a key; return whether another key remains."""
     keys.discard(key)
     return bool(keys)

@@ -13,12 +13,12 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def url_of(host: str, port: int, *, scheme: str = "http") -> str:
-    """The URL of a host, without its scheme's own port."""
+    """The URL of a host, without the scheme's default port."""
     return f"{scheme}://{host}" if port == _PORTS[scheme] else f"{scheme}://{host}:{port}"
 
 
 def public_url(host: str, settings: ControllerSettings, *, has_certificate: bool = False) -> str:
-    """The URL of a public host; by https with a certificate, and where default-external-scheme says so."""
+    """The URL of a public host; https with a certificate, or if default-external-scheme is https."""
     if has_certificate or settings.default_external_scheme == "https":
         return url_of(host, settings.public_tls_port, scheme="https")
     return url_of(host, settings.public_port)
@@ -36,7 +36,7 @@ def claims_of(route: Object, rules: HostRules) -> dict[str, str]:
 
 
 class Claims:
-    """The claims of all routes, by namespace and name; in a tie the first of these wins."""
+    """The claims of all routes; at equal times the first namespace and name wins."""
 
     __slots__ = ("_by_host", "_by_route")
 
@@ -45,7 +45,7 @@ class Claims:
         self._by_route: dict[Key, frozenset[str]] = {}
 
     def put(self, route: Key, claims: Mapping[str, str]) -> set[Key]:
-        """Replace the claims of a route; returns the other routes that claim one of the hosts."""
+        """Replace the claims of a route; return the other routes that claim one of the hosts."""
         touched = self._by_route.get(route, frozenset()) | claims.keys()
         for host in self._by_route.pop(route, frozenset()) - claims.keys():
             self._by_host[host].pop(route)
@@ -58,11 +58,11 @@ class Claims:
         return set(self._rivals(route, touched))
 
     def drop(self, route: Key) -> set[Key]:
-        """Remove a route; returns the routes that claim one of its hosts."""
+        """Remove a route; return the routes that claim one of its hosts."""
         return self.put(route, {})
 
     def holder(self, host: str) -> Key | None:
-        """The route that has the host; None if no route claims it."""
+        """The route that holds the host; None if no route claims it."""
         claims = self._by_host.get(host)
         return min(claims, key=lambda key: (claims[key], key)) if claims else None
 

@@ -1,4 +1,4 @@
-"""The HTTPRoutes of a route for a Gateway: its hosts, weights and tags, and what the Gateway reports about them.
+"""The HTTPRoutes of a route for a Gateway: its hosts, weights and tags, and the Gateway's reports about them.
 
 There is one HTTPRoute for the route's host ("hello") and one for each tag's host ("hello.blue"), because the rules of an HTTPRoute
 apply to all its hosts. The route owns them. Their backends are the public Services of revisions (``public.py``), so the Gateway
@@ -36,12 +36,12 @@ _API = "gateway.networking.k8s.io/v1"
 _GROUP = "gateway.networking.k8s.io"
 _TAG_HEADER = "Knative-Serving-Tag"
 _NAMESPACE_HEADER, _REVISION_HEADER = "Knative-Serving-Namespace", "Knative-Serving-Revision"
-# Limits of one rule and one HTTPRoute in their definition.
+# Limits of one rule and of one HTTPRoute in the API's definition.
 _BACKENDS_MAX = 16
 _RULES_MAX = 16
 _MATCHES_MAX = 64
 _WHOLE = 100
-# Conditions of an HTTPRoute that count. Programmed is defined for Gateways; some implementations set it here.
+# Relevant conditions of an HTTPRoute. Programmed is defined for Gateways, but some implementations set it here.
 _ASKED = ("Accepted", "ResolvedRefs", "Programmed")
 _CONDITION = "IngressReady"
 # Knative's reason.
@@ -53,7 +53,7 @@ Desired = Mapping[str, Object]
 
 
 class HttpRoutes(msgspec.Struct, frozen=True, kw_only=True):
-    """The existing HTTPRoutes with names of a route, whichever their owner.
+    """The existing HTTPRoutes with names of a route, of any owner.
 
     ``missing`` says why the server has none, "" if it has.
     """
@@ -63,7 +63,7 @@ class HttpRoutes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def httproute_owner_name(name: str) -> str:
-    """The route of an HTTPRoute: "hello" of "hello.blue". Names of routes have no dots."""
+    """The route of an HTTPRoute: "hello" of "hello.blue". Route names have no dots."""
     return name.partition(".")[0]
 
 
@@ -98,7 +98,7 @@ def desired_httproutes(
     settings: ControllerSettings,
     lost: Mapping[str, Key],
 ) -> Desired | Condition:
-    """The desired HTTPRoutes of a route by name for the assigned traffic, or why there can be none.
+    """A route's wanted HTTPRoutes by name, or why there can be none.
 
     A host that another route holds gets none, and neither does a cluster-local route.
     """
@@ -120,7 +120,7 @@ def desired_httproutes(
 
 
 def _writes(route: Object, routes: HttpRoutes, desired: Desired) -> tuple[Write, ...]:
-    """The writes that lead to exactly the desired HTTPRoutes. HTTPRoutes of other owners are left alone."""
+    """The writes that produce exactly the wanted HTTPRoutes. HTTPRoutes of other owners stay."""
     existing = {name_of(httproute): httproute for httproute in routes.existing}
     writes: list[Write] = []
     for name, wanted in desired.items():
@@ -156,7 +156,7 @@ def _shares(targets: Iterable[Object]) -> dict[str, int]:
 
 
 def _tag_shares(targets: Iterable[Object], rollout: Rollout) -> dict[str, dict[str, int]]:
-    """Percent by revision for each tag: 100 for its revision, or the shares of a rollout in progress."""
+    """Percents by revision for each tag: 100 for its revision, or the shares of a rollout in progress."""
     shares = {target["tag"]: {target["revisionName"]: _WHOLE} for target in targets if target.get("tag")}
     for configuration in rollout.configurations:
         if configuration.tag in shares:
@@ -165,7 +165,7 @@ def _tag_shares(targets: Iterable[Object], rollout: Rollout) -> dict[str, dict[s
 
 
 def _excess(shares: Mapping[str, int], tags: Mapping[str, Mapping[str, int]]) -> str:
-    """The limit of HTTPRoutes that is exceeded; "" within all limits."""
+    """The exceeded limit of HTTPRoutes; "" within all limits."""
     for count, most, what in (
         (len(shares), _BACKENDS_MAX, "revisions that share the traffic"),
         (len(_by_shares(tags)), _RULES_MAX - 1, "revisions with tags"),
@@ -177,7 +177,7 @@ def _excess(shares: Mapping[str, int], tags: Mapping[str, Mapping[str, int]]) ->
 
 
 def _by_shares(tags: Mapping[str, Mapping[str, int]]) -> dict[tuple[tuple[str, int], ...], list[str]]:
-    """Tags by their revisions and percents: tags that route alike share a rule."""
+    """Tags grouped by revisions and percents: tags with equal routing share a rule."""
     by_shares: dict[tuple[tuple[str, int], ...], list[str]] = {}
     for tag, shares in tags.items():
         by_shares.setdefault(tuple(shares.items()), []).append(tag)
@@ -185,7 +185,7 @@ def _by_shares(tags: Mapping[str, Mapping[str, int]]) -> dict[tuple[tuple[str, i
 
 
 def _rules(route: Object, shares: Mapping[str, int], tags: Mapping[str, Mapping[str, int]]) -> list[Object]:
-    """The rules of the route's own host: one for each set of revisions that a tag header selects, then the weights."""
+    """The rules for the route's own host: one per set of revisions that a tag header selects, then the weights."""
     if not shares:
         return []
     rules = [_rule(route, dict(alike), tags=names) for alike, names in _by_shares(tags).items()]
@@ -211,7 +211,7 @@ def _backend(namespace: str, revision: str, weight: int) -> Object:
         "name": revision,
         "port": PUBLIC_PORT,
         "weight": weight,
-        # ``set`` replaces values that the client sent.
+        # ``set`` replaces values sent by the client.
         "filters": [
             {
                 "type": "RequestHeaderModifier",
@@ -274,7 +274,7 @@ def _gateway_conditions(httproute: Object, gateway: str) -> list[Object]:
 
 
 def _is_of(httproute: Object, parent: object, gateway: str) -> bool:
-    """Whether a parentRef names the Gateway. The default of its namespace is that of the HTTPRoute."""
+    """Whether a parentRef names the Gateway. Its namespace defaults to the HTTPRoute's."""
     return f"{nested(parent, 'namespace') or namespace_of(httproute)}/{nested(parent, 'name')}" == gateway
 
 

@@ -1,4 +1,4 @@
-"""Gradual rollout: how the traffic of a configuration target moves from one revision to the next.
+"""Gradual rollout: moves the traffic of a configuration target from one revision to the next.
 
 Input: the goal (each configuration target with its latest ready revision), the state before, which revisions can still
 serve, and the time; output: the new state. A new revision starts with 1 percent. Once the activators route that percent,
@@ -40,14 +40,14 @@ class RouteTargets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Targets with a revision each, without URLs; None if ``condition`` has the reason."""
+    """Targets with their revisions, without URLs; None if ``condition`` has the reason."""
 
     targets: list[Object] | None
     condition: Condition
 
 
 def assign(targets: Sequence[Object], known: RouteTargets) -> Assignment:
-    """Assign a revision to every target, or report the first target that has none."""
+    """Assign a revision to every target, or report the first target without one."""
     assigned: list[Object] = []
     for target in targets:
         outcome = _to_configuration(target, known) if target.get("configurationName") else _to_revision(target, known)
@@ -107,7 +107,7 @@ def _not_assigned(status: ConditionStatus, message: str) -> Condition:
 
 
 def rollout_goal(targets: Sequence[Object], assigned: Sequence[Object]) -> Rollout:
-    """All traffic of each configuration target on its latest revision.
+    """The goal of a rollout: all traffic of each configuration target on its latest revision.
 
     ``targets`` is the Route's ``spec.traffic``, ``assigned`` the same targets with a revision each.
     """
@@ -135,7 +135,7 @@ def rollout_goal(targets: Sequence[Object], assigned: Sequence[Object]) -> Rollo
 def rollout_of_status(
     targets: Sequence[Object], served: Iterable[Object], *, configurations: Mapping[str, str]
 ) -> Rollout:
-    """The rollout state shown by ``status.traffic``: the present share of each configuration target, at rest.
+    """The rollout state derived from ``status.traffic``: the present share of each configuration target, at rest.
 
     ``configurations`` are the configurations of revisions by name. It stands in for the annotation of a Route that had no
     rollout duration so far.
@@ -159,7 +159,7 @@ def advance(
     paused: Collection[str] = (),
     broken: Collection[str] = (),
 ) -> Rollout:
-    """The state now, with due steps made; new revisions start with 1 percent.
+    """The state at ``now_s``, after due steps; new revisions start with 1 percent.
 
     Revisions in ``paused`` get no further step, and those in ``broken`` no traffic, as long as an older one can have it.
     """
@@ -180,7 +180,7 @@ def advance(
 
 
 def observe_ready(rollout: Rollout, *, duration_s: float, now_s: float) -> Rollout:
-    """Plan the steps of each new rollout: activators now route its first percent."""
+    """Plan the steps of each new rollout, because activators now route its first percent."""
     return Rollout(
         configurations=tuple(
             configuration
@@ -211,7 +211,7 @@ def newest_of(rollout: Rollout) -> list[str]:
 
 
 def split_targets(targets: Sequence[Object], assigned: Sequence[Object], rollout: Rollout) -> list[Object]:
-    """The assigned targets as ``status.traffic`` has them during a rollout: one entry for each revision with a share.
+    """The targets as ``status.traffic`` shows them during a rollout: an entry per revision with a share.
 
     ``latestRevision`` is true for the newest revision only. Two targets of one configuration share its revisions out in
     their order.
@@ -257,7 +257,7 @@ def _at_rest(configuration: ConfigurationRollout, revision: str) -> Configuratio
 def _rolled_back(
     goal: ConfigurationRollout, before: ConfigurationRollout | None, can_serve: Callable[[str], bool]
 ) -> ConfigurationRollout | None:
-    """All traffic on the older revisions; None if none of them can have it."""
+    """All traffic on the older revisions; None if none of them can serve."""
     latest = goal.revisions[-1].revision_name
     shares = {
         revision.revision_name: revision.percent
@@ -304,7 +304,7 @@ def _with_shares(goal: ConfigurationRollout, shares: Mapping[str, int], step: St
 
 
 def _resized(shares: dict[str, int], percent: int) -> dict[str, int]:
-    """The same revisions for another total: growth goes to the newest, shrinking takes from the oldest."""
+    """The shares scaled to another total: growth goes to the newest revision, shrinking takes from the oldest."""
     excess = sum(shares.values()) - percent
     remaining: dict[str, int] = {}
     for name, share in shares.items():
@@ -317,7 +317,7 @@ def _resized(shares: dict[str, int], percent: int) -> dict[str, int]:
 
 
 def _started(shares: dict[str, int], latest: str) -> dict[str, int]:
-    """The targets with the latest revision last, at its current share, or at 1 percent taken from the others."""
+    """The shares with the latest revision last, at its current percent, or at 1 percent taken from the others."""
     others = {name: share for name, share in shares.items() if name != latest}
     if latest in shares:
         return {**others, latest: shares[latest]}

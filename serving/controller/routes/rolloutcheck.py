@@ -1,4 +1,4 @@
-"""Judges revisions that are being rolled out by their responses so far.
+"""Judges revisions during a rollout by their responses so far.
 
 A condition counts as broken once the share of bad responses is above its limit with a confidence of 95 %: by the lower end
 of Wilson's interval (1927), and at least three are bad. Two errors of twenty responses do not break "errors<1%" yet.
@@ -22,12 +22,12 @@ from serving.core.traffic.latencies import bucket_of
 from serving.core.traffic.responsecounts import ResponseCounts
 
 COUNT_MIN = 20
-"""Responses below which a step waits for more."""
+"""Fewest responses of a step; with less it waits."""
 
 BAD_MIN = 3
-"""Bad responses that a broken condition has at least: one may be an accident."""
+"""Fewest bad responses of a broken condition, because one may be an accident."""
 
-# Of the normal distribution: 95 % are below.
+# Quantile of the normal distribution: 95 % are below.
 _Z = 1.6449
 _PERCENT = 100.0
 
@@ -41,14 +41,14 @@ class RolloutVerdict(enum.StrEnum):
 
 
 class RolloutJudgement(msgspec.Struct, frozen=True, kw_only=True):
-    """A verdict about one revision with its reason."""
+    """A verdict about one revision, with its reason."""
 
     verdict: RolloutVerdict
     why: str
 
 
 def judge(check: RolloutCheck, seen: ResponseCounts | None, *, may_wait: bool) -> RolloutJudgement:
-    """Check a revision by its responses; None stands for a time at which an activator did not respond.
+    """Judge a revision by its responses; None marks a time at which an activator did not respond.
 
     ``may_wait`` is whether a step still waits for enough responses.
     """
@@ -68,7 +68,7 @@ def _broken(check: RolloutCheck, seen: ResponseCounts) -> str:
         count_text = f"{seen.error_count:.0f} of {seen.count:.0f} responses were 5xx"
         return f"{count_text} ({_percent(seen.error_count / seen.count)}), above {_percent(check.error_share)}"
     for goal in check.latencies:
-        # Only buckets that lie above the limit as a whole.
+        # Only buckets that are entirely above the limit.
         limit = bucket_of(goal.limit_s)
         late = sum(count for bucket, count in seen.durations.items() if bucket > limit)
         if _is_above(late, seen.count, 1.0 - goal.share):
@@ -82,7 +82,7 @@ def _is_above(part: float, count: float, limit: float) -> bool:
 
 
 def least_share(part: float, count: float) -> float:
-    """The lower end of Wilson's interval for a share of ``part`` in ``count``; 0 without any."""
+    """The lower end of Wilson's interval for ``part`` of ``count``; 0 without any."""
     if count <= 0:
         return 0.0
     share, square = part / count, _Z * _Z
@@ -95,7 +95,7 @@ def _percent(share: float) -> str:
 
 
 class CheckedRollout(msgspec.Struct, frozen=True, kw_only=True):
-    """The check of a route.
+    """The result of a route's check.
 
     ``broken`` are the newest revisions that broke it, ``paused`` those that get no further step now.
     """
@@ -105,7 +105,7 @@ class CheckedRollout(msgspec.Struct, frozen=True, kw_only=True):
     paused: frozenset[str] = frozenset()
 
     def condition(self) -> Condition | None:
-        """The condition of a route with a revision that was rolled back; None without one."""
+        """The condition of a route with a rolled-back revision; None without one."""
         message = next(map(_rollback_text, self.broken.items()), None)
         if message is None:
             return None

@@ -106,7 +106,7 @@ def is_local_tag(route: Object, services: TagServices, tag: str) -> bool:
 
 
 def tag_service_writes(route: Object, services: TagServices, settings: ControllerSettings) -> Iterator[Write]:
-    """The writes that give each tag its Service and delete leftover ones."""
+    """The writes that create each tag's Service and delete leftover ones."""
     for tag, public in services.by_tag.items():
         yield from public_writes(route, public, name=tag_service_name(route, settings, tag))
     for service in services.unused:
@@ -163,7 +163,7 @@ def reconcile_route(
             rollout = observe_ready(rollout, duration_s=_duration_s(route, settings), now_s=now_s)
             annotations = _annotations(route, rollout, settings=settings, now=now, broken=checked.broken)
             ingress = _ROLLOUT_IN_PROGRESS
-        # A step that is held is made once a judgement lets it, or its revision is ready again.
+        # A held step continues when a judgement allows it, or when its revision is ready again.
         is_held = checked.paused.intersection(newest_of(rollout)) or _unready(rollout, known)
         due_s = None if is_held else next_step_s(rollout)
     assigned = checked.condition() or assignment.condition
@@ -175,11 +175,11 @@ def reconcile_route(
         *(() if context.refusal else writes),
         *(() if context.refusal else certified),
     )
-    # Without targets there is nothing that an activator could serve.
+    # Without targets activators have nothing to serve.
     can_wait = not targets and is_unsettled(route, status)
     notes = (*_notes(route, ingress), *checked.notes(route))
     if can_wait and before_status:
-        # What is written wakes the route again.
+        # The write causes another decision about the route.
         return WritePlan(writes=before_status, notes=notes)
     return WritePlan(
         writes=(*before_status, *status_patch(kinds.ROUTE, route, status)),
@@ -218,7 +218,7 @@ def _rollout(
     now_s: float,
     checked: CheckedRollout,
 ) -> Rollout:
-    """The state of the route's rollouts now. It does not change while targets cannot be assigned."""
+    """The current state of the route's rollouts. It does not change while targets cannot be assigned."""
     before = read_rollout(annotations_of(route))
     if assignment.targets is None:
         return before
@@ -244,13 +244,13 @@ def _rollout(
 
 
 def _unready(rollout: Rollout, known: RouteTargets) -> frozenset[str]:
-    """The newest revisions of rollouts that are not ready: their steps wait."""
+    """The unready newest revisions of rollouts, whose steps wait."""
     newest = (known.revisions.get(name) for name in newest_of(rollout))
     return frozenset(name_of(revision) for revision in newest if revision is not None and not is_ready(revision))
 
 
 def _failed(goal: Rollout, known: RouteTargets) -> frozenset[str]:
-    """Revisions that fail and are not the goal of their configuration."""
+    """Failing revisions that are not their configuration's goal."""
     goals = {target.configuration_name: target.revisions[-1].revision_name for target in goal.configurations}
     return frozenset(
         name
@@ -293,7 +293,7 @@ def _is_local(route: Object, context: RouteContext, tag: str) -> bool:
 
 
 def _notes(before: Object, after: Condition) -> Iterator[Note]:
-    """Warnings: why requests do not arrive, and an unreadable rollout duration."""
+    """Warnings: why requests do not arrive, and an invalid rollout duration."""
     duration = read_rollout_duration(annotations_of(before))
     if isinstance(duration, Problem) and nested(before, "status", "observedGeneration") is None:
         yield Note(about=before, reason="RolloutDurationInvalid", message=str(duration), warning=True)
@@ -333,7 +333,7 @@ def _routing_status(
     settings: ControllerSettings,
     secured: frozenset[str],
 ) -> Object:
-    """The part of the status that activators read; None removes a field."""
+    """The fields of the status that activators read; None removes a field."""
     lost = context.lost
     hosts = hosts_of(route, settings.host_rules)
     return {
@@ -375,7 +375,7 @@ def _with_url(
 
 
 def _url(hosts: Hosts, settings: ControllerSettings, *, has_certificate: bool) -> str | None:
-    """The URL at which clients reach a route or a tag; None if it has no host for them."""
+    """The URL at which clients reach a route or a tag; None without a host."""
     if hosts.is_local:
         return url_of(hosts.inner, settings.inner_port)
     return public_url(hosts.shown, settings, has_certificate=has_certificate) if hosts.shown else None
@@ -384,7 +384,7 @@ def _url(hosts: Hosts, settings: ControllerSettings, *, has_certificate: bool) -
 def _certificates(
     route: Object, context: RouteContext, settings: ControllerSettings
 ) -> tuple[tuple[Write, ...], frozenset[str], Condition]:
-    """The writes for Certificates, the tags that have one, and CertificateProvisioned."""
+    """The writes for Certificates, the tags with a certificate, and CertificateProvisioned."""
     own = hosts_of(route, settings.host_rules)
     if context.certificates is None or own.is_local:
         return (), frozenset(), _without_certificate(is_local=own.is_local)

@@ -1,4 +1,4 @@
-"""A Service: its Configuration and Route, and its status, which mirrors theirs.
+"""Reconciles a Service: its Configuration and Route, and its status, which mirrors theirs.
 
 Input: the service, its children if they exist, and whether the revision name of its template is taken; output: the writes. Spec and
 labels of the children follow the service; annotations that other reconcilers own stay. The status of a child that has not
@@ -45,12 +45,12 @@ from serving.net.cluster.port import Create, Write
 _CONFIGURATIONS_READY = "ConfigurationsReady"
 _ROUTES_READY = "RoutesReady"
 _MIGRATING = ("TrafficNotMigrated", "Traffic is not yet migrated to the latest revision.")
-# Annotations of a child that its own reconciler writes.
+# Annotations of a child that the child's reconciler writes.
 _CHILDS_OWN = {CLAIMED_TAGS_ANNOTATION, ROLLED_BACK_ANNOTATION, ROLLOUT_ANNOTATION}
 
 
 class ServiceChildren(msgspec.Struct, frozen=True, kw_only=True):
-    """The children of a service; None where they do not exist. ``name_is_taken``: the named revision belongs to another template."""
+    """The children of a service; None if they do not exist. ``name_is_taken``: another template has the revision's name."""
 
     configuration: Object | None
     route: Object | None
@@ -64,7 +64,7 @@ def desired_configuration(service: Object) -> Object:
 
 
 def desired_route(service: Object) -> Object:
-    """The Route of a service; a target without a revision gets the latest of the service's configuration."""
+    """The Route of a service; a target without a revision gets the latest one of the service's configuration."""
     spec: ServiceFields = service["spec"]
     traffic: list[TrafficFields] = [
         {"latestRevision": False, **target}
@@ -106,14 +106,14 @@ def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -
     if not _must_wait(service, children):
         writes += _brought_about(kinds.ROUTE, service, route, desired=desired_route(service))
     if any(isinstance(write, Create) for write in writes):
-        # The new children report in a moment: this saves one status write.
+        # The new children report soon, which makes this status write unnecessary.
         return WritePlan(writes=tuple(writes))
     status = _status(service, children, now=now)
     patches = status_patch(kinds.SERVING_SERVICE, service, status)
     return WritePlan(
         writes=(*writes, *patches),
         notes=tuple(_notes(service, status)),
-        # Ready, failed and no longer ready are written at once; not ready yet can wait.
+        # Ready, failed and no longer ready are written immediately; not ready yet may wait.
         debounce_s=UNSETTLED_S if patches and not writes and is_unsettled(service, status) else 0.0,
     )
 
@@ -130,7 +130,7 @@ def _must_wait(service: Object, children: ServiceChildren) -> bool:
 
 
 def _brought_about(kind: Kind, service: Object, existing: Object | None, *, desired: Object) -> tuple[Write, ...]:
-    """The write that creates or updates a child. A child with another owner is not changed."""
+    """The write that creates or updates a child. A child of another owner is not changed."""
     if existing is None:
         return (Create(kind=kind, body=desired),)
     if not is_controlled_by(existing, service):
@@ -146,7 +146,7 @@ def _changes(existing: Object, desired: Object) -> Object:
     }
     after = {
         "metadata": {"labels": labels_of(desired), "annotations": {**annotations_of(desired), **retained}},
-        # An empty field is no change: a real API server would count a new generation for it, so a new revision.
+        # An empty field is no change: a real API server would count a new generation, which would create a revision.
         "spec": before["spec"] if _means(existing, desired) else desired["spec"],
     }
     return merge_difference(before, after)
@@ -218,7 +218,7 @@ def _routes_ready(service: Object, children: ServiceChildren) -> Condition:
 
 
 def _is_migrated(route: Object, configuration: Object | None) -> bool:
-    """Whether the traffic of the status is that of the spec with the current latest ready revision."""
+    """Whether the status's traffic is the spec's, with the current latest ready revision."""
     latest = nested(configuration, "status", "latestReadyRevisionName")
     keys = ("percent", "tag")
     wanted = [
@@ -240,7 +240,7 @@ def _out_of_date(condition_type: str, kind: str) -> Condition:
 
 
 def _notes(service: Object, status: Object) -> list[Note]:
-    """Events for a service that fails, or works again. Its first readiness is in its condition."""
+    """Events for a service that fails, or works again. Its condition shows the first readiness."""
     old, new = condition_of(service, CONDITION_READY), condition_of({"status": status}, CONDITION_READY)
     if (old.get("status"), new.get("status")) == (ConditionStatus.FALSE, ConditionStatus.TRUE):
         return [Note(about=service, reason="ServiceReady", message=f"Service is ready at {status.get('url', '')}")]

@@ -16,7 +16,7 @@ _INFO = "Info"
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """A condition of a resource. Ready does not depend on an ``informative`` one."""
+    """A condition of a resource. Ready does not depend on ``informative`` ones."""
 
     type: str
     status: ConditionStatus
@@ -25,7 +25,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     informative: bool = False
 
     def written(self) -> Object:
-        """The condition as in the API, without its time."""
+        """The condition in the API's form, without its time."""
         fields = {
             "type": self.type,
             "status": self.status.value,
@@ -63,14 +63,14 @@ def mirrored(source: Object, condition_type: str) -> Condition:
     return Condition(
         type=condition_type,
         status=ConditionStatus(source.get("status", ConditionStatus.UNKNOWN)),
-        # Knative repeats no reason of a True condition.
+        # Knative gives no reason for a True condition.
         reason="" if source.get("status") == ConditionStatus.TRUE else source.get("reason", ""),
         message="" if source.get("status") == ConditionStatus.TRUE else source.get("message", ""),
     )
 
 
 def updated_conditions(new: Iterable[Condition], *, before: Iterable[Object], now: str) -> list[Object]:
-    """The conditions to write, by type; ``now`` is the time of those that changed."""
+    """The conditions to write, by type; ``now`` is the time of changed ones."""
     known = {condition.get("type"): condition for condition in before}
     return [
         _stamped(condition, known.get(condition.type, {}), now)

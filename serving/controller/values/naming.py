@@ -25,7 +25,7 @@ _DIGEST_LENGTH = 32
 
 
 def child_name(parent: str, suffix: str) -> str:
-    """Parent and suffix, at most 63 characters: a longer parent is cut and gets the MD5 of the whole name."""
+    """Parent and suffix, at most 63 characters: a longer parent is cut, followed by the MD5 of the whole name."""
     if len(parent) + len(suffix) <= _LABEL_LENGTH_MAX:
         return parent + suffix
     head = _LABEL_LENGTH_MAX - _DIGEST_LENGTH - len(suffix)
@@ -35,17 +35,17 @@ def child_name(parent: str, suffix: str) -> str:
 
 
 def revision_name(configuration: str, generation: int) -> str:
-    """Generation 1 of "hello" is "hello-00001"."""
+    """The revision's name: generation 1 of "hello" is "hello-00001"."""
     return child_name(configuration, f"-{generation:05d}")
 
 
 def deployment_name(revision: str) -> str:
-    """The Deployment of a revision."""
+    """The name of a revision's Deployment."""
     return child_name(revision, "-deployment")
 
 
 def private_service_name(revision: str) -> str:
-    """The core Service that collects the pods of a revision."""
+    """The name of the private Service that selects a revision's pods."""
     return child_name(revision, "-private")
 
 
@@ -58,7 +58,7 @@ class RoutingState(enum.StrEnum):
 
 
 def revisions_named_by(route: Object) -> Iterator[str]:
-    """The revisions that a route sends or will send traffic to; a name may be repeated."""
+    """The revisions that a route sends or will send traffic to; names may repeat."""
     for part in ("spec", "status"):
         for target in nested(route, part, "traffic") or ():
             if target.get("revisionName"):
@@ -68,7 +68,7 @@ def revisions_named_by(route: Object) -> Iterator[str]:
 
 
 def routing_state_of(*, routes: Sequence[str], is_newest: bool, is_awaited: bool, was_ready: bool) -> RoutingState:
-    """The state of a revision referenced by these routes; ``is_awaited``: a route follows the latest revision."""
+    """The state of a revision referenced by ``routes``; ``is_awaited``: a route uses the latest revision."""
     if routes:
         return RoutingState.ACTIVE
     may_come = is_newest and (is_awaited or not was_ready)
@@ -78,7 +78,7 @@ def routing_state_of(*, routes: Sequence[str], is_newest: bool, is_awaited: bool
 def metadata_changes(
     revision: Object, *, routes: Iterable[str], state: RoutingState, was_ready: bool, now: str, failure: str = ""
 ) -> Object:
-    """The patch of a revision's labels and annotations; {} if they are up to date. ``failure`` is the one to keep."""
+    """The patch of a revision's labels and annotations; {} if they are up to date. ``failure`` is the one to store."""
     labels, annotations = labels_of(revision), annotations_of(revision)
     new_labels = {**labels, ROUTING_STATE_LABEL: state.value}
     written = {ROUTES_ANNOTATION, FAILURE_ANNOTATION}
@@ -90,7 +90,7 @@ def metadata_changes(
         new_annotations[FAILURE_ANNOTATION] = failure
     if labels.get(ROUTING_STATE_LABEL) != state:
         new_annotations[ROUTING_STATE_MODIFIED_ANNOTATION] = now
-    # Written together with the state, which changes anyway.
+    # Written together with the state, which changes in any case.
     if was_ready and state is not RoutingState.PENDING:
         first = new_annotations.pop(FORMER_BECAME_READY_ANNOTATION, now)
         new_annotations.setdefault(BECAME_READY_ANNOTATION, first)

@@ -1,4 +1,4 @@
-"""The plan of a reconciler as data: objects to create, patches, deletions, and Events.
+"""A reconciler's plan as data: objects to create, patches, deletions, and Events.
 
 A reconciler is a function from the cached state to a ``WritePlan``, which ``io/plan_writer.py`` carries out. Every patch and deletion
 is fenced by the ``resourceVersion`` that the decision was made on: if the object has changed since, the server reports a conflict
@@ -44,19 +44,19 @@ FOLLOWED_KINDS = (
     kinds.HTTP_SCALED_OBJECT,
     kinds.INTERCEPTOR_ROUTE,
 )
-"""The kinds that the controller follows."""
+"""The kinds that the controller watches."""
 
 KEDA_ROUTES = (kinds.HTTP_SCALED_OBJECT, kinds.INTERCEPTOR_ROUTE)
 """KEDA's kinds of routes. The ScaledWorkload of one has its name."""
 
 UNSETTLED_S = 1.5
-"""How long a status that stays Unknown waits for changes, in seconds; a small pod becomes ready sooner."""
+"""How long the write of a status that stays Unknown is delayed, in seconds; a small pod becomes ready sooner."""
 
-# How long writes of a plan wait while the queue is not empty, if a change may replace them.
+# Longest delay of a plan's writes while the queue is not empty, if a change may replace them, in seconds.
 _BUSY_MAX_S = 60.0
 
 WorkKey = tuple[Kind, str, str]
-"""A resource to decide on: its kind, namespace and name."""
+"""A resource to decide about: its kind, namespace and name."""
 
 
 def text_of(key: WorkKey) -> str:
@@ -66,7 +66,7 @@ def text_of(key: WorkKey) -> str:
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """A message about an object; it becomes an Event."""
+    """A message about an object, which becomes an Event."""
 
     about: Object
     reason: str
@@ -95,13 +95,13 @@ class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingWrites:
-    """The time since when the writes of each key wait."""
+    """Since when the writes of each key are delayed."""
 
     def __init__(self) -> None:
         self._since_s: dict[WorkKey, float] = {}
 
     def rest_s(self, key: WorkKey, debounce_s: float, *, is_busy: bool, now_s: float) -> float:
-        """The seconds until the next decision; 0 to write now.
+        """Seconds until the next decision; 0 to write now.
 
         ``debounce_s`` is how long the writes wait from the first time that they are planned, 0 for not at all. While other keys
         are ahead (``is_busy``), the change that is waited for comes later too: the writes wait on, for at most a minute.
@@ -121,13 +121,13 @@ def patch_of(kind: Kind, existing: Object, changes: Object) -> tuple[Patch, ...]
 
 
 def status_patch(kind: Kind, existing: Object, status: Object) -> tuple[Patch, ...]:
-    """A fenced patch that turns the status into ``status``; () if it is equal."""
+    """A fenced patch that sets the status to ``status``; () if it is equal."""
     changes = merge_difference(nested(existing, "status") or {}, status)
     return _fenced(kind, existing, {"status": changes}, subresource="status") if changes else ()
 
 
 def deletion_of(kind: Kind, existing: Object) -> Delete:
-    """The deletion of this object in this version."""
+    """The deletion of this version of an object."""
     return Delete(
         kind=kind,
         namespace=namespace_of(existing),
@@ -153,13 +153,13 @@ def _fenced(
 
 
 def spec_changes(before: Object, wanted: Object) -> Object:
-    """The parts of the spec that differ from the desired ones. A merge patch replaces lists, so each part is written whole."""
+    """The parts of the spec that differ from the wanted ones. A merge patch replaces lists, so parts are written whole."""
     parts = {key: value for key, value in wanted["spec"].items() if not _has_all(nested(before, "spec", key), value)}
     return {"spec": parts} if parts else {}
 
 
 def _has_all(present: object, wanted: object) -> bool:
-    """Whether the object has all desired values. Additional ones are defaults of the server."""
+    """Whether an object has all wanted values. Additional ones are defaults of the server."""
     if isinstance(wanted, dict):
         return isinstance(present, dict) and all(_has_all(present.get(key), value) for key, value in wanted.items())
     if isinstance(wanted, list):

@@ -1,4 +1,4 @@
-"""The status of a ScaledWorkload: what is missing or fights, and where requests go.
+"""The status of a ScaledWorkload: missing objects, conflicts, and the target of requests.
 
 Input: the workload, and the objects that it names as far as they exist. Output: the status, with a condition for each thing that may
 be wrong. It writes nothing else: the activators route by the workload itself, and the autoscaler scales by it.
@@ -45,7 +45,7 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True):
 def workload_status(
     workload: Object, view: WorkloadView, *, settings: ControllerSettings, scaling: AutoscalerSettings, now: str
 ) -> Object:
-    """The present status. A spec that cannot be read leaves everything else as it was."""
+    """The current status. An invalid spec leaves all other fields unchanged."""
     before = nested(workload, "status") or {}
     observed = {**before, "observedGeneration": generation_of(workload)}
     known = before.get("conditions") or ()
@@ -76,7 +76,7 @@ def workload_status(
 
 
 def scalers_of(target: WorkloadTarget, scalers: Iterable[Object]) -> list[str]:
-    """The names of HorizontalPodAutoscalers that scale a target."""
+    """Names of the HorizontalPodAutoscalers that scale a target."""
     wanted = (target.kind, target.name)
     references = ((name_of(scaler), nested(scaler, "spec", "scaleTargetRef") or {}) for scaler in scalers)
     return sorted(name for name, reference in references if (reference.get("kind"), reference.get("name")) == wanted)
@@ -94,7 +94,7 @@ def _target(target: WorkloadTarget, view: WorkloadView) -> Condition:
 
 
 def _service(spec: ScaledWorkloadSpec, service: Object | None) -> tuple[str | None, Condition]:
-    """The name of the Service's port, "" for one without; None and the reason if it is not clear."""
+    """The name of the Service's port, "" if it has none; None and the reason if it is ambiguous."""
     name, port = spec.service.name, spec.service.port
     if service is None:
         return None, false_condition(
@@ -127,7 +127,7 @@ def _scaling(
 def _hosts(
     workload: Object, spec: ScaledWorkloadSpec, view: WorkloadView, *, older: Sequence[KnownWorkload]
 ) -> Condition:
-    """Whether each host is this namespace's: that of the oldest workload with it."""
+    """Whether each host belongs to this namespace: the oldest workload's namespace wins."""
     if view.is_revision:
         message = f"a Revision is called {name_of(workload)}, too, and is served in its place: give the ScaledWorkload another name"
         return false_condition(HOSTS_CLAIMED, "NameTaken", message)

@@ -1,4 +1,4 @@
-"""The clocks, in one place: everything else gets its time from here or as an argument.
+"""The clocks of the project: all other modules get the time from here or as an argument.
 
 ``now_s`` is the running loop's monotonic time, which decisions use and tests can virtualize. Wall-clock time is for what leaves
 the process: stamps in objects, logs and frames.
@@ -9,10 +9,10 @@ import datetime as dt
 import functools
 import time
 
-# Thousands of decisions fall into one second.
+# Cached, because thousands of decisions fall into one second.
 _STAMPS_KEPT = 16
 
-# Counts while the machine sleeps, which the monotonic clock of Linux does not.
+# Also counts while the machine is suspended, unlike Linux's monotonic clock.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -35,12 +35,12 @@ def wall_s() -> float:
 
 
 def stamp(at_s: float | None = None) -> str:
-    """A time as the Kubernetes API writes it, in whole seconds of UTC: "2026-11-21T04:30:00Z". None means now."""
+    """A timestamp in the Kubernetes API's form, in whole seconds of UTC: "2026-11-21T04:30:00Z". None means now."""
     return _stamp_of(int((wall_s() if at_s is None else at_s) // 1))
 
 
 def micro_stamp(at_s: float) -> str:
-    """A time as the API's MicroTime: "2026-11-21T04:30:00.123456Z"."""
+    """A timestamp in the API's MicroTime form: "2026-11-21T04:30:00.123456Z"."""
     return dt.datetime.fromtimestamp(at_s, tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

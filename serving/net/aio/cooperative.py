@@ -1,4 +1,4 @@
-"""Share the time of an event loop among tasks that always have work.
+"""Shares an event loop's time among tasks that always have work.
 
 All tasks that run between two polls of the loop's sockets and timers delay the loop. Yielding after each step does not help if
 fifty tasks each have a step to do. So tasks share the time: ``await turn()`` before or after each step lets the caller continue
@@ -27,20 +27,20 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 BUDGET_S = 0.004
-"""Longest turn of a loop, in seconds. Longer turns poll the sockets less often; at 4 ms the 10 µs of a poll are negligible."""
+"""Longest use of the loop, in seconds, before it polls its sockets; at 4 ms the 10 µs of a poll are negligible."""
 
-# Most steps of one turn, however short: consumers of their results have room for a hundred.
+# Most steps between two polls: consumers of their results have room for a hundred.
 _STEPS_MAX = 64
-# Consecutive steps of one task while another waits for its first.
+# Consecutive steps of one task while another waits for its first step.
 _PASSED_MAX = 8
-# Tasks that may continue in a new turn: as many as can make a step within one turn.
+# Tasks woken at a time: as many as can make a step between two polls.
 _WOKEN_MAX = 16
 
 _is_costly: contextvars.ContextVar[bool] = contextvars.ContextVar("is_costly", default=False)
 
 
 class _Turns:
-    """Tracks the turns of one loop. A turn lasts from the first request for time to the loop's next round."""
+    """Tracks the time between two polls of one loop, from the first step to the loop's next iteration."""
 
     __slots__ = ("_ends_s", "_is_open", "_numbers", "_passed", "_steps", "_waiting", "loop")
 
@@ -54,7 +54,7 @@ class _Turns:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def may_go_on(self) -> bool:
-        """Whether a step may run now. Few run while others wait, because a switch costs as much as a step."""
+        """Whether a step may run now. Only a few consecutive steps run while other tasks wait, because a switch costs a step."""
         if self._waiting:
             self._passed += 1
             if self._passed > _PASSED_MAX:
@@ -62,12 +62,12 @@ class _Turns:
         return self._has_time()
 
     async def wait(self) -> None:
-        """Wait for a turn of the loop with time left."""
+        """Wait for an iteration of the loop with time remaining."""
         number = next(self._numbers)
         while True:
             self._open()
             future = self.loop.create_future()
-            # Keeps its first number: a task that was woken in vain keeps its place.
+            # Keeps its first number, so that a task woken in vain keeps its place.
             heapq.heappush(self._waiting, (number, future))
             await future
             if self._has_time():
@@ -84,11 +84,11 @@ class _Turns:
             self._is_open = True
             self._ends_s = time.perf_counter() + BUDGET_S
             self._steps = 0
-            # ``call_soon`` callbacks run in the loop's next round.
+            # ``call_soon`` callbacks run in the loop's next iteration.
             self.loop.call_soon(self._close)
 
     def _close(self) -> None:
-        """End the turn and wake the longest waiter; cancelled waiters are skipped."""
+        """End the current use and wake the longest waiter; cancelled waiters are skipped."""
         self._is_open = False
         woken = 0
         while self._waiting and woken < _WOKEN_MAX:
@@ -97,12 +97,12 @@ class _Turns:
                 future.set_result(None)
                 woken += 1
         if self._waiting:
-            # Runs after the woken tasks: if one of them opens the next turn, this does nothing.
+            # Runs after the woken tasks, and does nothing if one of them has begun a new use.
             self.loop.call_soon(self._open)
 
 
 class _Present(threading.local):
-    """Caches the turns of this thread's last loop, because each step looks them up."""
+    """Caches the state of this thread's last loop, because each step looks it up."""
 
     turns: _Turns | None = None
 
@@ -111,7 +111,7 @@ _present = _Present()
 
 
 async def turn() -> None:
-    """Continue at once if this turn of the running loop has time left, else in a later turn."""
+    """Continue immediately if time remains in this loop iteration, else in a later one."""
     loop = asyncio.get_running_loop()
     turns = _present.turns
     if turns is None or turns.loop is not loop:
@@ -122,7 +122,7 @@ async def turn() -> None:
 
 @contextlib.contextmanager
 def costly() -> Iterator[None]:
-    """Mark the computations of a block as too long for the loop."""
+    """Mark the computations of a block as too long for the event loop."""
     token = _is_costly.set(True)
     try:
         yield
@@ -131,7 +131,7 @@ def costly() -> Iterator[None]:
 
 
 async def computed(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """The result of a pure computation: of a thread within ``costly``, else at once, in one step with the caller."""
+    """The result of a pure computation: in a thread within ``costly``, else immediately, without awaiting."""
     if _is_costly.get():
         return await asyncio.to_thread(work, *args, **kwargs)
     return work(*args, **kwargs)

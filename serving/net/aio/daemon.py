@@ -1,4 +1,4 @@
-"""Shared setup of all daemons: loop, signals, logs, garbage collection, and inherited sockets.
+"""Shared setup of all daemons: event loop, signals, logs, garbage collection, and inherited sockets.
 
 ``run_daemon`` runs one coroutine on uvloop and gives it a stop event. SIGTERM or SIGINT sets it; a second one cancels.
 Log lines are JSON, one object a line, on standard error.
@@ -27,8 +27,8 @@ _RECORD_KEYS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime
 
 Body = Callable[[asyncio.Event], Coroutine[object, object, None]]
 
-# Thresholds of the three generations: a full collection takes 600 million new objects, more than any day creates. Measured with
-# 2,000 revisions: at most 5 and 8 ms of CPU for the younger generations, 6 % of all CPU. Cycles that outlive them stay until
+# Thresholds of the three generations: a full collection needs 600 million new objects, more than any day creates. Measured with
+# 2,000 revisions: the younger generations take at most 5 and 8 ms of CPU, 6 % in total. Older cycles stay until
 # then: after 1,000 connections of pods, and 1,000 requests and 200 watches of an API server, a full collection found 4 objects.
 _THRESHOLDS = (300, 1, 1_000_000)
 
@@ -78,7 +78,7 @@ async def _until_stopped(body: Body) -> None:
 
 
 async def _report_alive() -> None:
-    """Report to the supervisor that this loop runs, also while the daemon finishes its work."""
+    """Report to the supervisor that the event loop runs, also while the daemon shuts down."""
     from serving.net.aio.startup import ALIVE_S, report_alive  # noqa: PLC0415 - as above
 
     while True:
@@ -100,7 +100,7 @@ async def _keep_log_short() -> None:
 
 
 def inherited_sockets() -> dict[str, socket.socket]:
-    """Listening sockets by name, as bound by the supervisor; empty for a daemon started by hand."""
+    """The listening sockets bound by the supervisor, by name; empty for a daemon started by hand."""
     text = os.environ.get(LISTEN_FDS_VARIABLE, "{}")
     descriptors = msgspec.json.decode(text, type=dict[str, int])
     sockets = {name: socket.socket(fileno=descriptor) for name, descriptor in descriptors.items()}
@@ -111,7 +111,7 @@ def inherited_sockets() -> dict[str, socket.socket]:
 
 
 class _JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, event, and the fields given as ``extra``."""
+    """A log formatter: one JSON object per line with time, level, logger, event, and the fields in ``extra``."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -127,7 +127,7 @@ class _JsonLines(logging.Formatter):
 
 
 def log_as_json(name: str, *, level: int = logging.INFO) -> None:
-    """Send all logs of this process to standard error as JSON lines, with the daemon's name."""
+    """Send all logs of this process to standard error as JSON lines that include the daemon's name."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
     logging.basicConfig(handlers=[handler], level=level, force=True)
@@ -135,6 +135,6 @@ def log_as_json(name: str, *, level: int = logging.INFO) -> None:
 
 
 def collect_in_small_steps() -> None:
-    """Freeze the present objects, and collect later ones in steps of a few milliseconds."""
+    """Freeze the existing objects, and collect later ones in steps of a few milliseconds."""
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)

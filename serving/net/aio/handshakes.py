@@ -1,4 +1,4 @@
-"""Accepts TLS for a listener, with a bound of the connections that have not made a request yet.
+"""Accepts TLS connections for a listener, and limits those that have not sent a request yet.
 
 Such a connection costs some 110 KB, and anybody can open it: it has ``HANDSHAKE_S`` for its handshake and ``HEAD_S`` for the head
 of its first request. Beyond the bounds, of one address and in all, the oldest one is closed. A client that continues needs
@@ -23,22 +23,22 @@ HEAD_S = 30.0
 
 _HEAD_BYTES_MAX = 65_536
 _HEAD_END = b"\r\n\r\n"
-# Without a descriptor, until one is free.
+# Pause, in seconds, when no file descriptor is free.
 _ACCEPT_PAUSE_S = 0.1
 
 MakeProtocol = Callable[[], asyncio.Protocol]
-"""Makes the protocol of a connection."""
+"""Creates the protocol of a connection."""
 
 
 class Handshakes:
-    """The connections of one listener without a request."""
+    """The connections of one listener that have not sent a request yet."""
 
     def __init__(self, context: ssl.SSLContext, *, per_address_max: int = 64, total_max: int = 256) -> None:
         self._context = context
         self._per_address_max = per_address_max
         self._total_max = total_max
         self._tasks = TaskOwner()
-        # In the order of their arrival.
+        # In order of arrival.
         self._addresses: dict[asyncio.Task[None], str] = {}
         self._counts: Counter[str] = Counter()
 
@@ -47,7 +47,7 @@ class Handshakes:
 
     @contextlib.asynccontextmanager
     async def serving(self, listener: socket.socket, make: MakeProtocol) -> AsyncIterator[None]:
-        """Accept connections while the context lasts; ``listener`` is closed with it."""
+        """Accept connections while the context is open; ``listener`` is closed with it."""
         listener.setblocking(False)
         with listener:
             async with self._tasks, supervise() as tasks:
@@ -65,7 +65,7 @@ class Handshakes:
             self._begin(connection, str(peer[0]) if peer else "", make)
 
     def _begin(self, connection: socket.socket, address: str, make: MakeProtocol) -> None:
-        """Begin a handshake, and close the oldest connection beyond a bound."""
+        """Begin a handshake; close the oldest connection above a limit."""
         if self._counts[address] >= self._per_address_max:
             self._close(next(task for task, other in self._addresses.items() if other == address))
         elif len(self._addresses) >= self._total_max:
@@ -87,7 +87,7 @@ class Handshakes:
                 del self._counts[address]
 
     async def _serve(self, connection: socket.socket, make: MakeProtocol) -> None:
-        """Hand a connection over to its protocol once it has the head of a request."""
+        """Start the protocol of a connection once the head of its first request is complete."""
         loop, first = asyncio.get_running_loop(), _FirstRequest()
         try:
             await loop.connect_accepted_socket(
@@ -111,7 +111,7 @@ class Handshakes:
 
 
 class _FirstRequest(asyncio.Protocol):
-    """Collects what a client sends until the head of its first request is complete."""
+    """Buffers received bytes until the head of the first request is complete."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None

@@ -1,4 +1,4 @@
-"""Append lines to a file from a thread: bounded in memory and on disk, without waiting.
+"""Appends lines to a file from a thread, bounded in memory and on disk, without blocking.
 
 ``add`` puts a line into a queue and returns; a thread writes the queue and sleeps. When the disk is slower than the lines for
 so long that the queue is full, lines are dropped and counted. A file that has reached its size becomes ``NAME.1``, and that one
@@ -16,15 +16,15 @@ from typing import Self
 
 _log = logging.getLogger(__name__)
 
-# Each wake of the thread takes the interpreter from the loop; lines of the next moment are written with the first.
+# Delay before a write, in seconds: each write takes the interpreter from the event loop, so lines are collected.
 _GATHER_S = 0.01
-# Lines that wait for the disk; some 3 kB each.
+# Most lines that wait for the disk; a line has about 3 kB.
 _WAITING_MAX = 4096
 _PRIVATE = 0o600
 
 
 class LineFile:
-    """A file of lines; enter it to write. ``bytes_max`` is the size of each of at most ``files_max`` files."""
+    """A file of lines, opened as a context. ``bytes_max`` is the size of each of at most ``files_max`` files."""
 
     def __init__(self, path: Path, *, bytes_max: int, files_max: int = 4) -> None:
         self.dropped_count = 0
@@ -47,7 +47,7 @@ class LineFile:
         self._thread.join()
 
     def add(self, line: bytes) -> None:
-        """Queue a line, given without its line end."""
+        """Queue a line without its line break."""
         try:
             self._waiting.put_nowait(line)
         except queue.Full:
@@ -85,7 +85,7 @@ class LineFile:
 
 
 def shift_files(path: Path, files_max: int) -> None:
-    """Rename NAME to NAME.1, NAME.1 to NAME.2, ...; the one beyond ``files_max`` files goes. Raises ``OSError``."""
+    """Rename NAME to NAME.1, NAME.1 to NAME.2, ...; remove the one beyond ``files_max``. Raises ``OSError``."""
     if files_max <= 1:
         path.unlink(missing_ok=True)
     for number in range(files_max - 2, -1, -1):

@@ -1,4 +1,4 @@
-"""Finds whose socket listens at an address of this machine, by sock_diag(7) or, without it, by proc_net_tcp(5).
+"""Finds the owner of a listening socket on this machine, by sock_diag(7) or, without it, proc_net_tcp(5).
 
 Any process may query it. An answer takes some 20 µs; the tables of /proc take a millisecond and more where there are many sockets.
 """
@@ -37,7 +37,7 @@ class ListeningSocket(NamedTuple):
 
 
 def listener_at(host: str, port: int) -> ListeningSocket | None:
-    """The socket that accepts connections to an IPv4 address of this machine; None without one."""
+    """The socket that accepts connections to an IPv4 address of this machine; None if there is none."""
     if has_sock_diag():
         return _queried(host, port)
     return _read(host, port)
@@ -45,7 +45,7 @@ def listener_at(host: str, port: int) -> ListeningSocket | None:
 
 @functools.cache
 def has_sock_diag() -> bool:
-    """Whether the kernel finds a listening socket by sock_diag(7). Without its module it finds none."""
+    """Whether the kernel supports sock_diag(7); without its module no sockets are found."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return _queried("127.0.0.1", probe.getsockname()[1]) is not None
 
@@ -93,13 +93,13 @@ def listening_ports() -> set[int]:
 
 
 def _bytes_of(address: str) -> bytes:
-    """An address of the table, whose words of 32 bits are in the order of the machine."""
+    """An address in the kernel's table, which uses the machine's byte order within 32-bit words."""
     words = (int(address[at : at + 8], 16) for at in range(0, len(address), 8))
     return b"".join(struct.pack("=I", word) for word in words)
 
 
 def has_socket(pid: int, inode: int) -> bool:
-    """Whether a process has this socket open; False where that cannot be seen."""
+    """Whether a process has this socket open; False if its descriptors are not accessible."""
     wanted = f"socket:[{inode}]"
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
         for descriptor in descriptors:

@@ -1,4 +1,4 @@
-"""Reads amounts of /proc, and the cgroups (version 2) that limit the memory of this process."""
+"""Reads numbers from /proc, and the version 2 cgroups that limit this process's memory."""
 
 import math
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from pathlib import Path
 CGROUPS = Path("/sys/fs/cgroup")
 
 NO_BOUND = math.inf
-"""The limit of a cgroup without one: "max" in its file."""
+"""The value "max" of a cgroup without a limit."""
 
 
 def amounts_of(path: Path) -> dict[str, int]:
-    """Lines of a name and a whole number, as in /proc/meminfo and in a cgroup's files."""
+    """Parse lines of a name and a whole number, as in /proc/meminfo and in a cgroup's files."""
     lines = (line.split() for line in path.read_text().splitlines())
     return {line[0].rstrip(":"): int(line[1]) for line in lines if len(line) > 1}
 
 
 def cgroup_folders(proc: Path, cgroups: Path) -> Sequence[Path]:
-    """This process's cgroup and its ancestors, each a bound. Empty with version 1."""
+    """This process's cgroup and its ancestors, each a limit. Empty with version 1."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:
@@ -26,7 +26,7 @@ def cgroup_folders(proc: Path, cgroups: Path) -> Sequence[Path]:
     if ours is None or not (cgroups / "cgroup.controllers").exists():
         return []
     folder = cgroups / ours
-    # In a container the path may exist on the host only: then the root is its own cgroup.
+    # In a container the path may exist on the host only; then the root is the own cgroup.
     return [
         candidate for candidate in (folder, *folder.parents) if candidate.is_relative_to(cgroups) and candidate.is_dir()
     ]
@@ -42,6 +42,6 @@ def memory_bound(folder: Path) -> float:
 
 
 def held_bytes(folder: Path) -> int:
-    """The memory that a cgroup holds. Inactive file pages count as free, as for a kubelet: the kernel reclaims them when needed."""
+    """The memory used by a cgroup, in bytes. Inactive file pages count as free, as in a kubelet, because they are reclaimable."""
     cached = amounts_of(folder / "memory.stat").get("inactive_file", 0)
     return max(0, int((folder / "memory.current").read_text()) - cached)

@@ -1,4 +1,4 @@
-"""TLS between daemons and pods, in which both ends show a certificate of our own authority.
+"""TLS between daemons and pods, where both ends present a certificate of our authority.
 
 ``MutualTls`` has the contexts of one process. Its certificate is replaced while they are in use: new handshakes present the new
 one, and existing connections continue. ``identity_of`` identifies the peer by the SPIFFE id of its certificate. The authority's
@@ -17,18 +17,18 @@ from serving.core.model.identities import host_of
 from serving.net.aio.netns import connected_socket, open_connection
 
 NO_TLS = "no TLS"
-"""A peer that spoke something else."""
+"""Failure reason: the peer does not speak TLS."""
 
 WRONG_IDENTITY = "wrong identity"
-"""A peer with a certificate of our authority that is not the one expected."""
+"""Failure reason: the peer's certificate is from our authority, but has an unexpected identity."""
 
 # No server name is sent, because none is checked.
 _NO_NAME = ""
-# X509_V_ERR_*, which the standard library does not name.
+# X509_V_ERR_* codes that the standard library does not name.
 _NOT_YET_VALID, _EXPIRED = 9, 10
-# 7: the signature is not that of the named authority.
+# 7: the signature is not by the named authority.
 _OTHER_AUTHORITY = {2, 7, 18, 19, 20, 21}
-# Reasons found at this end, and at the peer's, which reports them by an alert.
+# Failure reasons detected at this end, and those that the peer reports by an alert.
 _REASONS = {
     "UNSUPPORTED_PROTOCOL": "older than TLS 1.3",
     "TLSV1_ALERT_PROTOCOL_VERSION": "older than TLS 1.3",
@@ -47,7 +47,7 @@ _REASONS = {
 
 
 class MutualTls:
-    """The contexts of one process. It has no certificate until ``replace`` is called.
+    """The TLS contexts of one process. It has no certificate until ``replace`` is called.
 
     ``failures`` counts refused handshakes by reason. ``turn`` grows with each new certificate.
     """
@@ -63,7 +63,7 @@ class MutualTls:
         """Expiry of the certificate in unix seconds; 0 without one."""
 
     def replace(self, certificate: str, key: str, *, not_after_s: float) -> None:
-        """Present another certificate from the next handshake on. Raises ``ssl.SSLError`` if it cannot be read."""
+        """Use another certificate from the next handshake on. Raises ``ssl.SSLError`` if it is invalid."""
         for context in (self.client, self.server):
             load_chain(context, certificate.encode(), key.encode())
         self.not_after_s = not_after_s
@@ -75,31 +75,31 @@ class MutualTls:
 
 
 class DaemonQueries(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client without a certificate queries daemons: in plain HTTP, or by TLS with a verified daemon name."""
+    """How a client without a certificate queries daemons: by plain HTTP, or by TLS with a verified daemon name."""
 
     context: ssl.SSLContext | None = None
 
     @classmethod
     def over_tls(cls, authority: str) -> "DaemonQueries":
-        """Queries over TLS to daemons of this authority (PEM). Raises ``ssl.SSLError``."""
+        """Queries over TLS to daemons with a certificate of this authority (PEM). Raises ``ssl.SSLError``."""
         context = _context(ssl.PROTOCOL_TLS_CLIENT, authority)
         context.check_hostname = True
         return cls(context=context)
 
     @property
     def scheme(self) -> str:
-        """The scheme of URLs."""
+        """The URL scheme."""
         return "http" if self.context is None else "https"
 
     def options(self, daemon: str) -> dict[str, Any]:
-        """The options of a request of aiohttp to a daemon, by its SPIFFE id."""
+        """The aiohttp options for a request to a daemon, given its SPIFFE id."""
         return {} if self.context is None else {"ssl": self.context, "server_hostname": host_of(daemon)}
 
 
 def _context(protocol: int, authority: str) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # Certificates name a SPIFFE id and no host: ``identity_of`` takes the place of this check.
+    # Certificates contain a SPIFFE id and no host, so ``identity_of`` replaces this check.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=authority)
@@ -107,7 +107,7 @@ def _context(protocol: int, authority: str) -> ssl.SSLContext:
 
 
 def load_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Load a certificate with its chain and its key, both as PEM. Raises ``ssl.SSLError``.
+    """Load a certificate with its chain and key, both as PEM. Raises ``ssl.SSLError``.
 
     OpenSSL reads files only, so the certificate is passed as a file in memory.
     """
@@ -115,21 +115,21 @@ def load_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     try:
         with os.fdopen(os.dup(descriptor), "wb") as file:
             file.write(certificate + b"\n" + key)
-        # Without a password it would ask the terminal for one.
+        # Without a password, OpenSSL would ask the terminal for one.
         context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=b"")
     finally:
         os.close(descriptor)
 
 
 def identity_of(connection: Any) -> str:  # noqa: ANN401 - an SSLObject, or the one of a transport; None without TLS
-    """The SPIFFE id of the peer's verified certificate; "" without one, or if it names several."""
+    """The SPIFFE id in the peer's verified certificate; "" without one, or if it has several."""
     certificate = connection.getpeercert() if connection is not None else None
     ids = [name for kind, name in (certificate or {}).get("subjectAltName", ()) if kind == "URI"]
     return ids[0] if len(ids) == 1 else ""
 
 
 class PeerTls(msgspec.Struct, frozen=True, kw_only=True):
-    """The contexts of this end, and the SPIFFE id required of the peer; one that ends in a slash is a prefix.
+    """TLS contexts of this end, and the peer's required SPIFFE id, which is a prefix if it ends in a slash.
 
     ``takes_plain`` allows a peer without TLS.
     """
@@ -142,7 +142,7 @@ class PeerTls(msgspec.Struct, frozen=True, kw_only=True):
 async def open_tls(
     host: str, port: int, secured: PeerTls, *, network: str = "", limit: int = 65_536
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Open streams over TLS from the network namespace at a path ("" is our own).
+    """Open TLS streams from the network namespace at a path ("" is our own).
 
     Raises:
         OSError: when the peer cannot be reached, the handshake fails, or the peer has another identity.
@@ -177,14 +177,14 @@ def check_peer(connection: Any, secured: PeerTls) -> None:  # noqa: ANN401 - as 
 
 
 def is_expected(identity: str, expected: str) -> bool:
-    """Whether a SPIFFE id matches the expected one, which is a prefix if it ends in a slash. A peer without an id never matches."""
+    """Whether a SPIFFE id matches the expected one, a prefix if it ends in a slash. An empty id never matches."""
     if not identity or not expected:
         return False
     return identity.startswith(expected) if expected.endswith("/") else identity == expected
 
 
 def reason_of(error: ssl.SSLError) -> str:
-    """The reason of a failed handshake, as a label of a metric."""
+    """The reason of a failed handshake, as a metric label."""
     if isinstance(error, ssl.SSLCertVerificationError):
         code = error.verify_code
         if code == _EXPIRED:

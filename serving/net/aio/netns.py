@@ -1,4 +1,4 @@
-"""Opens sockets in another network namespace (network_namespaces(7)): a socket belongs to the namespace of its creator.
+"""Opens sockets in another network namespace (network_namespaces(7)), to which a socket belongs from its creation.
 
 A single-threaded process enters a namespace only to create a socket; it connects and uses the socket from its own. This needs
 root.
@@ -13,13 +13,13 @@ from collections.abc import Iterator
 # <linux/sched.h>
 _CLONE_NEWNET = 0x40000000
 _OWN = "/proc/thread-self/ns/net"
-# A thread left in the wrong namespace must not continue.
+# A thread in the wrong namespace must not continue.
 _LOST_EXIT = 70
 
 
 def enter(descriptor: int) -> None:
-    """Move this thread into the network namespace that a descriptor refers to. Raises ``OSError``."""
-    # A queue-proxy in a cluster never needs it.
+    """Move this thread into the network namespace of a descriptor. Raises ``OSError``."""
+    # Imported late, because a queue-proxy in a cluster never needs it.
     import ctypes  # noqa: PLC0415
 
     if ctypes.CDLL(None, use_errno=True).setns(descriptor, _CLONE_NEWNET) != 0:
@@ -39,7 +39,7 @@ def enter_at(path: str) -> None:
 
 @contextlib.contextmanager
 def entered(path: str) -> Iterator[None]:
-    """Enter the namespace at ``path`` for a ``with``; "" does nothing. Await nothing in it. Raises ``OSError``."""
+    """Enter the namespace at ``path`` within a ``with`` block; "" does nothing. The block must not await. Raises ``OSError``."""
     if not path:
         yield
         return
@@ -60,14 +60,14 @@ def entered(path: str) -> Iterator[None]:
 async def open_connection(
     host: str, port: int, *, network: str = ""
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to an IPv4 address of the namespace at ``network``. Raises ``OSError``."""
+    """Open a connection to an IPv4 address in the namespace at ``network``. Raises ``OSError``."""
     if not network:
         return await asyncio.open_connection(host, port)
     return await asyncio.open_connection(sock=await connected_socket(host, port, network=network))
 
 
 async def connected_socket(host: str, port: int, *, network: str) -> socket.socket:
-    """A socket that is connected to an IPv4 address of the namespace at ``network``. Raises ``OSError``."""
+    """A socket connected to an IPv4 address in the namespace at ``network``. Raises ``OSError``."""
     with entered(network):
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:

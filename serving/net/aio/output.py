@@ -1,4 +1,4 @@
-"""Writes lines of a daemon to its standard error or output, without an error.
+"""Writes lines to standard error or output, ignoring errors.
 
 A full disk, or a terminal or a reader that has gone, loses the line and nothing else: no log ends a daemon. Unlike ``sys.stderr``
 it keeps no buffer, whose rest would fail again at each later write. Standard library only: the supervisor and the template use it.

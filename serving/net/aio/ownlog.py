@@ -1,4 +1,4 @@
-"""Rotates the file behind this process's standard output and error, by size, without losing a line.
+"""Rotates the file behind this process's standard output and error by size, without losing a line.
 
 The file is renamed to NAME.1, NAME.1 to NAME.2 and so on, and a new one takes the place of both descriptors by one dup2(2): a line
 goes to one of the files as a whole. A process whose file was rotated by another, such as the activator that it replaces, follows
@@ -17,12 +17,12 @@ from serving.net.aio.linefile import shift_files
 from serving.net.aio.startup import LOG_FILE_VARIABLE
 
 BYTES_VARIABLE = "SERVING_LOG_BYTES_MAX"
-"""The size at which it is rotated; 0 never."""
+"""The environment variable with the size in bytes at which the file is rotated; 0 means never."""
 FILES_VARIABLE = "SERVING_LOG_FILES_MAX"
-"""The number of files kept, the present one included."""
+"""The environment variable with the number of files, including the current one."""
 
 CHECK_S = 1.0
-"""Period of checks, in seconds. A file exceeds its size by what is written in one."""
+"""Time between checks, in seconds. A file exceeds its size by at most the output of that time."""
 
 LOG_BYTES_MAX = 10 * 2**20
 LOG_FILES_MAX = 5
@@ -32,18 +32,18 @@ _PRIVATE = 0o600
 
 
 class OwnLog:
-    """The log file of this process. ``check`` rotates it, or reopens it, when that is due."""
+    """The log file of this process. ``check`` rotates or reopens it when that is due."""
 
     def __init__(self, path: Path, *, bytes_max: int, files_max: int) -> None:
         self._path = path
         self._bytes_max = bytes_max
         self._files_max = files_max
         self.is_ours = bytes_max > 0 and self._identity() == self._present()
-        """Whether the standard output is this file, and has a maximum: otherwise ``check`` does nothing."""
+        """Whether standard output is this file, with a maximum size; otherwise ``check`` does nothing."""
 
     @classmethod
     def of(cls, environment: MutableMapping[str, str]) -> Self:
-        """The log that the environment names, if any. Its variables are removed: child processes have other logs."""
+        """The log configured in the environment. Its variables are removed, because child processes have other logs."""
         path, bytes_max, files_max = (
             environment.pop(name, "") for name in (LOG_FILE_VARIABLE, BYTES_VARIABLE, FILES_VARIABLE)
         )
@@ -52,7 +52,7 @@ class OwnLog:
         return cls(Path(path), bytes_max=int(bytes_max or LOG_BYTES_MAX), files_max=int(files_max or LOG_FILES_MAX))
 
     def check(self) -> None:
-        """Rotate the file if it is too long; follow the path if another process has rotated it."""
+        """Rotate the file if it is too long; reopen the path if another process has rotated it."""
         if not self.is_ours:
             return
         with contextlib.suppress(OSError):
@@ -60,7 +60,7 @@ class OwnLog:
                 self._reopen()
 
     def _rotate(self) -> bool:
-        """Rename the files; False if another process does it."""
+        """Rename the files; False if another process is doing it."""
         try:
             fcntl.flock(_OUTPUT, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -90,7 +90,7 @@ class OwnLog:
 
     @staticmethod
     def _identity() -> tuple[int, int] | None:
-        """The identity of the file behind the standard output; None if it is no file."""
+        """The identity of the file behind standard output; None if it is not a file."""
         try:
             status = os.fstat(_OUTPUT)
         except OSError:

@@ -1,4 +1,4 @@
-"""Runs a callback at a steady pace until a stop event.
+"""Runs a callback at a fixed pace until a stop event.
 
 Beats are counted from the first one, so that the pace does not drift; a late beat is not repeated. The error of one beat goes to
 ``on_error`` and the next beat follows: one bad object must not end a loop.
@@ -11,14 +11,14 @@ from serving.net.aio.clock import now_s
 
 
 def until_beat_s(period_s: float) -> float:
-    """About a period, in seconds, until a multiple of it on the loop's clock: chores of one process then share their wake-ups."""
+    """Seconds until a multiple of ``period_s`` on the loop's clock, so that tasks of a process wake together."""
     left_s = period_s - now_s() % period_s
-    # A timer that fires a little early must not fire twice.
+    # A timer that fires slightly early must not fire twice.
     return left_s if left_s > period_s / 2 else left_s + period_s
 
 
 async def next_beat(period_s: float) -> None:
-    """Sleep for ``until_beat_s``."""
+    """Sleep for ``until_beat_s(period_s)``."""
     await asyncio.sleep(until_beat_s(period_s))
 
 
@@ -30,20 +30,20 @@ async def every(
     on_error: Callable[[Exception], None],
     is_shared: bool = False,
 ) -> None:
-    """Await ``beat`` at once and then every ``period_s`` seconds, until ``stop`` is set; ``is_shared`` as for ``until_beat_s``."""
+    """Await ``beat`` immediately and then every ``period_s`` seconds, until ``stop`` is set; ``is_shared`` aligns as ``until_beat_s``."""
     due_s = now_s() // period_s * period_s if is_shared else now_s()
     while not stop.is_set():
         try:
             await beat()
         except Exception as error:  # noqa: BLE001 - the outermost frame of a beat
             on_error(error)
-        # The next beat that is still ahead: late ones are dropped.
+        # The next beat in the future: late ones are dropped.
         due_s += period_s * max(1, -(-(now_s() - due_s) // period_s))
         await wait_for(stop, until_s=due_s)
 
 
 async def wait_for(event: asyncio.Event, *, until_s: float) -> bool:
-    """Wait for an event, at most until a time of the loop; return whether it was set."""
+    """Wait for an event until a time on the loop's clock; return whether it was set."""
     try:
         async with asyncio.timeout_at(until_s):
             await event.wait()

@@ -1,4 +1,4 @@
-"""Loads scaling policies of users: of installed packages, of files, and of the state folder of one machine.
+"""Loads user scaling policies: from installed packages, files, and the state folder of a single machine.
 
 A package names its classes in the entry-point group ``serving.policies``. On one machine ``serving deploy --policy FILE.py:Class``
 stores a copy of the file in the state folder, whose owner may run any code here; an annotation only names the copy. The code runs
@@ -23,25 +23,25 @@ from serving.core.settings.autoscaler import POLICIES, POLICY_NAME
 from serving.net.aio.clock import steady_s
 
 POLICY_GROUP = "serving.policies"
-"""The entry-point group of packages."""
+"""The entry-point group of packages with policies."""
 
 POLICIES_FOLDER = "policies"
-"""The folder of copies in a state folder."""
+"""The folder of policy copies in a state folder."""
 
 T = TypeVar("T")
 
 _FILE_FORM = re.compile(r"(?P<path>.+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 _EXPECTED = "FILE.py:Class, a Python file and a class in it with observe(second) and propose(view)"
 _DIGEST_LENGTH = 8
-# Characters of a class' name in the name of its copy.
+# Most characters of a class name in the name of its copy.
 _NAME_LENGTH = 40
-# Time between two interruptions of one call, in seconds.
+# Time between two interrupts of one call, in seconds.
 _AGAIN_S = 1.0
 _FILE_MAX_BYTES = 1024 * 1024
 
 
 def installed_policies() -> dict[str, PolicyClass]:
-    """The classes of installed packages by name. One that cannot be loaded raises ``InvalidValue`` when it is created."""
+    """The classes of installed packages by name. A class that failed to load raises ``InvalidValue`` when it is used."""
     from importlib.metadata import entry_points  # noqa: PLC0415 - it loads a parser of mail, which few processes need
 
     classes: dict[str, PolicyClass] = {}
@@ -58,12 +58,12 @@ def installed_policies() -> dict[str, PolicyClass]:
 
 
 def is_policy_file(text: str) -> bool:
-    """Whether a text has the form FILE.py:Class."""
+    """Whether the text has the form FILE.py:Class."""
     return _FILE_FORM.fullmatch(text) is not None
 
 
 def is_policy_name(text: str) -> bool:
-    """Whether a text may be the name of a policy."""
+    """Whether the text may be the name of a policy."""
     try:
         return POLICY_NAME.read(text) == text
     except InvalidValue:
@@ -71,7 +71,7 @@ def is_policy_name(text: str) -> bool:
 
 
 def load_policy(text: str) -> PolicyClass:
-    """The class that ``FILE.py:Class`` names. Runs the file. Raises ``InvalidValue``."""
+    """Load the class named by ``FILE.py:Class``, which executes the file. Raises ``InvalidValue``."""
     form = _FILE_FORM.fullmatch(text)
     if form is None:
         raise InvalidValue(text=text, expected=_EXPECTED)
@@ -79,7 +79,7 @@ def load_policy(text: str) -> PolicyClass:
 
 
 class StoredPolicies:
-    """Copies of files in a folder of the state folder. A changed file gets a new name."""
+    """Copies of policy files in the state folder. A changed file gets a new name."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -108,7 +108,7 @@ class StoredPolicies:
 
 
 class BoundedCalls:
-    """Runs each call for at most ``bound_s`` seconds. In the main thread a longer call is interrupted; in other threads it is only measured."""
+    """Limits each call to ``bound_s`` seconds. In the main thread a longer call is interrupted; elsewhere it is only measured."""
 
     def __init__(self, *, bound_s: float = POLICY_TIME_MAX_S, clock: Callable[[], float] = steady_s) -> None:
         self._bound_s = bound_s
@@ -119,7 +119,7 @@ class BoundedCalls:
             signal.signal(signal.SIGALRM, self._interrupt)
 
     def __call__(self, call: Callable[[], T], /) -> T:
-        """The result of the call. Raises ``PolicyOverrun``."""
+        """Return the result of the call. Raises ``PolicyOverrun``."""
         began_s = self._clock()
         try:
             try:
@@ -129,7 +129,7 @@ class BoundedCalls:
             finally:
                 self._end()
         except PolicyOverrun:
-            # An alarm may have interrupted the end too.
+            # An alarm may have interrupted the end of the call too.
             self._end()
             raise
         if self._clock() - began_s > self._bound_s:
@@ -137,13 +137,13 @@ class BoundedCalls:
         return result
 
     def _end(self) -> None:
-        """End the alarm. Nothing is interrupted after the first line."""
+        """Cancel the alarm; after the first line no interrupt occurs."""
         self._is_running = False
         self._set_alarm(0.0)
 
     def _set_alarm(self, after_s: float) -> None:
         if self._is_interrupting:
-            # It comes again: a bare "except" in the call may have dropped the first.
+            # The alarm repeats, because a bare "except" in the call may have swallowed the first.
             signal.setitimer(signal.ITIMER_REAL, after_s, _AGAIN_S if after_s else 0.0)
 
     def _interrupt(self, _signal: int, _frame: FrameType | None) -> None:
@@ -152,7 +152,7 @@ class BoundedCalls:
 
 
 class _Broken:
-    """A class that could not be loaded."""
+    """Represents a class that could not be loaded."""
 
     def __init__(self, where: str, error: BaseException) -> None:
         self._problem = InvalidValue(text=where, expected=f"loadable: {type(error).__name__}: {error}")
@@ -173,7 +173,7 @@ def _class_of(path: Path, name: str) -> PolicyClass:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses and the like look their module up.
+    # Dataclasses and similar look up their module.
     sys.modules[module_name] = module
     is_without_cache, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
@@ -189,7 +189,7 @@ def _class_of(path: Path, name: str) -> PolicyClass:
 
 
 def _class_in(policy_class: object, where: str) -> PolicyClass:
-    """An object as the class of a policy. Raises ``InvalidValue``."""
+    """Check that an object is a policy class. Raises ``InvalidValue``."""
     if not callable(policy_class) or not all(
         callable(getattr(policy_class, method, None)) for method in ("observe", "propose")
     ):

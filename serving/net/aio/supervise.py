@@ -1,4 +1,4 @@
-"""Owners of all tasks: no task ends unnoticed, and none outlives its owner.
+"""Owners of all asyncio tasks: no task fails unnoticed, and none outlives its owner.
 
 ``supervise`` is for tasks that run as long as a daemon or one of its parts. A task that fails ends the block, and with it the
 daemon, whose log names the task. ``keep_running`` instead starts a task again after a pause: use it for work without which the
@@ -24,13 +24,13 @@ _log = logging.getLogger("tasks")
 
 _RESTART_FIRST_S = 0.1
 _RESTART_MAX_S = 10.0
-# A task that ran this long before it failed begins with the first pause again.
+# A task that ran this long before it failed is restarted after the first pause again, in seconds.
 _HEALTHY_AFTER_S = 60.0
 _NOTE = "in the task: "
 
 
 def supervise() -> "SupervisedTasks":
-    """Return the owner of the tasks of a block, for ``async with``."""
+    """The owner of a block's tasks, for ``async with``."""
     return SupervisedTasks()
 
 
@@ -39,7 +39,7 @@ class TaskCancelled(RuntimeError):
 
 
 class SupervisedTasks:
-    """Runs tasks within a block. The first failure cancels all of them and the block, and is raised unchanged.
+    """Runs tasks within a block. The first failure cancels the block and all tasks, and is raised unchanged.
 
     At the end of the block, background tasks are cancelled and all tasks are awaited.
     """
@@ -70,11 +70,11 @@ class SupervisedTasks:
             return
         for later in failures[1:]:
             _log_failure(later)
-        # Outside of the handler: the error of a task has a cause of its own, or none.
+        # Outside of the handler, so that the error keeps its own cause, or none.
         raise failures[0]
 
     def start(self, work: Coroutine[Any, Any, _T], *, name: str) -> asyncio.Task[_T]:
-        """Start a task that the block waits for at its end. Its failure ends the block."""
+        """Start a task that the block awaits at its end. Its failure ends the block."""
         task = self._group.create_task(work, name=name)
         task.add_done_callback(self._ended)
         return task
@@ -87,7 +87,7 @@ class SupervisedTasks:
         return task
 
     def keep_running(self, work: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> asyncio.Task[None]:
-        """Start a background task; when it fails, log the reason and start it again after a pause."""
+        """Start a background task; when it fails, log the reason and restart it after a pause."""
         return self.start_background(_kept_running(work, name), name=name)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
@@ -101,7 +101,7 @@ class SupervisedTasks:
             try:
                 self._group.create_task(failing)
             except RuntimeError:
-                # The block ends already, and raises it.
+                # The block is already ending, and raises the error.
                 failing.close()
                 self._interrupted.append(error)
 
@@ -126,14 +126,14 @@ class TaskOwner:
         await self.close()
 
     def start(self, work: Coroutine[Any, Any, _T], *, name: str, is_awaited: bool = False) -> asyncio.Task[_T]:
-        """Start a task. ``is_awaited``: the caller reads its result, so that a failure is not logged here."""
+        """Start a task. ``is_awaited``: the caller reads its result, so a failure is not logged here."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard if is_awaited else self._ended)
         return task
 
     def cancel(self) -> None:
-        """Cancel all tasks without waiting for them."""
+        """Cancel all tasks without awaiting them."""
         for task in list(self._tasks):
             task.cancel()
 
@@ -183,7 +183,7 @@ def task_of(error: BaseException) -> str:
 
 
 def _add_task_name(error: BaseException, name: str) -> None:
-    """Keep the name of the task that failed: an error passes through the tasks of outer blocks too."""
+    """Store the name of the failed task, because the error passes through tasks of outer blocks too."""
     if not task_of(error):
         error.add_note(f"{_NOTE}{name}")
 
@@ -198,7 +198,7 @@ async def _failing(error: Exception) -> None:
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """The errors of a group in order, of nested groups too."""
+    """The errors in a group in order, including those of nested groups."""
     leaves: list[BaseException] = []
     for error in group.exceptions:
         leaves += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]

@@ -1,4 +1,4 @@
-"""Shares the turns of the event loop among connections whose peers make much work with few bytes.
+"""Shares the event loop among connections whose peers cause much work with few bytes.
 
 A peer that sends chunks or frames of one byte costs as much for each as one that sends 64 KiB. Such a connection stops reading, and
 continues here: one piece of work of all of them in each turn of the loop, so that others are served between two pieces. While no other
@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 
 class FairTurns:
-    """Runs the deferred work of connections, the longest waiting first."""
+    """Runs deferred work of connections, the longest-waiting first."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def defer(self, work: Callable[[], None]) -> None:
-        """Run ``work`` in a later turn of the loop, after the callbacks that already wait."""
+        """Run ``work`` in a later loop iteration, after the callbacks that are already scheduled."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._run)
         self._waiting.append(work)
@@ -27,7 +27,7 @@ class FairTurns:
         try:
             work()
         finally:
-            # Only now: what this work defers comes after the others.
+            # Scheduled only now, so that work deferred by this call comes after the others.
             self._waiting.popleft()
             if self._waiting:
                 asyncio.get_running_loop().call_soon(self._run)

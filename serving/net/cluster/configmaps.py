@@ -1,4 +1,4 @@
-"""Follow the ConfigMaps of the system namespace and pass each change to the settings.
+"""Watches the ConfigMaps of the system namespace, and applies each change to the settings.
 
 A daemon's main opens ``followed`` around its work: it waits until the ConfigMaps are listed once, so that the work starts
 with their settings, and follows them until the end. Without the right to list them it continues with the environment after some
@@ -22,15 +22,15 @@ from serving.net.cluster.reflector import CacheChange, Reflector
 
 _log = logging.getLogger(__name__)
 
-# A right that was granted a moment ago may not be known yet.
+# Longest wait after a refusal, in seconds: a right granted just before may not be in effect yet.
 _REFUSED_WAIT_S = 5.0
-# A busy node takes ten seconds to the first answer.
+# Longest wait for the first response, in seconds: a busy node takes ten.
 _FIRST_WAIT_S = 30.0
 Listener = Callable[[Taken, Object], None]
 
 
 class ConfigMapWatch:
-    """Follows the ConfigMaps of ``settings``; ``followed`` runs it."""
+    """Watches the ConfigMaps of ``settings``; ``followed`` runs it."""
 
     def __init__(self, cluster: Cluster, namespace: str, settings: Sequence[LiveSettings[Any]]) -> None:
         self.refused: dict[tuple[str, str], tuple[Taken, Object]] = {}
@@ -77,7 +77,7 @@ class ConfigMapWatch:
 async def followed(
     cluster: Cluster, namespace: str, settings: Sequence[LiveSettings[Any]]
 ) -> AsyncIterator[ConfigMapWatch]:
-    """Follow ConfigMaps in the background of a context, which starts once they have been listed."""
+    """Watch ConfigMaps in the background of a context, which is entered after the first list."""
     watch = ConfigMapWatch(cluster, namespace, settings)
     async with supervise() as tasks:
         tasks.start_background(watch.reflector.run(), name="settings")
@@ -94,7 +94,7 @@ async def followed(
 
 
 async def _listed(reflector: Reflector) -> None:
-    """Wait for the first list, for a shorter time where it is refused. Raises ``TimeoutError``."""
+    """Wait for the first list; for a shorter time if it is refused. Raises ``TimeoutError``."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_REFUSED_WAIT_S):
             await reflector.synced.wait()

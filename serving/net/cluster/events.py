@@ -1,4 +1,4 @@
-"""Writes Events through the cluster port: a repeated name is counted, or kept unchanged.
+"""Writes Events through the cluster port; an Event with a repeated name is counted or kept unchanged.
 
 The author of an Event chooses its name, so that equal texts share one (``core/model/event.py``).
 """
@@ -15,12 +15,12 @@ from serving.net.cluster.port import Cluster
 
 _log = logging.getLogger(__name__)
 
-# Events whose count is known without a read.
+# Most Events whose count is known without a read.
 _KNOWN_MAX = 1024
 
 
 async def write_once(cluster: Cluster, event: Object) -> None:
-    """Create the Event unless one of its name exists. A failure is logged."""
+    """Create the Event unless its name exists. A failure is logged."""
     try:
         await cluster.create(EVENT, event)
     except AlreadyExists:
@@ -38,13 +38,13 @@ class EventRecorder:
         self.writes_count = 0
 
     async def record(self, event: Object) -> None:
-        """Create the Event, or increase the count of the existing Event with its name."""
+        """Create the Event, or increment the count of the Event with the same name."""
         key = key_of(event)
         try:
             try:
                 await self._write(key, event)
             except NotFound:
-                # It has expired.
+                # The Event has expired.
                 self._known.pop(key, None)
                 await self._write(key, event)
         except ClusterError as error:

@@ -1,4 +1,4 @@
-"""A cluster whose writes are allowed only while the writer holds its lease.
+"""A cluster adapter that allows writes only while the writer holds its lease.
 
 Kubernetes has no fencing tokens. Two things stand in for them. Every write carries the version that was read, so a late
 write of a frozen process fails if another process has written since. And the lease is checked against the clock when the
@@ -29,7 +29,7 @@ def last_check() -> None:
 
 @contextlib.contextmanager
 def fencing(check: Callable[[], None]) -> Iterator[None]:
-    """Check the lease now, and make the kube adapter check it before each call of this task."""
+    """Check the lease now, and let the kube adapter check it before each call of this task."""
     check()
     before = _CHECK.set(check)
     try:
@@ -39,7 +39,7 @@ def fencing(check: Callable[[], None]) -> Iterator[None]:
 
 
 class FencedCluster(Cluster):
-    """Wraps another cluster. ``check`` raises if the caller may not write; reads are not checked."""
+    """Wraps another cluster. ``check`` raises if the caller must not write; reads are not checked."""
 
     def __init__(self, cluster: Cluster, check: Callable[[], None]) -> None:
         self.is_in_process = cluster.is_in_process
@@ -61,6 +61,6 @@ class FencedCluster(Cluster):
         return self._cluster.watch_selection(selection, resource_version)
 
     async def write(self, write: Write) -> Object:
-        """Write with the lease. Raises ``NotLeading`` without it."""
+        """Write while holding the lease. Raises ``NotLeading`` without it."""
         with fencing(self._check):
             return await self._cluster.write(write)

@@ -1,4 +1,4 @@
-"""The identity of this process in a cluster: its name in leases, and the namespace of the leases.
+"""The identity of this process in a cluster: its name and namespace for leases.
 
 Environment: ``SERVING_POD_NAME``, without it the name of the machine; ``SERVING_SYSTEM_NAMESPACE``, without it
 knative-serving. Both are in the manifests of ``config/daemons``.
@@ -10,7 +10,7 @@ import socket
 from collections.abc import Mapping
 
 SYSTEM_NAMESPACE = "knative-serving"
-"""The namespace of the system, where nothing else is said."""
+"""The default namespace of the system."""
 
 
 def new_identity(environment: Mapping[str, str] = os.environ) -> str:
@@ -19,10 +19,10 @@ def new_identity(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def system_namespace(environment: Mapping[str, str] = os.environ) -> str:
-    """The namespace of the system."""
+    """The namespace of the system, from the environment."""
     return environment.get("SERVING_SYSTEM_NAMESPACE") or SYSTEM_NAMESPACE
 
 
 def user_agent(daemon: str, identity: str) -> str:
-    """The User-Agent of a process, for audit logs; the daemon's name is the manager of the fields that it writes."""
+    """The User-Agent of a process, for audit logs; the daemon's name becomes the field manager of its writes."""
     return f"{daemon}/{identity}"

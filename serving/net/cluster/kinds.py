@@ -1,4 +1,4 @@
-"""The kinds of resources that this project reads and writes, by their names in the Kubernetes API.
+"""The kinds of resources that this project reads and writes, by their Kubernetes API names.
 
 ``serving.knative.dev/v1`` has Knative's own shapes, so that Knative manifests apply unchanged; ``serving.dev/v1alpha1`` is
 ours; the rest is Kubernetes'. The memory store knows only these kinds.
@@ -10,7 +10,7 @@ from serving.core.model.knative import OWN_API_VERSION, SERVING_GROUP
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind: ``group`` is "" for Kubernetes' core. ``durable`` kinds are written by users and journalled.
+    """A kind of resource: ``group`` is "" for Kubernetes' core. ``durable`` kinds are written by users and journalled.
 
     Objects of a ``durable_unowned`` kind are journalled unless a controller owns them, and so makes them again.
     ``is_view`` marks a kind that the controller derives from other objects; the API server rejects writes to it.
@@ -30,7 +30,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     is_view: bool = False
 
     def __hash__(self) -> int:
-        # By text: msgspec's own hash differs between processes, and so would the order of a set of keys.
+        # By text, because msgspec's hash differs between processes, and would change the order of sets.
         return hash(self.plural)
 
     @property
@@ -69,7 +69,7 @@ def _knative(version: str, name: str, plural: str, *short_names: str) -> Kind:
 
 
 def _machines(name: str, plural: str, *short_names: str, has_scale: bool = True) -> Kind:
-    """A kind of Cluster API, which installs its own definitions."""
+    """A kind of the Cluster API, which installs its own definitions."""
     version, categories = "cluster.x-k8s.io/v1beta1", ("cluster-api",)
     return _kind(version, name, plural, *short_names, categories=categories, has_scale=has_scale)
 
@@ -81,7 +81,7 @@ def _internal(group: str, name: str, plural: str, *short_names: str, **flags: bo
 
 
 NAMESPACE = _core("Namespace", "namespaces", "ns", durable=True, has_status=True, namespaced=False)
-# Durable, because users cordon and taint.
+# Durable, because users cordon and taint nodes.
 NODE = _core("Node", "nodes", "no", has_status=True, durable=True, namespaced=False)
 POD = _core("Pod", "pods", "po", has_status=True)
 SERVICE = _core("Service", "services", "svc", has_status=True, durable_unowned=True)
@@ -119,10 +119,10 @@ MACHINE = _machines("Machine", "machines", "ma", has_scale=False)
 MACHINE_SET = _machines("MachineSet", "machinesets", "ms")
 MACHINE_DEPLOYMENT = _machines("MachineDeployment", "machinedeployments", "md")
 MACHINE_POOL = _machines("MachinePool", "machinepools", "mp")
-# Resource usage of nodes and pods. In a cluster metrics-server serves it, without watches.
+# Resource usage of nodes and pods, served by metrics-server in a cluster, without watches.
 NODE_METRICS = _kind("metrics.k8s.io/v1beta1", "NodeMetrics", "nodes", namespaced=False, has_status=False)
 POD_METRICS = _kind("metrics.k8s.io/v1beta1", "PodMetrics", "pods", has_status=False)
-# A query and not an object: only the response to its creation exists.
+# A query rather than an object: only the response to its creation exists.
 TOKEN_REVIEW = _kind("authentication.k8s.io/v1", "TokenReview", "tokenreviews", namespaced=False)
 SERVING_SERVICE = _knative("v1", "Service", "services", "kservice", "ksvc")
 CONFIGURATION = _knative("v1", "Configuration", "configurations", "config", "cfg")
@@ -137,7 +137,7 @@ SERVERLESS_SERVICE = _internal("networking", "ServerlessService", "serverlessser
 POD_AUTOSCALER = _internal("autoscaling", "PodAutoscaler", "podautoscalers", "kpa", "pa", is_view=True)
 SCALING_POLICY = _kind(OWN_API_VERSION, "ScalingPolicy", "scalingpolicies", "sp", durable=True)
 SCALED_WORKLOAD = _kind(OWN_API_VERSION, "ScaledWorkload", "scaledworkloads", "sw", durable=True)
-# Cluster-scoped, as the nodes are.
+# Cluster-scoped, like nodes.
 NODE_GROUP = _kind(OWN_API_VERSION, "NodeGroup", "nodegroups", "ng", namespaced=False, durable=True)
 
 
@@ -160,7 +160,7 @@ UNUSED_KINDS = (
     _unused("batch", "Job", "jobs"),
     _unused("batch", "CronJob", "cronjobs"),
 )
-"""Kinds that clients list although nothing here runs them, such as ``kubectl apply --prune``. They are only read."""
+"""Read-only kinds that clients such as ``kubectl apply --prune`` list although nothing here runs them."""
 
 KINDS: tuple[Kind, ...] = (
     NAMESPACE,
@@ -209,11 +209,11 @@ _BY_TYPE = {(kind.api_version, kind.name): kind for kind in KINDS}
 
 
 def kind_of(api_version: str, name: str) -> Kind | None:
-    """The kind with this ``apiVersion`` and ``kind``; None if it is unknown."""
+    """The kind with this ``apiVersion`` and name; None if unknown."""
     return _BY_TYPE.get((api_version, name))
 
 
 def target_kind(api_version: str, name: str) -> Kind | None:
-    """The kind of a ScaledWorkload's target; None if it is not scaled here."""
+    """The kind of a ScaledWorkload's target; None if it cannot be scaled here."""
     kind = kind_of(api_version, name)
     return kind if kind in TARGET_KINDS else None

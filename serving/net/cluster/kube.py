@@ -1,4 +1,4 @@
-"""The port over HTTP: any server that speaks the Kubernetes API, a real one or ours (``cluster/api``).
+"""The cluster port over HTTP, to any server of the Kubernetes API: a real one or ours (``cluster/api``).
 
 ``sessions`` provides connections, TLS and credentials. Requests and responses are plain JSON through ``msgspec``, because the
 typed lists of ``kubernetes.aio`` block the loop for 79 ms at 200 pods, its watch raises on the first 410, and strategic
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-# An object may have 3 MiB on a real server; a line is one object and a few bytes.
+# Longest line of a watch: one object, which may have 3 MiB on a real server, and a few bytes.
 _WATCH_LINE_BYTES_MAX = 8 * 2**20
 _ERROR_BODY_BYTES_MAX = 2**20
 
@@ -62,20 +62,20 @@ class KubeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     """Time limits of calls to a server."""
 
     connect_s: float = 5.0
-    """From the first packet to an open connection, in seconds."""
+    """Time until a connection is open, in seconds."""
 
     call_s: float = 15.0
-    """From sending a request to the last byte of its response, in seconds; watches have none."""
+    """Time from sending a request to the last byte of its response, in seconds; watches have no limit."""
 
     watch_s: float = 240.0
-    """Timeout that is requested for a watch, in seconds; readers then open a new one."""
+    """Duration requested for a watch, in seconds; readers then open a new one."""
 
     watch_margin_s: float = 15.0
-    """A watch that is silent for this much longer than ``watch_s`` is broken, in seconds."""
+    """Extra silence, in seconds, after which a watch counts as broken."""
 
 
 class KubeCluster(Cluster):
-    """One server: of a kubeconfig's current context or, with None, this pod's own. Close it, or use it as a context.
+    """An API server, of a kubeconfig's current context or, with None, this pod's cluster. Close it, or use it as a context.
 
     The first call connects. ``user_agent`` appears in the server's audit log; up to its first "/" it is the manager of
     the fields that this process writes.
@@ -124,7 +124,7 @@ class KubeCluster(Cluster):
         )
         reply = await self._call("GET", object_path(kind, selection.namespace or ""), query=query)
         metadata = reply.get("metadata", {})
-        # A real server leaves the type out of the items of its own kinds.
+        # A real server omits the type in the items of its own kinds.
         typed = {"apiVersion": kind.api_version, "kind": kind.name}
         return Listing(
             items=[typed | _without_managers(item) for item in reply.get("items") or ()],
@@ -135,7 +135,7 @@ class KubeCluster(Cluster):
     def watch_selection(
         self, selection: Selection, resource_version: str
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
-        """Watch changes after a version. Bookmarks are requested, and best effort."""
+        """Watch changes after a version. Bookmarks are requested, without guarantee."""
         query = query_of(
             watch="true",
             allowWatchBookmarks="true",
@@ -219,7 +219,7 @@ class KubeCluster(Cluster):
         limits = self._timeouts
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_s, sock_read=silence_s)
         with _mapped("GET", path):
-            # The answer's head comes at once, whatever the server then waits for.
+            # The response head arrives immediately, whatever the server waits for afterwards.
             async with asyncio.timeout(limits.call_s):
                 response = await self._send("GET", path, query, timeout=timeout)
         try:
@@ -230,7 +230,7 @@ class KubeCluster(Cluster):
                 raise error_of(response.status, data, response.headers.get("Retry-After", ""))
             yield response
         finally:
-            # Not reusable: the server is still writing to this connection, so the end of TLS is not negotiated with it either.
+            # Not reusable: the server still writes to this connection, so TLS is not closed properly either.
             if response.connection is not None and response.connection.transport is not None:
                 response.connection.transport.abort()
             response.close()
@@ -253,7 +253,7 @@ class KubeCluster(Cluster):
         return await session.send(method, whole, headers=headers, body=body, timeout=timeout)
 
     async def _doubt(self, status: int) -> None:
-        """Read the credentials again after a 401: the token may have been renewed."""
+        """Reload the credentials after a 401, because the token may have been renewed."""
         if status == 401 and self._session is not None:
             await self._session.renew()
 
@@ -265,7 +265,7 @@ class KubeCluster(Cluster):
 
 
 def _without_managers(resource: Object) -> Object:
-    """Drop the owners of fields, often half of an object and read by no daemon."""
+    """Drop managedFields, often half of an object: no daemon reads them."""
     metadata = resource.get("metadata")
     if isinstance(metadata, dict):
         metadata.pop("managedFields", None)
@@ -330,7 +330,7 @@ def _mapped(method: str, path: str) -> Iterator[None]:
 
 
 def connect(daemon: str, *, identity: str = "", environment: Mapping[str, str] = os.environ) -> KubeCluster:
-    """Connect to the cluster of KUBECONFIG; without it to this pod's own, by its service account. Makes no call.
+    """Connect to KUBECONFIG's cluster, or to this pod's by its service account. Sends no request.
 
     ``daemon`` and ``identity`` say in the server's audit log who writes. Use the result as a context, or close it.
     """

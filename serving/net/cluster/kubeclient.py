@@ -1,4 +1,4 @@
-"""The words of the Kubernetes API: paths, queries, bodies of deletions, errors of responses, and the permission of a call."""
+"""The HTTP details of the Kubernetes API: paths, queries, bodies of deletions, errors, and permissions of calls."""
 
 import os
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ _BY_STATUS: dict[int, type[ClusterError]] = {
 
 
 def object_path(kind: Kind, namespace: str, name: str = "", *, subresource: str | None = None) -> str:
-    """The API path of an object; without a name, that of all objects of the kind."""
+    """The API path of an object, or of all objects of the kind if ``name`` is empty."""
     root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
     where = f"/namespaces/{quote(namespace, safe='')}" if kind.namespaced and namespace else ""
     tail = "".join(f"/{quote(part, safe='')}" for part in (name, subresource) if part)
@@ -53,17 +53,17 @@ def object_path(kind: Kind, namespace: str, name: str = "", *, subresource: str 
 
 
 def query_of(**parameters: str) -> dict[str, str]:
-    """The parameters that are not empty."""
+    """The non-empty query parameters."""
     return {name: value for name, value in parameters.items() if value}
 
 
 def dry_run_query(dry_run: bool) -> dict[str, str]:  # noqa: FBT001 - the port's own flag
-    """The query of a write, which a dry run does not carry out."""
+    """The query parameters of a write; a dry run has no effect."""
     return {"dryRun": "All"} if dry_run else {}
 
 
 def with_type(kind: Kind, body: Mapping[str, Any]) -> Object:
-    """The body with the type of its kind, unless it has one."""
+    """The body with its kind's apiVersion and kind, unless present."""
     return {"apiVersion": kind.api_version, "kind": kind.name, **body}
 
 
@@ -80,7 +80,7 @@ def deletion_body(write: Delete) -> Object:
 
 
 def eviction_body(write: Evict) -> Object:
-    """An Eviction of policy/v1; with a uid, of that pod only."""
+    """An Eviction of policy/v1; with a uid, only of the pod with this uid."""
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -90,7 +90,7 @@ def eviction_body(write: Evict) -> Object:
 
 
 class CallRecorder:
-    """Writes each recorded pair once and immediately, so that the file of a killed daemon is complete."""
+    """Records the calls of a process; each distinct pair is written immediately, so that the file of a killed daemon is complete."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -106,13 +106,13 @@ class CallRecorder:
 
 
 def recorder_from_environment() -> CallRecorder | None:
-    """The recorder that the environment configures; None without one."""
+    """The recorder configured in the environment; None without one."""
     path = os.environ.get(_VARIABLE)
     return CallRecorder(Path(path)) if path else None
 
 
 def permission_of(method: str, path: str, query: Mapping[str, str]) -> str:
-    """Verb and resource of a call: GET /apis/apps/v1/deployments with watch=true is "watch deployments.apps"."""
+    """The verb and resource of a call: GET /apis/apps/v1/deployments with watch=true is "watch deployments.apps"."""
     _, root, *rest = path.split("/")
     group = rest.pop(0) if root == "apis" else ""
     rest.pop(0)
@@ -141,7 +141,7 @@ class _StatusReply(msgspec.Struct):
 
 
 def error_of(status: int, body: bytes, retry_after: str = "") -> ClusterError:
-    """The error for a response with status 400 or more. ``retry_after`` is that header's text."""
+    """The error for a response with status 400 or more. ``retry_after`` is the text of the Retry-After header."""
     try:
         reply = msgspec.json.decode(body, type=_StatusReply)
     except UNREADABLE:
@@ -151,7 +151,7 @@ def error_of(status: int, body: bytes, retry_after: str = "") -> ClusterError:
 
 
 def event_error(status: Mapping[str, Any]) -> ClusterError:
-    """The error in a watch's ERROR event."""
+    """The error for an ERROR event of a watch."""
     try:
         reply = msgspec.convert(status, type=_StatusReply)
     except msgspec.ValidationError:

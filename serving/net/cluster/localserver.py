@@ -1,4 +1,4 @@
-"""Recognises the kubeconfig that ``serving up`` writes: JSON, one cluster at a loopback address, and a token.
+"""Recognises the kubeconfig of ``serving up``: JSON, one cluster at a loopback address, and a token.
 
 Other kubeconfigs may need certificates, expiring tokens or credential plug-ins, which the ``kubernetes`` package supports. Its
 import takes half a second and 20 MiB, which neither the daemons of one machine nor the CLI need for their own server.
@@ -9,7 +9,7 @@ import base64
 import msgspec
 
 CLUSTER_EXTRA = "the extra for clusters: pip install 'serving[cluster]'"
-"""What to install where the ``kubernetes`` package is missing."""
+"""The extra to install if the ``kubernetes`` package is missing."""
 
 _LOOPBACK = ("https://127.0.0.1:", "http://127.0.0.1:")
 
@@ -20,7 +20,7 @@ class LocalServer(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     token: str
     authority: str
-    """The certificate that signs the server's, in PEM; empty without TLS."""
+    """The authority of the server's certificate as PEM; empty without TLS."""
     context: str
     namespace: str
 
@@ -58,7 +58,7 @@ class _Kubeconfig(msgspec.Struct, rename="kebab"):
 
 
 def local_server(text: str | bytes) -> LocalServer | None:
-    """Read a kubeconfig of ``serving up``; None for that of any other cluster, and for any other text."""
+    """Parse a kubeconfig of ``serving up``; None for any other kubeconfig or text."""
     try:
         kubeconfig = msgspec.json.decode(text, type=_Kubeconfig)
         cluster, user, context = (

@@ -1,4 +1,4 @@
-"""Copies of the objects of one kind in some namespaces only.
+"""Copies of the objects of one kind in selected namespaces.
 
 A daemon that needs the pods of a few workloads follows the namespaces that have any, not the whole cluster. A namespace that is no
 longer followed reports no deletions: its reader drops what it knows.
@@ -15,12 +15,12 @@ from serving.net.cluster.kinds import Kind
 from serving.net.cluster.port import Cluster
 from serving.net.cluster.reflector import CacheChange, Reflector
 
-# A namespace without the right to list it must not stop all others.
+# A namespace that must not be listed does not stop the others.
 _SYNC_MAX_S = 5.0
 
 
 class NamespacedReflectors:
-    """A reflector for each chosen namespace. ``run`` maintains them; ``choose`` and ``cache`` work at any time."""
+    """A reflector for each selected namespace. ``run`` maintains them; ``choose`` and ``cache`` may be called at any time."""
 
     def __init__(
         self, cluster: Cluster, kind: Kind, *, label_selector: str = "", on_change: Callable[[CacheChange], None]
@@ -34,7 +34,7 @@ class NamespacedReflectors:
         self._group: SupervisedTasks | None = None
 
     def choose(self, namespaces: AbstractSet[str]) -> None:
-        """Follow exactly these namespaces from now on."""
+        """Select exactly these namespaces."""
         for namespace in self._reflectors.keys() - namespaces:
             del self._reflectors[namespace]
             if namespace in self._tasks:
@@ -50,19 +50,19 @@ class NamespacedReflectors:
             self._start(namespace)
 
     def cache(self, namespace: str) -> Mapping[Key, Object]:
-        """The known objects of a namespace; empty for one that is not followed."""
+        """The known objects of a namespace; empty if it is not selected."""
         reflector = self._reflectors.get(namespace)
         return {} if reflector is None else reflector.cache
 
     async def synced(self) -> None:
-        """Wait until the chosen namespaces have been listed once; no longer for one that may not be listed."""
+        """Wait until the selected namespaces have been listed once, except for namespaces that refuse lists."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SYNC_MAX_S):
                 for reflector in list(self._reflectors.values()):
                     await reflector.synced.wait()
 
     async def run(self) -> None:
-        """Follow the chosen namespaces until cancelled."""
+        """Watch the selected namespaces until cancelled."""
         async with supervise() as group:
             self._group = group
             for namespace in list(self._reflectors):

@@ -1,4 +1,4 @@
-"""The port to resources, which live in this process (memory) or on a server with the Kubernetes API (kube).
+"""The cluster port: access to resources in this process (memory), or on a Kubernetes API server (kube).
 
 The contract of every adapter, verified by ``tests/conformance/cluster``:
 
@@ -32,11 +32,11 @@ from serving.net.cluster.kinds import POD, Kind
 Subresource = Literal["status", "scale", "resize"]
 
 Propagation = Literal["Background", "Foreground", "Orphan"]
-"""Dependents are collected after their owner, before it, or orphaned."""
+"""When dependents are deleted: after their owner, before it, or never (orphan)."""
 
 
 class PatchType(enum.StrEnum):
-    """The meaning of a patch; the values are the content types of the API."""
+    """The type of a patch; the values are the API's content types."""
 
     MERGE = "application/merge-patch+json"
     JSON = "application/json-patch+json"
@@ -53,7 +53,7 @@ class EventType(enum.StrEnum):
 
 
 class Encoded:
-    """An object as JSON, shared by all watches of a store in this process and decoded once for all read-only readers."""
+    """An object as JSON, shared by all watches of a store in this process, and decoded once for all read-only readers."""
 
     __slots__ = ("__weakref__", "_shared", "encoded")
 
@@ -63,14 +63,14 @@ class Encoded:
 
     @property
     def shared(self) -> Object:
-        """The object, shared by all readers: do not change it."""
+        """The object shared by all readers, which must not change it."""
         if self._shared is None:
             self._shared = msgspec.json.decode(self.encoded, type=dict[str, Any])
         return self._shared
 
 
 class WatchEvent:
-    """One change, with the object right after it; a bookmark's object carries only a version.
+    """One change, with the object after it; a bookmark's object has only a version.
 
     ``object`` is decoded at first use and belongs to this event's reader alone. (Not a record: a record's field cannot
     wait for its first use, and a server that sends bytes never needs the object.)
@@ -99,11 +99,11 @@ class WatchEvent:
             return NotImplemented
         return self.type == other.type and self.object == other.object
 
-    __hash__ = None  # type: ignore[assignment] # a reader may change its object
+    __hash__ = None  # a reader may change its object
 
     @property
     def object(self) -> Object:
-        """A copy of the object, which the caller may change."""
+        """A copy of the object that the caller may change."""
         if self._object is None:
             assert self._payload is not None
             self._object = msgspec.json.decode(self._payload.encoded, type=dict[str, Any])
@@ -116,12 +116,12 @@ class WatchEvent:
 
     @property
     def shared(self) -> Object:
-        """The object for readers that never change it; adapters may share one between watches."""
+        """The object for readers that never change it; adapters may share it between watches."""
         return self.object if self._payload is None else self._payload.shared
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """Objects, and the version of the list from which a watch continues. ``next_page`` is "" on the last page."""
+    """The objects of a list, and the version from which a watch continues. ``next_page`` is "" on the last page."""
 
     items: list[Object]
     resource_version: str
@@ -129,7 +129,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """The objects of a list or a watch. ``namespace`` None is all namespaces."""
+    """Selects the objects of a list or watch. ``namespace`` None means all namespaces."""
 
     kind: Kind
     namespace: str | None = None
@@ -144,7 +144,7 @@ class _BodyWrite(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def namespace(self) -> str:
-        """The namespace in the body, else "default"; "" for kinds without one."""
+        """The namespace in the body, else "default"; "" for cluster-scoped kinds."""
         metadata: Mapping[str, Any] = self.body.get("metadata") or {}
         return metadata.get("namespace") or "default" if self.kind.namespaced else ""
 
@@ -156,17 +156,17 @@ class _BodyWrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Create(_BodyWrite, frozen=True, kw_only=True):
-    """A new object; the result includes the server's additions. Raises ``AlreadyExists``, ``Invalid``."""
+    """Creates an object; the result includes the server's additions. Raises ``AlreadyExists``, ``Invalid``."""
 
 
 class Replace(_BodyWrite, frozen=True, kw_only=True):
-    """New content for an object; a version in it must be the latest. Raises ``NotFound``, ``Conflict``, ``Invalid``."""
+    """Replaces an object; a version in it must be the latest. Raises ``NotFound``, ``Conflict``, ``Invalid``."""
 
     subresource: Subresource | None = None
 
 
 class Patch(msgspec.Struct, frozen=True, kw_only=True):
-    """A change relative to an object's present state. Raises ``NotFound``, ``Conflict``, ``Invalid``.
+    """Changes an object relative to its current state. Raises ``NotFound``, ``Conflict``, ``Invalid``.
 
     ``patch`` is an object, or the list of operations of a JSON patch.
     """
@@ -181,7 +181,7 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delete(msgspec.Struct, frozen=True, kw_only=True):
-    """A deletion, or a mark for deletion while finalizers or a pod's grace hold the object.
+    """Deletes an object, or marks it for deletion while finalizers or a pod's grace period hold it.
 
     ``uid`` and ``resource_version`` are preconditions. ``grace_s`` is the grace period of a pod, in whole seconds: None is that
     of the pod's spec; 0 removes the object at once, as the kubelet does once the processes have ended. Raises ``NotFound``,
@@ -198,7 +198,7 @@ class Delete(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evict(msgspec.Struct, frozen=True, kw_only=True):
-    """An eviction: the pod is deleted with its own grace period unless a PodDisruptionBudget forbids it.
+    """Evicts a pod: deletes it with its grace period unless a PodDisruptionBudget forbids it.
 
     Raises ``TooManyRequests`` if a budget forbids it now, ``NotFound``, ``Conflict`` if the uid is another.
     """
@@ -217,13 +217,13 @@ Write = Create | Replace | Patch | Delete | Evict
 
 
 class Cluster(abc.ABC):
-    """Generic access to all kinds. ``namespace`` is "" for kinds without one.
+    """Access to all kinds of resources. ``namespace`` is "" for cluster-scoped kinds.
 
     Callers use ``get``, ``list``, ``watch`` and the five writes. The other methods are what adapters implement.
     """
 
     is_in_process: bool = False
-    """Whether readers share the objects of a store of this process, so that a copy of them costs nothing."""
+    """Whether readers share the objects of a store in this process, so that copies need no memory."""
 
     @abc.abstractmethod
     async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
@@ -231,7 +231,7 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
-        """One page of a list, in the order of NAMESPACE/NAME. ``page_size`` 0 is all."""
+        """One page of a list, ordered by NAMESPACE/NAME. ``page_size`` 0 means all objects."""
 
     @abc.abstractmethod
     def watch_selection(
@@ -241,7 +241,7 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     async def write(self, write: Write) -> Object:
-        """Carry out a write; return the object after it. The result of ``Delete`` and ``Evict`` has no meaning."""
+        """Execute a write and return the resulting object. The result of ``Delete`` and ``Evict`` has no meaning."""
 
     async def list(
         self,
@@ -253,7 +253,7 @@ class Cluster(abc.ABC):
         page_size: int = 0,
         page: str = "",
     ) -> Listing:
-        """All objects that match the selectors, or a page of them: see ``Selection`` and ``list_selection``."""
+        """All objects matched by the selectors, or a page of them; see ``Selection`` and ``list_selection``."""
         selection = Selection(
             kind=kind, namespace=namespace, label_selector=label_selector, field_selector=field_selector
         )
@@ -268,7 +268,7 @@ class Cluster(abc.ABC):
         label_selector: str = "",
         field_selector: str = "",
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
-        """Changes of the objects that match the selectors: see ``Selection`` and ``watch_selection``."""
+        """Changes of the objects matched by the selectors; see ``Selection`` and ``watch_selection``."""
         selection = Selection(
             kind=kind, namespace=namespace, label_selector=label_selector, field_selector=field_selector
         )
@@ -338,12 +338,12 @@ class Cluster(abc.ABC):
 
 
 class PodLogSource(Protocol):
-    """Reads the logs of pods, which only a server has: a store in memory has none."""
+    """Reads the logs of pods, which only a server has."""
 
     def pod_log(
         self, namespace: str, pod: str, *, container: str, tail_line_count: int
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """The last lines of a container in pieces, and its later output until it ends.
+        """A container's last lines in pieces, then its further output until it ends.
 
         Leaving the context ends the reading. Raises ``NotFound``, ``Invalid`` while the container has not started, and
         ``Unavailable`` on entry or while iterating.

@@ -1,4 +1,4 @@
-"""A local copy of some objects that follows the cluster by list and watch, and lists again if in doubt.
+"""A local copy of objects, kept up to date by list and watch.
 
 Works over any ``port.Cluster``. ``cache`` is the copy, ``synced`` is set once the first list is in it, and callbacks get each
 change in order, with the object before and after. A watch that ends is resumed. One that is ``Gone`` or fails leads to a new
@@ -33,22 +33,22 @@ from serving.net.cluster.port import Cluster, EventType, Selection, WatchEvent
 
 _log = logging.getLogger(__name__)
 
-# Events per turn of the loop: about half a millisecond. Writers make fewer in theirs, so the cache stays close to the
+# Events per loop iteration: about half a millisecond. Writers make fewer in theirs, so the cache stays close to the
 # cluster.
 _EVENTS_PER_TURN = 16
-# A watch that lived this long, or delivered an event, did not fail.
+# A watch that lasted this long (seconds), or delivered an event, did not fail.
 _SOUND_S = 5.0
 
 
 UNREADABLE: Counter[str] = Counter()
-"""Objects that reflectors of this process could not read or handle, by resource."""
+"""Objects that reflectors of this process could not parse or process, by resource."""
 
 _UNPACKED_MAX = 32
 _DECODER = msgspec.json.Decoder(dict[str, Any])
 
 
 class PackedObjects(MutableMapping[Key, Object]):
-    """Objects by namespace and name, packed but for the last ones. A reader shares them with others: do not change one."""
+    """Objects by namespace and name, packed except for the latest. They are shared: readers must not change them."""
 
     def __init__(self) -> None:
         self._packed: dict[Key, tuple[str, bytes]] = {}
@@ -79,7 +79,7 @@ class PackedObjects(MutableMapping[Key, Object]):
         return key in self._packed
 
     def version(self, key: Key) -> str:
-        """The version of an object, without unpacking it."""
+        """The version of an object, without unpacking."""
         return self._packed[key][0]
 
     def _keep(self, key: Key, resource: Object) -> None:
@@ -90,7 +90,7 @@ class PackedObjects(MutableMapping[Key, Object]):
 
 
 class SharedObjects(dict[Key, Object]):
-    """Objects by namespace and name that are in this process anyway."""
+    """Objects by namespace and name that exist in this process anyway."""
 
     def version(self, key: Key) -> str:
         """The version of an object."""
@@ -98,7 +98,7 @@ class SharedObjects(dict[Key, Object]):
 
 
 def objects_map(cluster: Cluster) -> PackedObjects | SharedObjects:
-    """An empty map for objects of a cluster; packed, unless the store is in this process."""
+    """An empty map for a cluster's objects; packed, unless the store is in this process."""
     return SharedObjects() if cluster.is_in_process else PackedObjects()
 
 
@@ -106,24 +106,25 @@ class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often a reflector lists."""
 
     relist_s: float = 600.0
-    """Longest time without a full list, in seconds, give or take a fifth. Lists find changes that watches dropped."""
+    """Longest time without a full list, in seconds, with a jitter of a fifth. Lists find changes that watches dropped."""
 
     page_size: int = 500
-    """Objects per call of a list. 0 is all. Default: client-go's pager."""
+    """Objects per list call. 0 means all. Default: client-go's pager."""
 
     retry_first_s: float = 0.1
-    """Longest wait after a first failure, in seconds; doubles with each. The actual wait is at least half of it."""
+    """Longest wait after the first failure, in seconds; doubles with each. The wait is at least half of it."""
 
     retry_max_s: float = 10.0
-    """Longest wait of all, in seconds."""
+    """Longest wait in total, in seconds."""
 
     transform: Callable[[Object], Object] = lambda resource: resource
-    """Reduces an object to the parts that the cache keeps; name, namespace and version must stay. For readers of very
-    many objects. Default: the whole object."""
+    """Reduces an object to the parts that the cache keeps; name, namespace and version must stay. For readers of
+    very many objects. Default: the whole object.
+    """
 
 
 class CacheChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One change of the cache: ``old`` is None for an addition; ``new`` is the last state for a deletion."""
+    """A change of the cache: ``old`` is None for an addition; ``new`` is the last state for a deletion."""
 
     type: EventType
     key: Key
@@ -132,7 +133,7 @@ class CacheChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reflector:
-    """A copy of the objects of one kind within a namespace and selectors. ``run`` maintains it.
+    """A copy of the objects of one kind, within a namespace and selectors. ``run`` maintains it.
 
     ``on_change`` is called for each change, right after the cache has it; it must not block and should not raise. ``on_list`` is
     called after each list, with its version: an object missing from the copy does not exist, or is newer.
@@ -174,11 +175,11 @@ class Reflector:
 
     @property
     def cache(self) -> Mapping[Key, Object]:
-        """The objects by namespace and name; a live view. Objects are replaced, never changed: do not change them."""
+        """The objects by namespace and name: a live view. Readers must not change the objects, which are replaced as a whole."""
         return MappingProxyType(self._cache)
 
     def repeat_all(self) -> None:
-        """Call the callback again for every object soon, after its reader's settings have changed."""
+        """Call the callback again for every object soon, because its reader's settings have changed."""
         self._again.set()
 
     async def run(self) -> None:
@@ -216,7 +217,7 @@ class Reflector:
         page, version = "", ""
         while True:
             listing = await self._cluster.list_selection(self._selection, page_size=self._settings.page_size, page=page)
-            # The first page's version: the watch delivers what was written between two pages.
+            # The first page's version, so that the watch delivers changes between two pages.
             version = version or listing.resource_version
             listed.update(entry for entry in map(self._listed, listing.items) if entry is not None)
             page = listing.next_page
@@ -237,12 +238,12 @@ class Reflector:
         return version
 
     def _listed(self, listed: Object) -> tuple[Key, Object] | None:
-        """The entry of a listed object: its last readable state if it cannot be read; None without one."""
+        """The cache entry of a listed object; its last valid state if it is invalid, None without one."""
         try:
             return key_of(listed), self._settings.transform(listed)
         except Exception:  # noqa: BLE001 - as ``_notify`` does
             self._skip(listed)
-        # It exists: without an entry the copy would report its deletion.
+        # The object exists: without an entry the cache would report a deletion.
         key = namespace_of(listed), name_of(listed)
         return (key, self._cache[key]) if key in self._cache else None
 
@@ -259,7 +260,7 @@ class Reflector:
                             version = version_of(event.shared) or version
                             self._failures = 0
                             self._apply(event)
-                            # A busy watch never yields by itself.
+                            # A busy watch never yields to other tasks by itself.
                             if (event_count := event_count + 1) % _EVENTS_PER_TURN == 0:
                                 await turn()
             except TimeoutError:
@@ -292,7 +293,7 @@ class Reflector:
             self._put(key, resource)
 
     def _version(self, key: Key) -> str | None:
-        """The version of an object in the copy; None if it is not there."""
+        """The version of a cached object; None if it is not cached."""
         return self._cache.version(key) if key in self._cache else None
 
     def _put(self, key: Key, resource: Object) -> None:
@@ -315,7 +316,7 @@ class Reflector:
             self._skip(change.new)
 
     def _skip(self, shared: object) -> None:
-        """Count and log an object that foreign code cannot handle: it must not stop the others."""
+        """Count and log an object that a callback cannot handle; other objects continue."""
         UNREADABLE[self.kind.resource] += 1
         extra = {"resource": self.kind.resource, "key": (namespace_of(shared), name_of(shared))}
         _log.exception("reflector.object_skipped", extra=extra)

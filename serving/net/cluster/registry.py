@@ -1,4 +1,4 @@
-"""Asks registries of images for the digest of a tag, by the distribution protocol (OCI distribution-spec 1.1).
+"""Requests the digest of an image tag from its registry (OCI distribution-spec 1.1).
 
 HTTPS, and plain HTTP to registries of this machine or of a ``.local`` domain that have no TLS. The certificates of the system, those
 of ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` and the cluster's own authority are trusted; ``HTTPS_PROXY`` is used.
@@ -24,14 +24,14 @@ _MANIFESTS = (
 _HUB_HOST = "registry-1.docker.io"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
-# More than any manifest or token.
+# Larger than any manifest or token.
 _BODY_BYTES_MAX = 2**22
 _CLUSTER_AUTHORITY = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
 _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 class RegistryError(ServingError):
-    """A registry does not provide a digest. ``is_refusal``: it has not admitted the credentials, or wants some."""
+    """A registry provided no digest. ``is_refusal``: it rejected the credentials, or requires some."""
 
     def __init__(self, why: str, *, is_refusal: bool = False) -> None:
         self.is_refusal = is_refusal
@@ -39,14 +39,14 @@ class RegistryError(ServingError):
 
 
 class _Token(msgspec.Struct, frozen=True):
-    """The response of an authorization service; some name the token in one way, some in the other."""
+    """The response of an authorization service, which has the token in one of two fields."""
 
     token: str = ""
     access_token: str = ""
 
 
 def registry_session() -> aiohttp.ClientSession:
-    """A session for ``digest_of``; its owner closes it."""
+    """An HTTP session for ``digest_of``; the caller closes it."""
     tls = ssl.create_default_context()
     if _CLUSTER_AUTHORITY.exists():
         tls.load_verify_locations(_CLUSTER_AUTHORITY)
@@ -102,7 +102,7 @@ async def _digest_at(session: aiohttp.ClientSession, url: str, *, auth: str) -> 
 
 
 async def _authorization(session: aiohttp.ClientSession, challenge: str, *, auth: str, may_be_plain: bool) -> str:
-    """The header that a challenge of a registry asks for. Without TLS a stranger would name the place for tokens, or hear the name."""
+    """The header that answers a registry's challenge. Credentials need TLS, or an attacker could redirect or read them."""
     scheme, _, rest = challenge.partition(" ")
     basic = f"Basic {auth}"
     if scheme.lower() != "bearer":

@@ -21,15 +21,15 @@ from serving.core.scaling.policies.scalingpolicy import ScalingPolicySpec, Sched
 _FIELDS = 5
 _DAYS = 7
 _MINUTE_S = 60.0
-# Longer than any change of clocks.
+# Longer than any clock change, in seconds.
 _CHANGE_S = 3 * 3600.0
 _CRON = "five fields of cron: minute, hour, day of month, month, day of week, as 0 8 * * 1-5"
-# Sunday, January 4, 2026: the search for each start and end begins here.
+# Sunday, January 4, 2026, where the search for start and end times begins.
 _SOME_TIME = datetime(2026, 1, 4, tzinfo=UTC)
 
 
 def schedule_state(schedule: Schedule, wall_s: float) -> ScheduleState:
-    """Whether a schedule is active. Its problems were checked before (``schedule_problems``).
+    """Whether a schedule is active. It must be valid (``schedule_problems``).
 
     0 8 * * 1-5 to 0 18 * * *, on a Monday: before 8:00 the last end is of Sunday and the last start of Friday, so it does not
     hold; from 8:00 on the last start is later, so it holds until 18:00.
@@ -42,7 +42,7 @@ def schedule_state(schedule: Schedule, wall_s: float) -> ScheduleState:
 
 
 def schedule_problems(spec: ScalingPolicySpec) -> Iterator[Problem]:
-    """Everything that is wrong with the schedules of a policy."""
+    """Every problem in the schedules of a policy."""
     if len(spec.schedules) > SCHEDULES_MAX:
         yield Problem(
             where="spec.schedules", what=f"{len(spec.schedules)} schedules", expected=f"at most {SCHEDULES_MAX}"
@@ -104,14 +104,14 @@ def _is_cron(text: str) -> bool:
 
 
 def _times_of(text: str) -> tuple[object, ...]:
-    """The normalized fields of a cron expression: "00 08 * * mon-fri" is "0 8 * * 1-5"."""
+    """The normalised fields of a cron expression: "00 08 * * mon-fri" is "0 8 * * 1-5"."""
     sim = CronSim(text, _SOME_TIME)
     weekdays = {weekday if isinstance(weekday, tuple) else weekday % _DAYS for weekday in sim.weekdays}
     return sim.minutes, sim.hours, sim.days, sim.months, weekdays, sim.day_and
 
 
 def _next_s(text: str, wall_s: float, zone: ZoneInfo) -> float:
-    """The first time after ``wall_s``. In a repeated hour of a clock change the parser also yields earlier times.
+    """The first time after ``wall_s``. In a repeated hour the parser also yields earlier times.
 
     Times are compared as seconds: datetimes of one zone are compared by what its clocks show.
     """

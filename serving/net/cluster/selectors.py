@@ -18,10 +18,10 @@ from serving.core.model.errors import Invalid
 
 _C = TypeVar("_C")
 
-# Reflectors and controllers use the same few texts again and again.
+# Cached, because reflectors and controllers repeat the same few texts.
 _COMPILED_MAX = 1024
 
-# Each object of a kind is compared with each clause.
+# Hot: each object of a kind is compared with each clause.
 _CLAUSES_MAX = 50
 
 _PART = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -52,14 +52,14 @@ class Operator(enum.StrEnum):
 
 
 class Requirement(msgspec.Struct, frozen=True):
-    """One clause of a label selector."""
+    """A clause of a label selector."""
 
     key: str
     operator: Operator
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels satisfy this clause."""
+        """Whether the labels satisfy this clause."""
         value = labels.get(self.key)
         match self.operator:
             case Operator.IN:
@@ -101,16 +101,16 @@ class FieldSelector(msgspec.Struct, frozen=True):
         return all((fields.get(key, "") == value) is equal for key, value, equal in self.clauses)
 
     def exact(self, key: str) -> str | None:
-        """The only value that a field may have; None if it may have several."""
+        """The only value that a field may have; None if several are possible."""
         return next((value for name, value, equal in self.clauses if equal and name == key), None)
 
 
 @functools.lru_cache(_COMPILED_MAX)
 def label_selector(text: str) -> LabelSelector:
-    """Compile a label selector; "" matches everything. Raises ``Invalid``."""
+    """Parse a label selector; "" matches everything. Raises ``Invalid``."""
     requirements: list[Requirement] = []
     at = 0
-    # Of a thousand spaces the pattern would try each.
+    # The pattern would be quadratic in the number of spaces.
     rest = " ".join(text.split())
     while at < len(rest):
         clause = _CLAUSE.match(rest, at)
@@ -132,7 +132,7 @@ _WRITTEN_OPERATORS = {
 
 
 def written_selector(selector: Mapping[str, Any]) -> LabelSelector:
-    """A selector in the form of objects, with ``matchLabels`` and ``matchExpressions``; {} matches everything.
+    """A selector from an object's ``matchLabels`` and ``matchExpressions``; {} matches everything.
 
     A node selector term has ``matchExpressions`` too, with the operators Gt and Lt beside those of a LabelSelector.
     Raises ``Invalid`` for an operator that does not exist.
@@ -181,7 +181,7 @@ def _checked(requirement: Requirement, text: str) -> Requirement:
 
 
 def field_selector(text: str, known: Collection[str]) -> FieldSelector:
-    """Compile a field selector; ``known`` are the fields that the kind can be selected by. Raises ``Invalid``."""
+    """Parse a field selector; ``known`` are the kind's selectable fields. Raises ``Invalid``."""
     selector = _field_selector(text)
     for key, _, _ in selector.clauses:
         if key not in known:

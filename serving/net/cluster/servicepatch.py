@@ -1,4 +1,4 @@
-"""Merge patches that scale a Service or split its traffic, and where a rollback goes, for the CLI and the dashboard.
+"""Merge patches for scaling, traffic splits and rollbacks of a Service, for CLI and dashboard.
 
 Input: the Service as stored, and the requested change. Output: a merge patch. Pure.
 """
@@ -14,7 +14,7 @@ from serving.core.model.objects import Object, is_true, labels_of, name_of, nest
 from serving.core.settings.annotations import GROUP, spellings
 
 LATEST = "@latest"
-"""The newest revision that is ready, now and later."""
+"""Stands for the latest ready revision, now and later."""
 
 _ALL_PERCENT = 100
 
@@ -28,7 +28,7 @@ class AskedService(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scaling_annotations(scaling: Mapping[str, str]) -> dict[str, str | None]:
-    """The annotations of a template for values by key, such as "min-scale". None removes a key's other spelling."""
+    """The template annotations for values by key, such as "min-scale". None removes the key's other spelling."""
     annotations: dict[str, str | None] = {}
     for key, text in scaling.items():
         own, *others = spellings(GROUP + key)
@@ -37,17 +37,17 @@ def scaling_annotations(scaling: Mapping[str, str]) -> dict[str, str | None]:
 
 
 def scale_patch(service: Object, scaling: Mapping[str, str]) -> Object:
-    """The patch that sets annotations of scaling by key, such as "min-scale". It creates a new revision."""
+    """The patch that sets scaling annotations by key, such as "min-scale". It creates a new revision."""
     metadata: dict[str, object] = {"annotations": scaling_annotations(scaling)}
     template = (service.get("spec") or {}).get("template") or {}
     if (template.get("metadata") or {}).get("name"):
-        # A named revision cannot change; the new one gets a generated name.
+        # A named revision is immutable, so the new one gets a generated name.
         metadata["name"] = None
     return {"spec": {"template": {"metadata": metadata}}}
 
 
 def desired_traffic(service: Object, wanted: AskedService) -> list[Object]:
-    """The traffic targets for the service's spec. Raises ``ServingError``."""
+    """The traffic targets for a Service's spec. Raises ``ServingError``."""
     before: Sequence[Mapping[str, Any]] = (service.get("spec") or {}).get("traffic") or ()
     tags = {target["tag"]: _revision_of(target) for target in before if target.get("tag")}
     shares = dict(wanted.shares)
@@ -74,7 +74,7 @@ def desired_traffic(service: Object, wanted: AskedService) -> list[Object]:
 
 
 def shares_of(service: Object) -> dict[str, int]:
-    """The present percent of traffic by revision. Revisions without traffic are left out."""
+    """The current percent of traffic by revision, without revisions at 0."""
     shares: dict[str, int] = {}
     for target in nested(service, "status", "traffic") or ():
         if target.get("percent"):
@@ -84,24 +84,24 @@ def shares_of(service: Object) -> dict[str, int]:
 
 
 def shares_text(shares: Mapping[str, int]) -> str:
-    """A split of traffic in words: "90 % to hello-00001, 10 % to hello-00002"."""
+    """A traffic split in words: "90 % to hello-00001, 10 % to hello-00002"."""
     return ", ".join(f"{percent} % to {revision}" for revision, percent in shares.items() if percent)
 
 
 def newest_first(revisions: Iterable[Object]) -> list[Object]:
-    """Revisions of a service, the newest first."""
+    """The revisions of a Service, newest first."""
     return sorted(revisions, key=age_order, reverse=True)
 
 
 def age_order(revision: Object) -> tuple[int, str, str]:
-    """Sorts revisions of a service, the oldest first."""
+    """A sort key that orders a Service's revisions by age, oldest first."""
     text = labels_of(revision).get(CONFIGURATION_GENERATION_LABEL, "")
     number = int(text) if text.isdecimal() else 0
     return number, str(nested(revision, "metadata", "creationTimestamp")), name_of(revision)
 
 
 def rollback_target(service: Object, revisions: Sequence[Object]) -> str:
-    """The newest ready revision that is older than the newest one with traffic.
+    """The rollback target: the newest ready revision older than the newest one with traffic.
 
     In a rollout from one revision to the next it is the former. ``revisions`` are those of the service, the newest first. Raises
     ``ServingError``.

@@ -1,4 +1,4 @@
-"""Connections to an API server: by ``aiohttp`` alone to that of ``serving up``, by ``kubernetes.aio`` to any other.
+"""Connections to an API server: by ``aiohttp`` to that of ``serving up``, by ``kubernetes.aio`` to others.
 
 That library takes 0.45 s and 20 MiB to import. The first connection to another server imports it, in a thread. It is the extra
 ``cluster``, because one machine does not need it.
@@ -23,30 +23,30 @@ from serving.net.cluster.localserver import CLUSTER_EXTRA, LocalServer, local_se
 if TYPE_CHECKING:
     from kubernetes.aio.client import ApiClient, Configuration
 
-# Watches and calls of a daemon at once: 15 kinds and bursts of /scale patches. The library's own bound is 100.
+# Parallel watches and calls of a daemon: 15 kinds, and bursts of /scale patches. The library's limit is 100.
 _CONNECTIONS_MAX = 256
-# Longer than the periods in which the daemons ask: each new connection costs both ends a handshake.
+# Longer than the daemons' call periods, because each new connection costs both ends a handshake.
 _KEPT_S = 60.0
-# A line of a watch may be a whole object. As the library's own.
+# A line of a watch may be a whole object. The library's own value.
 _READ_BUFFER_BYTES = 2**21
 
 
 class CheckedRequest(aiohttp.ClientRequest):
-    """The request class of a session. Raises ``NotLeading`` where others raise ``aiohttp.ClientError``."""
+    """A session's request class. Raises ``NotLeading`` where others raise ``aiohttp.ClientError``."""
 
     async def send(self, conn: aiohttp.connector.Connection) -> aiohttp.ClientResponse:
-        """Start sending unless the lease is lost."""
+        """Start sending, unless the lease is lost."""
         last_check()
         return await super().send(conn)
 
     async def write_bytes(
         self, writer: AbstractStreamWriter, conn: aiohttp.connector.Connection, content_length: int | None = None
     ) -> None:
-        """Pass head and body to the transport unless the lease was lost meanwhile."""
+        """Pass head and body to the transport, unless the lease was lost meanwhile."""
         try:
             last_check()
         except NotLeading as error:
-            # The caller that waits for the response gets this error and closes the connection.
+            # The caller waiting for the response gets this error, and closes the connection.
             if conn.protocol is not None:
                 conn.protocol.set_exception(error)
             return
@@ -54,7 +54,7 @@ class CheckedRequest(aiohttp.ClientRequest):
 
 
 class ServerSession(Protocol):
-    """Sends requests to one server with its credentials. Each is sent once."""
+    """Sends requests to one server with its credentials, each once."""
 
     async def send(
         self,
@@ -65,11 +65,11 @@ class ServerSession(Protocol):
         body: object,
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - handed down; it bounds each step of the answer too
     ) -> aiohttp.ClientResponse:
-        """Send a request, and wait for the head of the response. ``body`` becomes JSON; None is no body."""
+        """Send a request, and wait for the response head. ``body`` becomes JSON; None is no body."""
         ...
 
     async def renew(self) -> None:
-        """Read the credentials again, which may have been replaced. Raises ``Unavailable``."""
+        """Reload the credentials, which may have been replaced. Raises ``Unavailable``."""
         ...
 
     async def close(self) -> None:
@@ -78,7 +78,7 @@ class ServerSession(Protocol):
 
 
 async def session_of(kubeconfig: str | None) -> ServerSession:
-    """A session for a kubeconfig's current context or, with None, for this pod's own server.
+    """A session for a kubeconfig's current context or, with None, for this pod's server.
 
     Raises ``Unavailable`` when the kubeconfig cannot be used.
     """
@@ -92,12 +92,12 @@ def _read_local(kubeconfig: str) -> LocalServer | None:
     try:
         return local_server(Path(kubeconfig).read_bytes())
     except OSError:
-        # The library names the file in its error.
+        # The library's error contains the file name.
         return None
 
 
 class LocalSession:
-    """The server of ``serving up``."""
+    """A session with the API server of ``serving up``."""
 
     def __init__(self, kubeconfig: str, server: LocalServer) -> None:
         self._kubeconfig = kubeconfig
@@ -107,7 +107,7 @@ class LocalSession:
             connector=aiohttp.TCPConnector(limit=_CONNECTIONS_MAX, ssl=tls, keepalive_timeout=_KEPT_S),
             request_class=CheckedRequest,
             read_bufsize=_READ_BUFFER_BYTES,
-            # A proxy from the environment is for other hosts; it would get the token and could not reach loopback.
+            # Proxies from the environment are for other hosts: one would get the token, and could not reach loopback.
             trust_env=False,
         )
 
@@ -120,7 +120,7 @@ class LocalSession:
         body: object,
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - handed down
     ) -> aiohttp.ClientResponse:
-        """Send a request, and wait for the head of the response."""
+        """Send a request, and wait for the response head."""
         return await self._session.request(
             method,
             f"{self._server.url}{path}",
@@ -130,7 +130,7 @@ class LocalSession:
         )
 
     async def renew(self) -> None:
-        """Read the token again."""
+        """Reload the token."""
         self._server = _read_local(self._kubeconfig) or self._server
 
     async def close(self) -> None:
@@ -139,7 +139,7 @@ class LocalSession:
 
 
 class LibrarySession:
-    """Any other server, by the ``kubernetes`` package."""
+    """A session with any other server, by the ``kubernetes`` package."""
 
     def __init__(self, kubeconfig: str | None, client: "ApiClient") -> None:
         self._kubeconfig = kubeconfig
@@ -154,7 +154,7 @@ class LibrarySession:
         body: object,
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - handed down
     ) -> aiohttp.ClientResponse:
-        """Send a request, and wait for the head of the response."""
+        """Send a request, and wait for the response head."""
         header_params = dict(headers)
         await self._client.update_params_for_auth(header_params, [], ["BearerToken"], path, method, body)
         url = f"{self._client.configuration.host}{path}"
@@ -165,7 +165,7 @@ class LibrarySession:
         return response
 
     async def renew(self) -> None:
-        """Read the kubeconfig again. In a pod the library reads its token again each minute."""
+        """Reload the kubeconfig. In a pod the library reloads its token once a minute."""
         if self._kubeconfig is not None:
             self._client.configuration.api_key = (await _settings_of(self._kubeconfig)).api_key
 
@@ -175,11 +175,11 @@ class LibrarySession:
 
 
 async def library_client(kubeconfig: str | None) -> "ApiClient":
-    """A client of the library that makes each call once. Raises ``Unavailable`` as ``session_of``."""
+    """A library client that sends each request once. Raises ``Unavailable`` as ``session_of`` does."""
     settings = await _settings_of(kubeconfig)
     from kubernetes.aio import client  # noqa: PLC0415 - 0.45 s, see the module docstring
 
-    # None and not False: the library takes False for the number 0, and a client of 0 attempts never stops to try again.
+    # None rather than False, which the library treats as 0; a client with 0 attempts retries forever.
     settings.retries = None
     settings.connection_pool_maxsize = _CONNECTIONS_MAX
     settings.client_session_kwargs = {"request_class": CheckedRequest}
@@ -189,7 +189,7 @@ async def library_client(kubeconfig: str | None) -> "ApiClient":
 
 
 async def _settings_of(kubeconfig: str | None) -> "Configuration":
-    """Address and credentials. Raises ``Unavailable`` when the kubeconfig cannot be used."""
+    """The address and credentials. Raises ``Unavailable`` if the kubeconfig is unusable."""
     await asyncio.to_thread(_import_library)
     import yaml  # noqa: PLC0415 - the library has imported it by now
     from kubernetes.aio import client, config  # noqa: PLC0415 - as above
@@ -201,7 +201,7 @@ async def _settings_of(kubeconfig: str | None) -> "Configuration":
         else:
             await config.load_kube_config(kubeconfig, client_configuration=settings, persist_config=False)  # type: ignore[no-untyped-call] # the library's own
     except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        # The loader does not catch the errors of a malformed file.
+        # The loader does not catch errors in malformed files.
         raise Unavailable(f"no usable kubeconfig in {kubeconfig or 'this pod'}: {error}") from error
     return settings
 

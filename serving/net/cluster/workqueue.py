@@ -1,4 +1,4 @@
-"""A work queue by key: one worker per key at a time, and several requests for a waiting key count as one.
+"""A work queue by key: one worker per key, and several requests for a waiting key count as one.
 
 A reflector's callback calls ``add``; ``run`` keeps a number of workers busy with a handler. An exception of the handler goes
 to ``on_error``, and the key is retried with exponential back-off and jitter. The handler returns the delay in seconds until
@@ -22,7 +22,7 @@ from serving.net.aio.supervise import supervise
 
 _log = logging.getLogger(__name__)
 
-# A timer may fire one clock tick early: a shorter delay would run repeatedly within one instant.
+# A timer may fire one clock tick early: a shorter delay would repeat within one instant.
 _DELAY_MIN_S = 0.001
 
 Key = TypeVar("Key", bound=Hashable)
@@ -30,23 +30,23 @@ Handler = Callable[[Key], Awaitable[float | None]]
 
 
 class WorkQueueSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Retry delays and rate of a queue."""
+    """The retry delays and the rate of a queue."""
 
     retry_first_s: float = 0.005
-    """Wait after the first failure of a key, in seconds; doubles with each. Range above 0. Default: client-go's 5 ms."""
+    """Wait after the first failure of a key, in seconds; doubles with each. Above 0. Default: client-go's 5 ms."""
 
     retry_max_s: float = 60.0
-    """Longest wait, in seconds. Range from ``retry_first_s``. client-go's 1000 s outlasts most causes."""
+    """Longest wait, in seconds; at least ``retry_first_s``. client-go's 1000 s outlasts most causes."""
 
     starts_per_s_max: float = 0.0
-    """Most handler calls per second, over all workers. 0 is no limit."""
+    """Most handler calls per second, over all workers. 0 means no limit."""
 
     start_burst_max: int = 100
-    """Calls that may start at once after a quiet time, where there is a rate. Default: client-go's 100."""
+    """Calls that may start immediately after a quiet time, if the rate is limited. Default: client-go's 100."""
 
 
 class WorkQueue(Generic[Key]):
-    """The keys. Everything except ``run`` and ``settled`` is synchronous and works without a worker."""
+    """A work queue of keys. Everything except ``run`` and ``settled`` is synchronous and needs no worker."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class WorkQueue(Generic[Key]):
         self._settings = settings or WorkQueueSettings()
         self._dice = dice or random.Random()  # noqa: S311 - spreads retries
         self._on_error = on_error or self._log_error
-        # Not a dict: finding its first key skips over all deleted entries.
+        # An OrderedDict, because finding the first key of a dict scans all deleted entries.
         self._ready: OrderedDict[Key, None] = OrderedDict()
         self._active: set[Key] = set()
         self._again: set[Key] = set()
         self._failures: dict[Key, int] = {}
-        # With its time: uvloop's handle of a due timer does not have it.
+        # With its time, which uvloop's handle of a due timer lacks.
         self._timers: dict[Key, tuple[float, asyncio.Handle]] = {}
-        # Workers without work. An event would wake all of them for each key.
+        # Idle workers. An event would wake all of them for each key.
         self._idle: deque[asyncio.Future[None]] = deque()
         self._is_quiet = asyncio.Event()
         self._is_quiet.set()
@@ -94,7 +94,7 @@ class WorkQueue(Generic[Key]):
         self._wake_worker()
 
     def add_after(self, key: Key, delay_s: float) -> None:
-        """Make a key ready after a delay; the earliest of several delays counts."""
+        """Make a key ready after a delay; the earliest of several delays wins."""
         if delay_s <= 0:
             self.add(key)
             return
@@ -107,11 +107,11 @@ class WorkQueue(Generic[Key]):
 
     @property
     def active_count(self) -> int:
-        """The number of keys in work."""
+        """The number of keys being processed."""
         return len(self._active)
 
     def forget(self, key: Key) -> None:
-        """Drop a waiting key and its failure count, because its object is gone."""
+        """Drop a waiting key and its failure count, because its object is deleted."""
         self._cancel_timer(key)
         self._failures.pop(key, None)
         self._again.discard(key)
@@ -119,7 +119,7 @@ class WorkQueue(Generic[Key]):
         self._note_quiet()
 
     async def run(self, workers: int, handler: Handler[Key], *, limit: Callable[[], int] | None = None) -> None:
-        """Work until cancelled. Keys that are in work then become ready again.
+        """Process keys until cancelled. Keys being processed then become ready again.
 
         ``limit`` returns how many workers may work now, and is called before each key; None is all of them.
         """
@@ -133,7 +133,7 @@ class WorkQueue(Generic[Key]):
                 self.add(key)
 
     async def settled(self) -> None:
-        """Wait until no key is ready or in work; delayed keys do not count."""
+        """Wait until no key is ready or being processed; delayed keys do not count."""
         await self._is_quiet.wait()
 
     async def _work(self, handler: Handler[Key]) -> None:
@@ -154,7 +154,7 @@ class WorkQueue(Generic[Key]):
                 if delay_s is not None and key not in self._ready:
                     self.add_after(key, delay_s)
             self._note_quiet()
-            # Work that never awaits, as on the memory port, must not block the loop.
+            # Work that never awaits, as with the memory adapter, must not block the event loop.
             await turn()
 
     async def _next(self) -> Key:
@@ -164,7 +164,7 @@ class WorkQueue(Generic[Key]):
             if self._has_work():
                 key, _ = self._ready.popitem(last=False)
                 self._active.add(key)
-                # The limit may have grown since the keys were added.
+                # The limit may have risen since the keys were added.
                 self._wake_worker()
                 return key
             worker = asyncio.get_running_loop().create_future()
@@ -175,7 +175,7 @@ class WorkQueue(Generic[Key]):
         return bool(self._ready) and len(self._active) < max(1, self._limit())
 
     def _wake_worker(self) -> None:
-        """Wake one idle worker if it may work."""
+        """Wake one idle worker if the limit allows."""
         while self._idle and self._has_work():
             worker = self._idle.popleft()
             if not worker.done():

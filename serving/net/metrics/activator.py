@@ -22,7 +22,7 @@ from serving.net.metrics.names import ACTIVATOR_METRICS, BUCKETS_S, REVISION_LAB
 from serving.net.metrics.page import MetricsPage, family_of
 
 _EXEMPLAR_SPACING_S = 1.0
-# "00-" and 32 hexadecimal digits and "-": a trace as W3C's traceparent tells it.
+# "00-", 32 hexadecimal digits and "-": the trace id in W3C's traceparent.
 _TRACE_BYTES = 32
 _VERSION = b"00-"
 _ZERO_TRACE = "0" * _TRACE_BYTES
@@ -30,10 +30,10 @@ _HEXADECIMAL = frozenset(b"0123456789abcdef")
 _BOUNDS = (*map(floatToGoString, BUCKETS_S), "+Inf")
 
 Inside = tuple[tuple[str, str], int, int]
-"""A revision with its number of requests, and of queued ones."""
+"""A revision, its number of requests, and of queued ones."""
 
 _GONE_MAX = 100
-# Cold starts kept of each revision, which the dashboard reads.
+# Most cold starts kept per revision, for the dashboard.
 _COLD_STARTS_MAX = 20
 _CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 _DURATION = "http_server_request_duration_seconds"
@@ -45,7 +45,7 @@ _EXPIRY = "serving_certificate_expiry_timestamp_seconds"
 
 
 class Durations:
-    """One row. ``clock`` gives the time of day in seconds, for exemplars."""
+    """A histogram of durations. ``clock`` gives the time of day in seconds, for exemplars."""
 
     __slots__ = ("_clock", "_counts", "_due_s", "_exemplars", "_sum_s", "fine")
 
@@ -69,7 +69,7 @@ class Durations:
             self._remember(bucket, took_s, at_s=at_s, traceparent=traceparent)
 
     def samples(self, name: str, labels: Mapping[str, str]) -> Iterator[Sample]:
-        """The row as it is now."""
+        """The histogram's current samples."""
         total = 0
         for total, bound, exemplar in zip(accumulate(self._counts), _BOUNDS, self._exemplars, strict=True):
             yield Sample(f"{name}_bucket", {**labels, "le": bound}, total, None, exemplar)
@@ -84,7 +84,7 @@ class Durations:
 
 
 def trace_id_of(traceparent: bytes) -> str | None:
-    """The trace id of a W3C traceparent; None for an invalid one."""
+    """The trace id of a W3C traceparent; None if it is invalid."""
     trace = traceparent[len(_VERSION) : len(_VERSION) + _TRACE_BYTES]
     is_one = (
         traceparent.startswith(_VERSION)
@@ -97,7 +97,7 @@ def trace_id_of(traceparent: bytes) -> str | None:
 
 
 class RevisionRows:
-    """The rows of one revision, each created on first use."""
+    """The metrics of one revision, each created on first use."""
 
     __slots__ = (
         "_by_class",
@@ -118,20 +118,20 @@ class RevisionRows:
         self._queue: Histogram | None = None
         self._cold: Histogram | None = None
         self.cold_turn = 0
-        """Number of ended cold starts, by which requests of one cold start recognize it."""
+        """Number of ended cold starts, which identifies the current one."""
         self.cold_until_s = 0.0
         """When the last cold start ended."""
         self.cold_starts: deque[tuple[float, float]] = deque(maxlen=_COLD_STARTS_MAX)
         """The end and the length of the last cold starts, in seconds."""
         self.is_gone = False
-        """Whether the rows were dropped; requests that are still inside must not bring them back."""
+        """Whether the metrics were dropped; requests still in flight must not restore them."""
 
     def ended(self, status: int, took_s: float, *, at_s: float, traceparent: bytes) -> None:
         """Count a request that ended at ``at_s``; ``status`` 0 means no response, ``traceparent`` is its header."""
         by_class = status // 100
         row = self._by_class.get(by_class)
         if row is None:
-            # A status beyond 599 counts as a fault of the app.
+            # A status above 599 counts as an app error.
             capped = min(by_class, len(_CLASSES) - 1)
             row = self._by_class[by_class] = self._by_class.setdefault(capped, Durations())
         row.record(took_s, at_s=at_s, traceparent=traceparent)
@@ -143,7 +143,7 @@ class RevisionRows:
                 yield text, self._by_class[by_class]
 
     def waited(self, waited_s: float, *, traceparent: bytes = b"") -> None:
-        """Observe the queue time of a request."""
+        """Record the queue time of a request."""
         if self.is_gone:
             return
         if self._queue is None:
@@ -151,7 +151,7 @@ class RevisionRows:
         self._queue.observe(waited_s, _exemplar(traceparent))
 
     def started_cold(self, waited_s: float, turn: int, *, at_s: float, traceparent: bytes = b"") -> None:
-        """Count a cold start. The first request of a ``turn`` that gets a pod counts as one, later ones as waiting."""
+        """Count a cold start. The first request that gets a pod in a ``turn`` counts as one, later ones as waiting."""
         if self.is_gone or turn != self.cold_turn:
             return
         self.cold_turn += 1
@@ -173,7 +173,7 @@ class RevisionRows:
 
 
 class ActivatorMetrics:
-    """All rows. ``configuration_of`` names a revision's Configuration; ``keys`` and ``inside`` give the present state.
+    """All metrics of an activator. ``configuration_of`` returns a revision's Configuration; ``keys`` and ``inside`` the current state.
 
     ``lost_frames`` and ``is_connected`` are of the connection to the autoscaler.
     """
@@ -207,12 +207,12 @@ class ActivatorMetrics:
         page.pull(self._pull)
 
     def of(self, key: tuple[str, str]) -> RevisionRows:
-        """The rows of a revision."""
+        """The metrics of a revision."""
         entry = self._rows.get(key)
         return entry[1] if entry is not None else self._made(key)
 
     def cold_starts(self, parts: Mapping[str, str]) -> str:
-        """The last cold starts of the revisions of a namespace, named in ``parts``, as JSON, with times since the epoch."""
+        """The last cold starts of a namespace's revisions as JSON, with times since the epoch; ``parts`` is the namespace."""
         offset_s = wall_s() - now_s()
         starts = [
             {"revision": key[1], "asked_s": ended_s - waited_s + offset_s, "waited_s": waited_s}
@@ -236,7 +236,7 @@ class ActivatorMetrics:
     def _keep(self) -> None:
         keys = set(self._keys())
         for key, (labels, rows) in list(self._rows.items()):
-            # A revision may have been named before it was seen, and its Configuration not be known.
+            # A metric may exist before its revision was observed, so that the Configuration is unknown.
             if key not in keys or labels != self._labels(key):
                 del self._rows[key]
                 rows.is_gone = True
@@ -250,9 +250,9 @@ class ActivatorMetrics:
             family.remove_by_labels(by_name)
 
     def _levels(self) -> tuple[Family, Family]:
-        """Requests inside and those that wait, now."""
+        """Current requests in flight, and queued ones."""
         inside, waiting = (family_of(named(ACTIVATOR_METRICS, name)) for name in _GAUGES)
-        # Revisions with rows and no request report 0, so that a chart comes down.
+        # Revisions with metrics but no request report 0, so that charts fall.
         levels = dict.fromkeys(self._rows, (0, 0)) | {key: (level, waiting) for key, level, waiting in self._inside()}
         for key, (level, waiting_count) in levels.items():
             labels = dict(zip(REVISION_LABELS, self._labels(key), strict=True))
@@ -289,7 +289,7 @@ def _exemplar(traceparent: bytes) -> dict[str, str] | None:
 
 
 def add_tls(page: MetricsPage, *, failed: Callable[[], int], expiries: Callable[[], Mapping[str, float]]) -> None:
-    """Add TLS metrics, read for each page; ``expiries`` are seconds since 1970 by the certificate's name."""
+    """Add TLS metrics; each page reads the current values. ``expiries`` are seconds since 1970 by certificate name."""
 
     def pull() -> Iterator[Family]:
         failures, ends = (family_of(named(ACTIVATOR_METRICS, name)) for name in (_FAILED, _EXPIRY))
@@ -302,7 +302,7 @@ def add_tls(page: MetricsPage, *, failed: Callable[[], int], expiries: Callable[
 
 
 def add_refusals(page: MetricsPage, counts: Mapping[str, int]) -> None:
-    """Add the counts of requests that the activator's server refused, read for each page."""
+    """Add the counts of refused requests; each page reads the current counts."""
 
     def pull() -> Iterator[Family]:
         refused = family_of(named(ACTIVATOR_METRICS, _REFUSED))

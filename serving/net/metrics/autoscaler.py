@@ -22,7 +22,7 @@ from serving.net.metrics.page import MetricsPage, family_of
 from serving.net.metrics.reporter import Row, StatsReporter
 
 _BY_NAME = {metric.name: metric for metric in AUTOSCALER_METRICS}
-# Revisions that come and go while the page is not read: rows beyond twice those there are, and this many, are dropped.
+# While the page is not read, series beyond twice the current ones, and this many, are dropped.
 _GONE_MAX = 100
 _POD_STATES = {
     "not_ready": "kn_revision_pods_not_ready_count",
@@ -36,7 +36,7 @@ _TOTAL = "_total"
 
 
 class AutoscalerMetrics:
-    """All rows. ``keys`` returns the present revisions; ``counts`` the daemon's counts, monotonic ones with names in _total.
+    """All metrics of an autoscaler. ``keys`` returns the current revisions; ``counts`` the daemon's counters, whose names end in _total.
 
     ``pods`` returns the unready pods of a revision by reason; ``costs`` the costs of its policy, None for a class without policies.
     """
@@ -98,7 +98,7 @@ class AutoscalerMetrics:
         yield from (pods, cold)
 
     def _loads(self) -> Iterator[tuple[str, list[Row]]]:
-        """The loads of the latest decisions, which need no measure."""
+        """The loads in the latest decisions, which opencensus does not measure."""
         latest = list(self._latest.values())
         for metric in (*LOAD_METRICS, ANY_GAUGE.name):
             measured, prefix = (

@@ -20,15 +20,15 @@ class ReconcileCounts(Protocol):
 
     @property
     def waiting_count(self) -> int:
-        """Objects that wait for a decision."""
+        """Resources that wait for a decision."""
 
     @property
     def writes_count(self) -> int:
-        """Objects that were created, patched or deleted."""
+        """Objects created, patched or deleted."""
 
 
 class ControllerMetrics:
-    """All rows.
+    """All metrics of a controller.
 
     ``controllers`` are those of this process so far, one for each time that it led; the last one runs. It is read for each page,
     as ``is_leading`` is.
@@ -62,7 +62,7 @@ class ControllerMetrics:
 
 
 class LocalMetrics:
-    """Metrics added to the controller's page on one machine. ``pods`` returns the number of running pods."""
+    """Metrics added to the controller's page on a single machine. ``pods`` returns the number of running pods."""
 
     def __init__(self, page: MetricsPage, *, pods: Callable[[], int]) -> None:
         page.gauge("serving_local_pods").set_function(pods)
@@ -71,7 +71,7 @@ class LocalMetrics:
         self._duration = page.histogram("serving_api_request_duration_seconds")
 
     def note_response(self, verb: str, status: int, duration_s: float) -> None:
-        """Count a response of the API. ``verb`` is an HTTP method or "watch"; the duration of a watch is ignored."""
+        """Count an API response. ``verb`` is an HTTP method or "watch"; the duration of a watch is ignored."""
         by_class = status // 100
         self._requests.labels(verb, _CLASSES[by_class] if by_class < len(_CLASSES) else "5xx").inc()
         if status in _UNAUTHORIZED:

@@ -1,4 +1,4 @@
-"""Export a daemon's spans and metrics by OTLP while it runs. Without an endpoint nothing is loaded.
+"""Exports a daemon's spans and metrics by OTLP while it runs. Without an endpoint nothing is imported.
 
 A daemon runs inside the context ``exporting``. Metrics are read from its page in its own loop, one family at a time, and
 sent by a thread; requests that have ended are handed over unchanged.
@@ -29,9 +29,9 @@ Item = TypeVar("Item")
 
 _EXTRA = "opentelemetry"
 _TIMEOUT_S = 10.0
-# For the last batch, when the daemon stops; a receiver that does not answer delays the end no longer.
+# Longest delay of a daemon's end for the last batch, in seconds, if the receiver does not respond.
 _LAST_S = 2.0
-# OpenTelemetry has 5 s, 2048 spans that wait and 512 at once; users look for the trace of a request sooner. A request
+# OpenTelemetry has 5 s, 2048 queued spans and 512 per batch; users look for a trace sooner. A request
 # has up to four spans.
 _SPAN_PERIOD_S = 1.0
 _REQUESTS_MAX = 2048
@@ -51,7 +51,7 @@ class ExportOutbox(Generic[Item]):
         self._batch_max = batch_max
         self._items: collections.deque[Item] = collections.deque(maxlen=items_max)
         self._closing = threading.Event()
-        # It dies with the process: a receiver that does not answer must not delay a daemon that stops.
+        # A daemon thread: an unresponsive receiver must not delay the end of the process.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -87,7 +87,7 @@ class ExportOutbox(Generic[Item]):
 async def exporting(
     settings: OtlpSettings, page: MetricsPage, *, service: str, instance: str = ""
 ) -> AsyncIterator[None]:
-    """Export the page's numbers each period while the context lasts, and once more at its end.
+    """Export the page's metrics each period while the context is open, and once more at its end.
 
     Raises:
         SettingsError: when there is an endpoint and the extra is not installed, or the endpoint is not a URL.
@@ -97,7 +97,7 @@ async def exporting(
         return
     module = _loaded(settings.endpoint)
     sender = module.MetricSender(settings.endpoint, service=service, instance=instance, timeout_s=_TIMEOUT_S)
-    # Only the latest page counts, and it goes at once.
+    # Only the latest page counts, and it is sent immediately.
     outbox: ExportOutbox[list[Family]] = ExportOutbox(
         "otlp numbers", sender.send, period_s=_beat_s(settings), items_max=1, batch_max=1
     )
@@ -125,7 +125,7 @@ async def exporting(
 async def span_outbox(
     settings: OtlpSettings, *, service: str, instance: str = ""
 ) -> AsyncIterator[Callable[[Traced], None] | None]:
-    """Opens an outbox for spans of ended requests; None without an endpoint.
+    """Open an outbox for spans of ended requests; None without an endpoint.
 
     Raises:
         SettingsError: as ``exporting`` does.
@@ -145,12 +145,12 @@ async def span_outbox(
 
 
 def _beat_s(settings: OtlpSettings) -> float:
-    """How often the thread looks for a page; a page is sent within a second."""
+    """How often the thread checks for a page, in seconds; a page is sent within a second."""
     return min(1.0, settings.metrics_period_s)
 
 
 async def _families(page: MetricsPage) -> list[Family]:
-    """All families as they are now. Other tasks run between them."""
+    """All current metric families. Other tasks run between them."""
     families = []
     for family in page.families():
         families.append(family)

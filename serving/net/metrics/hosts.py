@@ -1,4 +1,4 @@
-"""Checks a request's Host against this daemon's names, so that no other site can point a name here to read decisions.
+"""Checks a request's Host against the daemon's names, to prevent DNS rebinding by other sites.
 
 The owner of a name can point it to 127.0.0.1 (DNS rebinding), and a browser then lets that site's scripts read responses from
 there; but the owner cannot change the browser's Host header. Addresses and names that cannot be registered always pass: those of
@@ -17,7 +17,7 @@ def host_names_of(text: str) -> frozenset[str]:
 
 
 def is_own_host(host: str, names: Collection[str]) -> bool:
-    """Whether a Host header is an address, a name of one label, a Service's, or one of ``names``. A port is ignored."""
+    """Whether a Host header is an address, a name of one label, a Service's, or one of ``names``. The port is ignored."""
     name, colon, port = host.lower().rpartition(":")
     if not colon or not port.isdecimal():
         name = host.lower()

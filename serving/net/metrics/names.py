@@ -1,4 +1,4 @@
-"""Every metric of every daemon: its name, kind, labels and meaning. docs/metrics.md is made from this table.
+"""Every metric of every daemon: its name, kind, labels and meaning. docs/metrics.md is generated from this table.
 
 Knative's metrics keep its present names (``kn_...`` and OpenTelemetry's ``http_server_...``, as Prometheus spells them); others
 begin with ``serving_``. Labels are bounded: rows of deleted revisions are dropped, classes and reasons are closed lists, and no
@@ -19,7 +19,7 @@ _GROUP_LABEL = "node_group"
 _CLOUD_LABELS = ("cloud_provider", "id", _GROUP_LABEL)
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Bounds of histograms of time: OpenTelemetry's for HTTP, finer below 5 ms, and up to a minute, as a cold start may take."""
+"""Bounds of time histograms: OpenTelemetry's for HTTP, finer below 5 ms, and up to a minute, as cold starts take."""
 
 _HEAD = """\
 # Metrics
@@ -43,7 +43,7 @@ class MetricKind(enum.StrEnum):
 
 
 class MetricSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One family of a page. ``help_text`` is its meaning in one sentence."""
+    """A metric family of a page. ``help_text`` is its meaning in one sentence."""
 
     name: str
     kind: MetricKind
@@ -52,7 +52,7 @@ class MetricSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """The metrics of one daemon, and where its page is."""
+    """The metrics of one daemon, and the address of its page."""
 
     daemon: str
     where: str
@@ -77,7 +77,7 @@ def load_prefix(metric: str) -> str:
 
 
 def _gauges_of_app_metrics() -> Iterator[MetricSpec]:
-    """Three gauges of each load metric that is not one of Knative's."""
+    """The three gauges of each load metric that Knative does not have."""
     for metric in (*LOAD_METRICS.values(), ANY_GAUGE):
         if metric not in (CONCURRENCY, RPS):
             name = load_prefix(metric.name)
@@ -258,7 +258,7 @@ LOCAL_METRICS = (
     _counter("serving_api_unauthorized_total", "Calls without a valid token, by code: 401 or 429.", "code"),
 )
 
-# Escalator's names, so that its dashboards and alerts carry over, and a few more. Where a name contradicts its value, a second
+# Escalator's names, so that its dashboards and alerts keep working, and a few more. Where a name contradicts its value, a second
 # name states the value. Source: atlassian/escalator 043bb1b, docs/metrics.md and pkg/metrics/metrics.go.
 NODEGROUP_METRICS = (
     _gauge("escalator_run_count", "Passes over all groups since the start."),
@@ -364,7 +364,7 @@ TABLES = (
 
 
 def named(metrics: tuple[MetricSpec, ...], name: str) -> MetricSpec:
-    """The metric of a table by name; it must exist."""
+    """The metric with this name in a table; it must exist."""
     return next(metric for metric in metrics if metric.name == name)
 
 

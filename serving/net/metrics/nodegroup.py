@@ -1,4 +1,4 @@
-"""The node group daemon's metrics page, filled after each pass of a group.
+"""The node group daemon's metrics page, updated after each pass of a group.
 
 Rows of a group that is gone are dropped.
 """
@@ -13,14 +13,14 @@ from serving.net.metrics.page import MetricsPage
 
 LOCK_DURATION: Final = "escalator_node_group_scale_lock_duration"
 REGISTRATION_LAG: Final = "escalator_node_group_node_registration_lag"
-# As Escalator's: one to 29 minutes.
+# Escalator's buckets: one to 29 minutes.
 _MINUTES_S = tuple(range(60, 1741, 60))
 
 _UNLABELLED = {"escalator_run_count", "serving_nodegroup_leader"}
 
 
 class NodeGroupMetrics:
-    """All rows. ``is_leading`` is read for each page."""
+    """All metrics of the node group daemon. Each page calls ``is_leading``."""
 
     def __init__(self, *, is_leading: Callable[[], bool] = lambda: True) -> None:
         self.page = MetricsPage(NODEGROUP_METRICS)
@@ -39,7 +39,7 @@ class NodeGroupMetrics:
         self._rows: dict[str, tuple[str, str]] = {}
 
     def passed(self, duration_s: float, groups: Collection[str]) -> None:
-        """Drop the rows of other groups after a pass over all groups."""
+        """Drop the metrics of removed groups after a pass over all groups."""
         self._duration.observe(duration_s)
         self._gauges["escalator_run_count"].inc()
         for name in self._rows.keys() - set(groups):
@@ -51,7 +51,7 @@ class NodeGroupMetrics:
                     gauge.remove(name)
 
     def set_gauges(self, group: str, *, cloud: str, cloud_id: str, values: Mapping[str, float]) -> None:
-        """Set the gauges of one group after its pass, by metric name; the cloud's come without their prefix."""
+        """Set the gauges of a group after its pass, by metric name; the cloud's names come without their prefix."""
         self._rows[group] = (cloud, cloud_id)
         for name, value in values.items():
             gauge = self._gauges[name]
@@ -59,11 +59,11 @@ class NodeGroupMetrics:
             gauge.labels(*labels).set(value)
 
     def lasted(self, group: str, name: str, duration_s: float) -> None:
-        """Observe one duration in minutes, for ``LOCK_DURATION`` or ``REGISTRATION_LAG``."""
+        """Record one duration in minutes, for ``LOCK_DURATION`` or ``REGISTRATION_LAG``."""
         self._lags[name].labels(group).observe(duration_s)
 
     def counted(self, group: str, name: str, count: int, *more: str) -> None:
-        """Count ``count`` occurrences in one group; ``more`` are further labels."""
+        """Count ``count`` occurrences in a group; ``more`` are further labels."""
         if not count:
             return
         if name in self._gauges:

@@ -37,7 +37,7 @@ from serving.net.aio.clock import wall_s
 from serving.net.metrics.spans import Span, Traced, spans_of
 from serving.net.metrics.spans import SpanKind as Kind
 
-# A receiver that is away is logged once, when the exporter gives up a batch, and not at each try.
+# A missing receiver is logged once per abandoned batch, not at each attempt.
 logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)
 
 _SCOPE = InstrumentationScope("serving", __version__)
@@ -84,7 +84,7 @@ class SpanSender:
 
 
 class MetricSender:
-    """Sends the families of one daemon's page under their names and labels."""
+    """Sends the metric families of one daemon's page under their names and labels."""
 
     def __init__(self, endpoint: str, *, service: str, instance: str, timeout_s: float) -> None:
         self._exporter = OTLPMetricExporter(endpoint=f"{endpoint.rstrip('/')}/v1/metrics", timeout=timeout_s)
@@ -92,7 +92,7 @@ class MetricSender:
         self._begun_ns = int(wall_s() * _NS_PER_S)
 
     def send(self, pages: Sequence[Sequence[Family]]) -> None:
-        """Send the latest of several pages: each covers the time since the start."""
+        """Send the latest of several pages; each covers the time since the start."""
         now_ns = int(wall_s() * _NS_PER_S)
         metrics = [self._metric(family, now_ns) for family in pages[-1] if family.samples]
         scope = ScopeMetrics(scope=_SCOPE, metrics=metrics, schema_url="")
@@ -140,7 +140,7 @@ class MetricSender:
                     sum=sample.value,
                     bucket_counts=[count - before for count, before in zip(below, [0, *below], strict=False)],
                     explicit_bounds=bounds,
-                    # Unknown: the receiver gets none.
+                    # Unknown values are not sent.
                     min=None,  # type: ignore[arg-type]
                     max=None,  # type: ignore[arg-type]
                 )
@@ -152,7 +152,7 @@ def _context(trace_id: int, span_id: int, *, is_remote: bool) -> SpanContext:
 
 
 def _resource(service: str, instance: str) -> Resource:
-    # OTEL_RESOURCE_ATTRIBUTES adds to these.
+    # OTEL_RESOURCE_ATTRIBUTES adds further attributes.
     return Resource.create(
         {
             "service.namespace": "serving",

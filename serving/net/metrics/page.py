@@ -1,4 +1,4 @@
-"""One daemon's metrics page, for Prometheus or as OpenMetrics, and the lag of its loop.
+"""A daemon's metrics page, for Prometheus or as OpenMetrics, and the lag of its event loop.
 
 Input: collectors of ``prometheus_client``. Output: the page in pieces of ``SLICE_SAMPLES`` lines, so that a long page does not
 block the loop. The text equals that of ``prometheus_client`` byte by byte (a test compares them), in half the time. Exemplars
@@ -25,7 +25,7 @@ from serving.net.metrics.names import BUCKETS_S, COMMON_METRICS, MetricKind, Met
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _OPENMETRICS = "application/openmetrics-text"
-# A millisecond or two.
+# One or two milliseconds of work.
 _SLICE_SAMPLES = 500
 _TOTAL = "_total"
 
@@ -34,17 +34,17 @@ _UNREADABLE = named(COMMON_METRICS, "serving_unreadable_objects_total")
 
 
 class Pulled(Collector):
-    """Families created when the page is read; ``pull`` returns them."""
+    """Metric families created when the page is read; ``pull`` returns them."""
 
     def __init__(self, pull: Callable[[], Iterator[Family]]) -> None:
         self._pull = pull
 
     def describe(self) -> list[Family]:
-        """Return nothing: the families are collected with each page."""
+        """Return nothing: families are collected with each page."""
         return []
 
     def collect(self) -> Iterator[Family]:
-        """The families as they are now."""
+        """The current families."""
         return self._pull()
 
 
@@ -62,7 +62,7 @@ class MetricsPage:
         before: Callable[[], None] = lambda: None,
         fine: Callable[[], Iterator[Family]] | None = None,
     ) -> None:
-        # An unused line more for each counter and histogram.
+        # Suppresses the unused "_created" line of counters and histograms.
         disable_created_metrics()
         self.registry = CollectorRegistry(auto_describe=False)
         self._before = before
@@ -74,25 +74,25 @@ class MetricsPage:
         PlatformCollector(registry=self.registry)
 
     def counter(self, name: str) -> Counter:
-        """The counter of this name in the daemon's table."""
+        """The counter with this name in the daemon's table."""
         metric = named(self._metrics, name)
         return Counter(metric.name, metric.help_text, metric.labels, registry=self.registry)
 
     def gauge(self, name: str) -> Gauge:
-        """The gauge of this name."""
+        """The gauge with this name."""
         metric = named(self._metrics, name)
         return Gauge(metric.name, metric.help_text, metric.labels, registry=self.registry)
 
     def histogram(
         self, name: str, metrics: tuple[MetricSpec, ...] = (), *, buckets: Sequence[float] = BUCKETS_S
     ) -> Histogram:
-        """The histogram of this name, in the daemon's table or another."""
+        """The histogram with this name, in the daemon's or another table."""
         metric = named(metrics or self._metrics, name)
         return Histogram(metric.name, metric.help_text, metric.labels, registry=self.registry, buckets=buckets)
 
     @property
     def lag(self) -> Histogram:
-        """The histogram of the loop's lag."""
+        """The histogram of the event loop's lag."""
         if self._lag is None:
             self._lag = self.histogram("serving_loop_lag_seconds", COMMON_METRICS)
         return self._lag
@@ -102,7 +102,7 @@ class MetricsPage:
         self.registry.register(Pulled(pull))
 
     def families(self, accept: str = "") -> Iterator[Family]:
-        """The families of the page for an Accept header now, one after the other."""
+        """The current families for an Accept header, one after the other."""
         self._before()
         if self._fine is not None and FINE_TYPE in accept:
             yield from self._fine()
@@ -110,7 +110,7 @@ class MetricsPage:
             yield from self.registry.collect()
 
     def slices(self, accept: str) -> Iterator[str]:
-        """The page in pieces, in the format of an Accept header."""
+        """The page in pieces, in the format of the Accept header."""
         is_open = is_openmetrics(accept)
         for family in self.families(accept):
             yield _head(family, is_open=is_open)
@@ -122,7 +122,7 @@ class MetricsPage:
             yield "# EOF\n"
 
     def text(self, accept: str) -> str:
-        """Render all metrics in the format that ``accept`` names."""
+        """Render all metrics in the format of the Accept header."""
         return "".join(self.slices(accept))
 
 
@@ -139,12 +139,12 @@ def is_openmetrics(accept: str) -> bool:
 
 
 def wanted_type(accept: str) -> str:
-    """The Content-Type of the page for an Accept header."""
+    """The page's Content-Type for an Accept header."""
     return OPENMETRICS_TYPE if is_openmetrics(accept) else TEXT_TYPE
 
 
 def _head(family: Family, *, is_open: bool) -> str:
-    # The older format names a counter as its sample, the newer one without the end.
+    # The older format names a counter like its sample, OpenMetrics without the suffix.
     name = family.name + (_TOTAL if family.type == "counter" and not is_open else "")
     text = family.documentation.replace("\\", r"\\").replace("\n", r"\n")
     if is_open:
@@ -166,7 +166,7 @@ def _openmetrics_line(sample: Sample) -> str:
 
 
 def _labels(labels: dict[str, str]) -> str:
-    # Names of Kubernetes need no escape: the common case is one look at the whole.
+    # Kubernetes names need no escape, so one check of the whole text is the common case.
     joined = ",".join([f'{name}="{labels[name]}"' for name in sorted(labels)])
     if "\\" not in joined and "\n" not in joined and joined.count('"') == 2 * len(labels):
         return joined
@@ -190,7 +190,7 @@ def _unreadable() -> Iterator[Family]:
 
 
 async def watch_lag(page: MetricsPage) -> None:
-    """Measure the lag of the loop with a timer of a second, until cancelled."""
+    """Measure the event loop's lag with a timer of one second, until cancelled."""
     lag = page.lag
     while True:
         left_s = until_beat_s(_PERIOD_S)

@@ -1,4 +1,4 @@
-"""Authorises queries: metrics, decisions, policies and the dashboard's views are for holders of the query token.
+"""Authorises queries: metrics, decisions, policies and dashboard views need the query token.
 
 The token is a file that ``SERVING_QUERY_TOKEN_FILE`` names: of the state folder on one machine, of a Secret on a cluster. It is read for
 each query, so that a new one counts at once. A daemon without the file refuses queries: a port that every pod of a cluster
@@ -13,7 +13,7 @@ from pathlib import Path
 
 QUERY_TOKEN_FILE_VARIABLE = "SERVING_QUERY_TOKEN_FILE"  # noqa: S105 - the name of a variable
 QUERY_TOKEN_SECRET = "serving-query-token"  # noqa: S105 - the name of a Secret
-"""The Secret of a cluster that has the query token."""
+"""The Secret with the query token in a cluster."""
 
 REFUSED_HEADERS = {"WWW-Authenticate": 'Bearer realm="queries"'}
 
@@ -22,18 +22,18 @@ _LENGTH_MIN = 32
 
 
 class QueryGate:
-    """Compares the tokens of queries with the one in a file; "" is no file, and refuses all."""
+    """Compares query tokens with the token in a file; without a file ("") all are refused."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = str(path)
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> "QueryGate":
-        """The gate with the file that ``SERVING_QUERY_TOKEN_FILE`` names."""
+        """The gate for the file in ``SERVING_QUERY_TOKEN_FILE``."""
         return cls(environment.get(QUERY_TOKEN_FILE_VARIABLE, ""))
 
     def token(self) -> str:
-        """The current token; "" if it is unreadable or too short to be secret."""
+        """The current token; "" if it is missing, or too short to be secret."""
         if not self._path:
             return ""
         try:
@@ -43,22 +43,22 @@ class QueryGate:
         return token if len(token) >= _LENGTH_MIN else ""
 
     def headers(self) -> dict[str, str]:
-        """The headers with which this daemon queries another one."""
+        """The headers for this daemon's queries to another daemon."""
         token = self.token()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def digest(self) -> str:
-        """The SHA-256 of the token, by which a pod checks it without having it. "" without a token."""
+        """The SHA-256 of the token, with which a pod verifies it. "" without a token."""
         token = self.token()
         return hashlib.sha256(token.encode()).hexdigest() if token else ""
 
     def view(self) -> str:
-        """The value of the cookie that opens the dashboard's page; it does not reveal the token. "" without a token."""
+        """The value of the dashboard's cookie, which does not reveal the token. "" without a token."""
         token = self.token()
         return hmac.new(token.encode(), b"view", hashlib.sha256).hexdigest() if token else ""
 
     def objection(self, authorization: Sequence[str]) -> str:
-        """The reason to refuse a query with these Authorization headers; "" if its token is right."""
+        """Why a query with these Authorization headers is refused; "" if its token is correct."""
         token = self.token()
         if not token:
             return (
@@ -71,11 +71,11 @@ class QueryGate:
 
 
 def bearer_of(authorization: Sequence[str]) -> str:
-    """The bearer token in the Authorization headers of a request; "" unless there is one header, with such a token."""
+    """The bearer token in a request's Authorization headers; "" unless there is exactly one such header."""
     scheme, _, token = (authorization[0] if len(authorization) == 1 else "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def is_same(token: str, expected: str) -> bool:
-    """Compare in constant time: the duration reveals nothing. Nothing equals an empty ``expected``."""
+    """Compare in constant time, so that the duration reveals nothing. An empty ``expected`` equals nothing."""
     return bool(expected) and hmac.compare_digest(token.encode("utf-8", "surrogateescape"), expected.encode())

@@ -23,7 +23,7 @@ Row = tuple[Labels, float]
 """The labels, and the value."""
 
 NAMES = ("kn_revision_pods_desired", "kn_revision_pods_requested", "kn_revision_pods_count", "kn_revision_panic_mode")
-"""The four gauges, in the order of the values of a row."""
+"""The four gauges, in the order of a row's values."""
 
 T = TypeVar("T")
 
@@ -31,10 +31,10 @@ _log = logging.getLogger(__name__)
 
 
 class Source(Protocol):
-    """Holds the last values of each row."""
+    """Stores the last values of each row."""
 
     def record(self, labels: Labels, values: Sequence[int | None]) -> None:
-        """Record one value for each of ``NAMES``; None keeps the value before."""
+        """Record one value for each of ``NAMES``; None keeps the previous value."""
         ...
 
     def drop(self, rows: Collection[Labels]) -> None:
@@ -42,18 +42,18 @@ class Source(Protocol):
         ...
 
     def pull(self) -> Iterator[tuple[str, list[Row]]]:
-        """Each gauge that has rows by name, with its rows."""
+        """The rows of each gauge, by name; gauges without rows are omitted."""
         ...
 
 
 class GaugeFamilies(Collector):
-    """The gauges as a collector of prometheus-client: one list of four values for each row."""
+    """The gauges as a prometheus-client collector: a list of four values per row."""
 
     def __init__(self) -> None:
         self._rows: dict[Labels, list[int | None]] = {}
 
     def record(self, labels: Labels, values: Sequence[int | None]) -> None:
-        """Record one value for each gauge; None keeps the value before."""
+        """Record one value for each gauge; None keeps the previous value."""
         before = self._rows.get(labels)
         if before is None:
             self._rows[labels] = list(values)
@@ -68,7 +68,7 @@ class GaugeFamilies(Collector):
             self._rows.pop(labels, None)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """One family for each gauge that has rows."""
+        """One family for each gauge with rows."""
         for index, name in enumerate(NAMES):
             family = GaugeMetricFamily(name, named(AUTOSCALER_METRICS, name).help_text, labels=REVISION_LABELS)
             for labels, values in self._rows.items():
@@ -79,7 +79,7 @@ class GaugeFamilies(Collector):
                 yield family
 
     def pull(self) -> Iterator[tuple[str, list[Row]]]:
-        """Each gauge that has rows by name, with its rows."""
+        """The rows of each gauge, by name; gauges without rows are omitted."""
         for family in self.collect():
             rows = []
             for sample in family.samples:
@@ -89,19 +89,19 @@ class GaugeFamilies(Collector):
 
 
 def opencensus_views() -> Source:
-    """The views of opencensus. Raises whatever its import raises."""
+    """The opencensus views. Raises any error of its import."""
     from serving.net.metrics.views import OpencensusViews  # noqa: PLC0415 - the import may fail on a Python that it never saw
 
     return OpencensusViews(NAMES)
 
 
 class StatsReporter:
-    """Gauges of all revisions. ``report`` costs microseconds however many there are."""
+    """The gauges of all revisions. ``report`` costs microseconds, however many there are."""
 
     def __init__(self, open_views: Callable[[], Source] = opencensus_views) -> None:
         self._views: Source | None = None
         self._families = GaugeFamilies()
-        # By namespace and revision: the row that it has.
+        # The row of each revision, by namespace and revision.
         self._rows: dict[tuple[str, str], Labels] = {}
         try:
             self._views = open_views()
@@ -109,7 +109,7 @@ class StatsReporter:
             self._do_without(error)
 
     def __len__(self) -> int:
-        """Revisions that have rows."""
+        """The number of revisions with rows."""
         return len(self._rows)
 
     def report(self, numbers: RevisionNumbers) -> None:
@@ -125,11 +125,11 @@ class StatsReporter:
         self._with_views(lambda views: views.record(labels, values))
 
     def keep(self, keys: Collection[tuple[str, str]]) -> None:
-        """Drop the rows of all revisions but these, each a namespace and a name."""
+        """Drop the rows of all revisions except these, each a namespace and a name."""
         self._drop([self._rows.pop(key) for key in [key for key in self._rows if key not in keys]])
 
     def pull(self) -> Iterator[tuple[str, list[Row]]]:
-        """Each gauge by name with its rows, as they are now."""
+        """The current rows of each gauge, by name."""
         pulled = self._with_views(lambda views: list(views.pull()))
         yield from self._families.pull() if pulled is None else pulled
 

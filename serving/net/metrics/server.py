@@ -1,4 +1,4 @@
-"""Serves the metrics page of a daemon on a listener of its own, never on the public port.
+"""Serves a daemon's metrics page on a separate listener, never on the public port.
 
 ``/metrics`` is the page and ``/healthz`` shows that the loop runs; a daemon may add further paths. The page contains numbers and
 names of revisions: it needs the query token (``queries``), and the Host header is checked.
@@ -23,16 +23,16 @@ from serving.net.metrics.queries import REFUSED_HEADERS, QueryGate
 if TYPE_CHECKING:
     from serving.net.aio.handshakes import Handshakes
 
-# Watches end at once; the remaining calls take milliseconds.
+# Watches end immediately; the remaining calls take milliseconds.
 _SHUTDOWN_S = 5.0
 
 TextSource = Callable[[Mapping[str, str]], str | None]
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Front = Callable[[Callable[[], asyncio.Protocol]], asyncio.Protocol]
-"""Makes the protocol of a connection before the one that its argument makes."""
+"""Wraps a protocol factory, for example with TLS."""
 
 _BACKLOG = 128
-# Less than a millisecond of rendering.
+# Rendered in less than a millisecond.
 _TURN_BYTES = 16_384
 _VERBS = {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "watch"}
 
@@ -46,14 +46,14 @@ async def running(
     shutdown_s: float = _SHUTDOWN_S,
     front: Front | None = None,
 ) -> AsyncIterator[None]:
-    """Serve while the context lasts, over TLS with bounded handshakes if ``tls`` is set, or behind ``front``.
+    """Serve while the context is open, over TLS with limited handshakes if ``tls`` is set, or behind ``front``.
 
     The listener's socket stays open.
     """
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=shutdown_s)
     await runner.setup()
     try:
-        # A copy: the site closes its socket, and the original must stay open for the next process.
+        # A duplicate, because the site closes its socket, and the original must stay open for the next process.
         make = cast("Callable[[], asyncio.Protocol]", runner.server)
         if tls is not None:
             async with tls.serving(listener.dup(), make):
@@ -83,7 +83,7 @@ async def serve_page(
     open_texts: Mapping[str, TextSource] | None = None,
     front: Front | None = None,
 ) -> AsyncIterator[tuple[str, int]]:
-    """Serve a page on a bound socket or an address while the context lasts, and measure the loop; gives the address.
+    """Serve a page on a socket or an address while the context is open, and measure the loop's lag; yields the address.
 
     ``texts`` are further paths, as in "/routes/{namespace}/{name}", each with a function from the parts of the path to the text
     of the response; None gives a 404. ``gate`` judges all queries but ``/healthz`` and those of ``open_texts``. ``front`` accepts
@@ -111,7 +111,7 @@ async def serve_page(
 
 @web.middleware
 async def _check_host(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Respond 421 to any Host that a site could point here; Prometheus uses an address or a Service's name."""
+    """Respond 421 to a Host that another site could rebind; Prometheus uses an address or a Service's name."""
     if not is_own_host(request.host, ()):
         return web.Response(status=421, text=f"{request.host!r} is no name of this daemon; use its address\n")
     return await handler(request)
@@ -139,7 +139,7 @@ class _PageHandlers:
         self._page = page
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Serve the page, with turns of the loop for other tasks while it is made."""
+        """Serve the page, yielding to other tasks while it is rendered."""
         accept = ",".join(request.headers.getall("Accept", []))
         pieces, unturned_bytes = [], 0
         for piece in self._page.slices(accept):

@@ -1,4 +1,4 @@
-"""The spans of a traced request: one server span, and below it queue, cold start and upstream.
+"""The spans of a traced request: a server span with the children queue, cold start and upstream.
 
 Input: a ``Traced``, the times that were noted on the request's way. Output: ``Span``s, built after the end and in another
 thread. Nothing here knows OpenTelemetry: ``serving.net.metrics.otlp`` sends what this module builds.
@@ -24,7 +24,7 @@ class SpanKind(enum.StrEnum):
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """One span. Times are in seconds, by the clock of the request; ``parent_id`` 0 means a root."""
+    """A span. Times are in seconds on the request's clock; ``parent_id`` 0 means a root."""
 
     name: str
     kind: SpanKind
@@ -58,24 +58,24 @@ class RequestTrace:
         self.server_id = server_id
         self.upstream_id = upstream_id
         self.is_queued = False
-        """Whether it had to wait for a pod."""
+        """Whether the request waited for a pod."""
         self.is_cold = False
-        """Whether there was no pod when it came."""
+        """Whether no pod existed when the request arrived."""
         self.granted_s: float | None = None
-        """When it got its first pod after waiting."""
+        """When the request got its first pod after waiting."""
         self.cold_until_s: float | None = None
-        """When the first pod of the cold start took a request, this one or another."""
+        """When the cold start's first pod took a request, this one or another."""
         self.refused = ""
-        """Why it was refused."""
+        """Why the request was refused."""
 
     def grant(self, at_s: float) -> None:
-        """Record that the request has a pod. Pauses between two tries belong to the call to upstream."""
+        """Record that the request has a pod. Pauses between two attempts belong to the upstream call."""
         if self.is_queued and self.granted_s is None:
             self.granted_s = at_s
 
     @property
     def traceparent(self) -> bytes:
-        """The header for the pod: its parent is the span of the call to it."""
+        """The header for the pod, whose parent is the span of the upstream call."""
         return b"00-%032x-%016x-01" % (self.trace_id, self.upstream_id)
 
 
@@ -94,11 +94,11 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
     started_s: float
     ended_s: float
     ended_wall_s: float
-    """The same moment in seconds since the epoch."""
+    """The same time in seconds since the epoch."""
 
 
 def spans_of(traced: Traced, *, draw: Callable[[int], int] = _draw_bits) -> list[Span]:
-    """The spans of a request that has ended, the server's first.
+    """The spans of an ended request, the server span first.
 
     ``queue`` is the whole wait for a slot, ``cold start`` the part of it until the first pod was there; both are missing
     where there was none. ``upstream`` is from the grant of a slot, or from the arrival, to the end, over all tries.
@@ -153,7 +153,7 @@ def _server_attributes(traced: Traced) -> dict[str, str | int | bool]:
     return {
         "http.request.method": traced.method,
         **_address(traced.host),
-        # Without the query, which may hold secrets.
+        # Without the query, which may contain secrets.
         "url.path": traced.path,
         "k8s.namespace.name": traced.namespace,
         "kn.revision.name": traced.revision,
@@ -164,7 +164,7 @@ def _server_attributes(traced: Traced) -> dict[str, str | int | bool]:
 
 
 def _address(text: str) -> dict[str, str | int | bool]:
-    """A host with or without a port: "h.example:8080", "[::1]"."""
+    """Split a host with optional port: "h.example:8080", "[::1]"."""
     host, colon, port = text.rpartition(":")
     is_with_port = bool(colon) and port.isdecimal()
     name = (host if is_with_port else text).removeprefix("[").removesuffix("]")

@@ -1,4 +1,4 @@
-"""Samples requests for tracing, and hands over ended ones.
+"""Samples requests for tracing, and exports ended ones.
 
 A request with a traceparent follows its sampled flag; a share of the others is sampled. The ids are drawn at the request's head,
 because the pod needs them. Everything else is built after the end (``spans``), from times that were measured anyway.
@@ -23,7 +23,7 @@ _draw_bits = SystemRandom().getrandbits
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True):
-    """The caller's span, from the traceparent of a request."""
+    """The caller's span, from the request's traceparent."""
 
     trace_id: int
     span_id: int
@@ -50,7 +50,7 @@ class EndedHead(Protocol):
 
 
 class EndedRequest(Protocol):
-    """An ended request, as ``serving.net.proxy`` describes it."""
+    """An ended request, as ``serving.net.proxy`` provides it."""
 
     @property
     def head(self) -> EndedHead:
@@ -59,17 +59,17 @@ class EndedRequest(Protocol):
 
     @property
     def upstream_text(self) -> str:
-        """The last upstream, "" without one."""
+        """The last upstream; "" without one."""
         ...
 
     @property
     def started_s(self) -> float:
-        """When its head was complete."""
+        """When the request's head was complete."""
         ...
 
 
 class Tracer:
-    """Samples requests, and exports ended ones: ``send`` must return at once.
+    """Samples requests, and exports ended ones: ``send`` must return immediately.
 
     ``ratio`` is the sampled share of the requests without a traceparent; ``draw`` returns that many random bits.
     """
@@ -82,7 +82,7 @@ class Tracer:
         self._draw = draw
 
     def begin(self, traceparent: bytes) -> RequestTrace | None:
-        """Generate ids for a request, given its traceparent or None; None when it is not sampled."""
+        """Generate ids for a request, given its traceparent or None; None if it is not sampled."""
         parent = read_traceparent(traceparent) if traceparent else None
         if parent is not None:
             if not parent.is_sampled:
@@ -106,7 +106,7 @@ class Tracer:
         try_count: int,
         at_s: float,
     ) -> None:
-        """Hand over a request of the revision ``key`` that ended at ``at_s`` with ``status``."""
+        """Export a request of the revision ``key`` that ended at ``at_s`` with ``status``."""
         head = ended.head
         self._send(
             Traced(
@@ -126,12 +126,12 @@ class Tracer:
         )
 
     def _id(self, bits: int) -> int:
-        # 0 means that there is none.
+        # 0 means no parent.
         return self._draw(bits) or 1
 
 
 def read_traceparent(text: bytes) -> Parent | None:
-    """Read a traceparent; None for an invalid one. Later versions may have more at the end."""
+    """Parse a traceparent; None if it is invalid. Later versions may have more fields at the end."""
     match = _TRACEPARENT.fullmatch(text)
     if match is None:
         return None

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from serving.net.metrics.names import AUTOSCALER_METRICS, named
 
 with warnings.catch_warnings():
-    # What opencensus does at its import is no fault of the program's user.
+    # Warnings during opencensus' import are not the user's fault.
     warnings.simplefilter("ignore")
     from opencensus.stats.aggregation import LastValueAggregation
     from opencensus.stats.measure import MeasureInt
@@ -33,7 +33,7 @@ _TAGS = [TagKey(name) for name in ("namespace", "configuration", "revision")]
 
 
 class OpencensusViews:
-    """One view of the last value for each measure, in the order of ``names``."""
+    """A last-value view for each measure, in the order of ``names``."""
 
     def __init__(self, names: Sequence[str]) -> None:
         now = dt.datetime.now(tz=dt.UTC)
@@ -45,7 +45,7 @@ class OpencensusViews:
         self._tag_maps: dict[Labels, TagMap] = {}
 
     def record(self, labels: Labels, values: Sequence[int | None]) -> None:
-        """Record one value for each measure; None keeps the value before."""
+        """Record one value for each measure; None keeps the previous value."""
         tags = self._tag_maps.get(labels)
         if tags is None:
             tags = self._tag_maps[labels] = _tag_map(labels)
@@ -55,14 +55,14 @@ class OpencensusViews:
                 view.record(context=tags, value=value, timestamp=now)
 
     def drop(self, rows: Collection[Labels]) -> None:
-        """Drop rows of all views."""
+        """Drop rows from all views."""
         for labels in rows:
             self._tag_maps.pop(labels, None)
             for view in self._views:
                 view.tag_value_aggregation_data_map.pop(labels, None)
 
     def pull(self) -> Iterator[tuple[str, list[tuple[Labels, float]]]]:
-        """Each measure that has rows by name, with its rows."""
+        """The rows of each measure, by name; measures without rows are omitted."""
         now = dt.datetime.now(tz=dt.UTC)
         for view in self._views:
             metric = view_data_to_metric(view, now)
@@ -76,7 +76,7 @@ class OpencensusViews:
 def _tag_map(labels: Labels) -> TagMap:
     tags = TagMap()
     for name, value in zip(_TAGS, labels, strict=True):
-        # Tag values are printable ASCII of at most 255 characters; names of Kubernetes are.
+        # Tag values are printable ASCII of at most 255 characters, like Kubernetes names.
         tags.insert(name, TagValue(value))
     return tags
 

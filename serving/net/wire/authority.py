@@ -1,4 +1,4 @@
-"""Issues the certificates of daemons and pods, by an authority whose key is derived from the cluster key.
+"""Issues certificates of daemons and pods, by an authority whose key is derived from the cluster key.
 
 Input: the cluster key, a SPIFFE id and the time; output: PEM. The authority is a function of the cluster key: every holder of
 that key has the same one, so that it is stored nowhere and needs no exchange. Its own certificate is the same bytes each time
@@ -21,11 +21,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from serving.core.model.identities import DAEMONS, TRUST_DOMAIN, host_of
 
 SKEW_MAX_S = 300.0
-"""Tolerated lag of a peer's clock behind the issuer's: certificates are valid from that long ago."""
+"""Tolerated lag of a peer's clock behind the issuer's, in seconds: certificates are valid from so long ago."""
 
 _NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "serving inner authority")])
 _PURPOSE = b"authority"
-# The authority lives as long as the cluster key: RFC 5280, section 4.1.2.5, has this date for "no expiration".
+# The authority is valid as long as the cluster key: RFC 5280, section 4.1.2.5, has this date for "no expiration".
 _FROM = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
 _UNTIL = dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC)
 
@@ -66,7 +66,7 @@ class Authority:
         """The authority's certificate as PEM, which is public."""
 
     def issue(self, identity: str, *, now_s: float, life_s: float) -> IssuedCertificate:
-        """A certificate for a SPIFFE id, valid for ``life_s`` seconds from now, with a new key. Those of daemons name their host too."""
+        """Issue a certificate with a new key for a SPIFFE id, valid for ``life_s`` seconds. A daemon's also names its host."""
         key = ec.generate_private_key(ec.SECP256R1())
         hosts = [x509.DNSName(host_of(identity))] if identity in DAEMONS else []
         names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(identity), *hosts])
@@ -98,7 +98,7 @@ class Authority:
 
 
 def key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    """The key usage of an authority's certificate, or of one that proves an identity."""
+    """The key usage of an authority's certificate, or of an identity's."""
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         content_commitment=False,

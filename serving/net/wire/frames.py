@@ -1,4 +1,4 @@
-"""Frames between pods, activators and autoscalers: MessagePack, one frame in one binary message.
+"""Frames between pods, activators and autoscalers: MessagePack, one frame per binary message.
 
 Pods and activators send statistics once a second; an autoscaler sends activators the pods that announce themselves.
 
@@ -25,7 +25,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 class PodStat(Stat, frozen=True, kw_only=True, omit_defaults=True):
-    """The frame of one pod: a ``Stat`` of one period.
+    """A pod's frame: the ``Stat`` of one period.
 
     ``at_s`` is a clock of the pod, by which the autoscaler detects late frames; a steady one. On receipt the autoscaler overwrites
     ``pod`` and ``at_s``.
@@ -45,7 +45,7 @@ class RevisionStat(Stat, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ActivatorStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All revisions of one activator, or one alone when it pokes."""
+    """An activator's frame: all revisions, or a single one for a poke."""
 
     stats: list[RevisionStat]
     version: FormatVersion = STAT
@@ -59,7 +59,7 @@ class RelayedStat(RevisionStat, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AnnouncedPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The frame with a pod's address, from an autoscaler to activators before an EndpointSlice lists the pod."""
+    """An autoscaler's frame to activators: a ready pod's address, before an EndpointSlice lists it."""
 
     namespace: Name
     revision: Name
@@ -69,7 +69,7 @@ class AnnouncedPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class RelayedStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A frame that one autoscaler relays to another, in the order of arrival. It is never relayed again."""
+    """A frame that one autoscaler relays to another, in order of arrival. It is never relayed again."""
 
     stats: list[RelayedStat]
     announced: list[AnnouncedPod] = []
@@ -83,17 +83,17 @@ _ANNOUNCED_DECODER = msgspec.msgpack.Decoder(AnnouncedPod)
 
 
 def encode_pod_stat(stat: PodStat) -> bytes:
-    """Encode a pod's statistic."""
+    """Encode a pod's stat."""
     return _ENCODER.encode(stat)
 
 
 def encode_activator_stats(stats: ActivatorStats) -> bytes:
-    """Encode an activator's statistics."""
+    """Encode an activator's stats."""
     return _ENCODER.encode(stats)
 
 
 def encode_relayed_stats(stats: RelayedStats) -> bytes:
-    """Encode relayed statistics."""
+    """Encode relayed stats."""
     return _ENCODER.encode(stats)
 
 
@@ -127,7 +127,7 @@ def _decoded(decoder: "msgspec.msgpack.Decoder[F]", frame: bytes, *, expected: s
         decoded = decoder.decode(frame)
     except UNREADABLE as error:
         refuse_newer_text(expected, frame, known=STAT, action=_UPGRADE)
-        # Enough of a frame to recognise it in a log: 16 bytes in hexadecimal.
+        # Part of a frame for logs: 16 bytes in hexadecimal.
         raise InvalidValue(text=bytes(frame[:16]).hex(), expected=f"{expected}: {error}") from error
     refuse_newer(expected, decoded.version, known=STAT, action=_UPGRADE)
     return decoded

@@ -1,4 +1,4 @@
-"""The inner TLS of a daemon that holds the cluster key: it signs its own certificate, and renews it while it runs."""
+"""The inner TLS of a daemon with the cluster key: it signs its own certificate, and renews it."""
 
 import asyncio
 import logging
@@ -9,12 +9,12 @@ from serving.net.aio.mutualtls import MutualTls, PeerTls
 
 _log = logging.getLogger("tls")
 
-# A machine that slept, or whose clock was set, is noticed within this time.
+# How often clocks are compared, in seconds, so that a suspend or a clock change is detected.
 _LOOK_S = 30.0
 
 
 class DaemonTls:
-    """The contexts of one daemon, and the authority of its cluster key."""
+    """The TLS contexts of one daemon, and the authority of its cluster key."""
 
     def __init__(self, key: bytes, identity: str, settings: InnerTlsSettings) -> None:
         from serving.net.wire.authority import Authority  # noqa: PLC0415 - a start without inner TLS is spared cryptography
@@ -34,7 +34,7 @@ class DaemonTls:
         while True:
             left_s = self.tls.not_after_s - wall_s()
             life_s = self.settings.certificate_life_s
-            # More is left than it ever had: the clock was set back, and others may call it not yet valid.
+            # The remaining lifetime exceeds the total: the clock was set back, and peers may consider it not yet valid.
             if left_s <= life_s / 2 or left_s > life_s + 1:
                 self._renew()
             else:
@@ -47,7 +47,7 @@ class DaemonTls:
 
 
 def authority_of(key: bytes, settings: InnerTlsSettings) -> str:
-    """The authority's certificate as PEM, for pods; "" where the settings turn inner TLS off."""
+    """The authority's certificate as PEM, for pods; "" if the settings disable inner TLS."""
     if not settings.is_on:
         return ""
     from serving.net.wire.authority import Authority  # noqa: PLC0415 - as above
@@ -56,5 +56,5 @@ def authority_of(key: bytes, settings: InnerTlsSettings) -> str:
 
 
 def daemon_tls(key: bytes, identity: str, settings: InnerTlsSettings) -> DaemonTls | None:
-    """The inner TLS of a daemon; None where the settings turn it off."""
+    """The inner TLS of a daemon; None if the settings disable it."""
     return DaemonTls(key, identity, settings) if settings.is_on else None

@@ -1,4 +1,4 @@
-"""A reconnecting websocket: sends frames in order, and hands on those of the peer.
+"""A reconnecting websocket: sends frames in order, and passes on those of the peer.
 
 The receiver stamps a statistic when it arrives, so an old one is worthless. A link therefore keeps few frames, replaces the
 oldest by the newest, and counts those that it did not send. Attempts to connect back off with jitter, so that a restarted
@@ -61,7 +61,7 @@ class Link:
         self.is_connected = False
         self.sent_count = 0
         self.dropped_count = 0
-        """Frames not sent, including the one in progress."""
+        """Unsent frames, including the one in progress."""
         self.failure_count = 0
         """Failed attempts and ended connections since the last success."""
         self._url = url
@@ -96,7 +96,7 @@ class Link:
         return True
 
     async def flush(self, within_s: float) -> None:
-        """Wait until all frames are sent, at most ``within_s`` seconds."""
+        """Wait up to ``within_s`` seconds until all frames are sent."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._is_empty.wait()
@@ -116,11 +116,11 @@ class Link:
             await asyncio.sleep(pause_s * (0.5 + self._draw()))
 
     async def _converse(self) -> None:
-        """Use one connection until its end, which raises: ``run`` reconnects."""
+        """Use one connection until it ends, which raises; ``run`` reconnects."""
         connect = await _library()
         secured = self._secured
         if secured is not None and secured.takes_plain and self.failure_count % 2:
-            # Each second try without TLS: the peer may be one of before.
+            # Every second attempt is without TLS, because the peer may be an older version.
             secured = None
         connecting = connect(self._url, token=self._token(), network=self._network, secured=secured)
         async with connecting as socket, supervise() as tasks:

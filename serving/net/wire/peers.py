@@ -1,4 +1,4 @@
-"""Links to the peers of a daemon, one for each, for frames in one direction."""
+"""Links to a daemon's peers, one per peer, for frames in one direction."""
 
 import asyncio
 import functools
@@ -11,7 +11,7 @@ from serving.net.aio.mutualtls import PeerTls
 from serving.net.aio.supervise import SupervisedTasks
 from serving.net.wire.link import Link, LinkSettings
 
-# Some seconds of frames; a connection that is that far behind takes nothing.
+# Some seconds of frames; a connection further behind accepts nothing.
 _SETTINGS = LinkSettings(frames_max=256)
 
 
@@ -45,16 +45,16 @@ class Peers:
 
     @property
     def connected(self) -> list[str]:
-        """Names of connected peers."""
+        """The names of connected peers."""
         return sorted(name for name, peer in self._peers.items() if peer.link.is_connected)
 
     @property
     def dropped_count(self) -> int:
-        """Number of frames dropped, former peers included."""
+        """The number of dropped frames, including those of former peers."""
         return self._dropped_count + sum(peer.link.dropped_count for peer in self._peers.values())
 
     def reach(self, addresses: Mapping[str, str]) -> None:
-        """Keep links to exactly these peers: "host:port" by name."""
+        """Set the peers to link to: "host:port" by name."""
         for name, peer in list(self._peers.items()):
             if addresses.get(name) != peer.address:
                 del self._peers[name]

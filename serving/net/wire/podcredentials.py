@@ -1,4 +1,4 @@
-"""What a pod asks of an autoscaler beside its statistics: credentials, and to be announced to the activators."""
+"""A pod's other requests to an autoscaler: credentials, and the announcement of its readiness."""
 
 import asyncio
 from urllib.parse import urlencode, urlsplit
@@ -14,7 +14,7 @@ _PORT = 80
 
 
 class IssuedCredentials(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A certificate with its key as PEM, "" without inner TLS, and the token that names the pod's service to others.
+    """A certificate with its key as PEM ("" without inner TLS), and the pod's caller token.
 
     Both expiries are in unix seconds, both lives in seconds. ``query_digest`` is the SHA-256 of the query token, "" without one.
     """
@@ -32,7 +32,7 @@ class IssuedCredentials(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 async def fetch_credentials(
     stats_url: str, names: dict[str, str], *, token: str, network: str, secured: PeerTls | None
 ) -> IssuedCredentials:
-    """Ask the autoscaler at a stats URL for the credentials of the pod of ``names``.
+    """Request the credentials of the pod ``names`` from the autoscaler at a stats URL.
 
     Raises:
         OSError: when there is no answer, or a refusal.
@@ -47,7 +47,7 @@ async def fetch_credentials(
 async def announce_pod(
     stats_url: str, names: dict[str, str], *, port: int, token: str, secured: PeerTls | None
 ) -> None:
-    """Ask the autoscaler at a stats URL to tell the activators that the pod of ``names`` takes requests at ``port``.
+    """Announce to activators, through the autoscaler at a stats URL, that the pod ``names`` accepts requests at ``port``.
 
     Raises:
         OSError: when there is no answer, or a refusal.

@@ -1,4 +1,4 @@
-"""The secrets between daemons: derived from one cluster key, so that none of them is stored.
+"""The secrets between daemons, each derived from the cluster key, so that none is stored.
 
 A stat frame carries a token bound to the pod (or activator) that may send it. A request from an activator to a pod carries the
 pod's secret; only then does the queue-proxy trust the headers that are reserved for our daemons. A secret in a template that
@@ -17,14 +17,14 @@ import msgspec
 from serving.core.model.errors import InvalidValue
 from serving.core.model.identities import CallerIdentity
 
-# As long as the digest: a longer key adds nothing to HMAC-SHA256, a shorter one takes away.
+# The digest's length: a longer key adds nothing to HMAC-SHA256, a shorter one weakens it.
 KEY_BYTES = 32
 
 KEY_SECRET = "serving-key"  # noqa: S105 - the name of a Secret
-"""The Secret of a cluster that has the cluster key."""
+"""The Secret with the cluster key."""
 
 KEY_MODE_FIELD = "inner-tls"
-"""The entry of that Secret with the mode of inner TLS at the installation."""
+"""The entry in that Secret with the mode of inner TLS at the installation."""
 
 
 _CALLER_VERSION = "v1"
@@ -35,22 +35,22 @@ class _CallerClaims(CallerIdentity, frozen=True, kw_only=True):
 
 
 def pod_token(key: bytes, *, namespace: str, revision: str, pod: str) -> str:
-    """The bearer token with which one pod opens its stats websocket."""
+    """The bearer token of one pod's stats websocket."""
     return _derived(key, "stat", namespace, revision, pod)
 
 
 def revision_token(key: bytes, *, namespace: str, revision: str) -> str:
-    """The token of all pods of a revision, for a pod template."""
+    """The token shared by all pods of a revision, for a pod template."""
     return _derived(key, "stat-of-revision", namespace, revision)
 
 
 def activator_token(key: bytes, *, name: str) -> str:
-    """The bearer token with which one activator opens its stats websocket."""
+    """The bearer token of one activator's stats websocket."""
     return _derived(key, "activator", name)
 
 
 def autoscaler_token(key: bytes, *, name: str) -> str:
-    """The bearer token with which one autoscaler opens its websocket to another."""
+    """The bearer token of one autoscaler's websocket to another."""
     return _derived(key, "autoscaler", name)
 
 
@@ -60,7 +60,7 @@ def pod_secret(key: bytes, *, namespace: str, pod: str) -> str:
 
 
 def revision_secret(key: bytes, *, namespace: str, uid: str) -> str:
-    """The pod secret for all pods of one revision; derived from the uid, so that a later revision of the same name gets a different secret."""
+    """The pod secret shared by a revision's pods; derived from the uid, so that a later revision of the same name differs."""
     return _derived(key, "revision", namespace, uid)
 
 
@@ -70,7 +70,7 @@ def access_token(key: bytes, *, namespace: str, route: str, version: str = "") -
 
 
 def probe_proof(secret: str | bytes, *, nonce: str) -> str:
-    """The proof in a response to a readiness probe: only a holder of the pod's secret can compute it.
+    """The proof in the response to a readiness probe, which only a holder of the pod's secret can compute.
 
     Another pod at a reused address cannot, whatever its app responds.
     """
@@ -78,12 +78,12 @@ def probe_proof(secret: str | bytes, *, nonce: str) -> str:
 
 
 def matches(token: str | bytes, expected: str | bytes) -> bool:
-    """Compare two secrets in constant time."""
+    """Whether two secrets are equal, compared in constant time."""
     return hmac.compare_digest(_bytes_of(token), _bytes_of(expected))
 
 
 def read_key(path: str | os.PathLike[str]) -> bytes:
-    """The cluster key from its file.
+    """Read the cluster key from its file.
 
     Raises:
         InvalidValue: when the file does not hold exactly 32 bytes.
@@ -98,7 +98,7 @@ def read_key(path: str | os.PathLike[str]) -> bytes:
 
 
 def caller_token(key: bytes, caller: CallerIdentity, *, until_s: float) -> str:
-    """A token by which a pod names itself to other services until ``until_s``, in unix seconds.
+    """A token by which a pod identifies itself to other services until ``until_s``, in unix seconds.
 
     It is "v1.CLAIMS.SIGNATURE", the claims as JSON in base64url.
     """
@@ -108,7 +108,7 @@ def caller_token(key: bytes, caller: CallerIdentity, *, until_s: float) -> str:
 
 
 def read_caller_token(key: bytes, text: str, *, now_s: float) -> CallerIdentity:
-    """The caller of a token. ``now_s`` is seconds since the epoch. Raises ``InvalidValue``, without the token's text."""
+    """The caller in a token. ``now_s`` is seconds since the epoch. Raises ``InvalidValue``, without the token's text."""
     version, _, rest = text.partition(".")
     body, _, signature = rest.partition(".")
     if version != _CALLER_VERSION or not body or "/" in body:
@@ -122,7 +122,7 @@ def read_caller_token(key: bytes, text: str, *, now_s: float) -> CallerIdentity:
 
 
 def caller_key(key: bytes, *, namespace: str, pod: str) -> str:
-    """The key with which an app of one machine requests its caller token from its queue-proxy."""
+    """The key with which an app on a single machine requests its caller token from its queue-proxy."""
     return _derived(key, "callerkey", namespace, pod)
 
 

@@ -1,4 +1,4 @@
-"""The client side of a websocket to another daemon: the only module that imports the library's client."""
+"""The client side of a websocket to another daemon; only this module imports the library's client."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +13,7 @@ from serving.net.aio.netns import connected_socket
 
 _HTTP_PORT = 80
 _OPEN_MAX_S = 5.0
-# For the closing handshake, which takes one round trip between two machines of a cluster; the peer may be frozen.
+# Time for the closing handshake, in seconds: one round trip within a cluster; the peer may be frozen.
 _CLOSE_MAX_S = 0.5
 # The peer sends announced pods, below 1,200 bytes each.
 _MESSAGE_BYTES_MAX = 4096
@@ -46,7 +46,7 @@ class Websocket:
 
 
 class _CheckedConnection(ClientConnection):
-    """A connection that looks at the peer's identity before it sends our token."""
+    """A connection that checks the peer's identity before it sends our token."""
 
     secured: PeerTls
 
@@ -60,7 +60,7 @@ class _CheckedConnection(ClientConnection):
 async def connected(
     url: str, *, token: str, network: str = "", secured: PeerTls | None = None
 ) -> AsyncIterator[Websocket]:
-    """Open a websocket from the network namespace at a path ("" is our own) as a context, over TLS if ``secured``.
+    """Open a websocket as a context, from the network namespace at a path ("" is our own), over TLS if ``secured``.
 
     Raises:
         ConnectionError: when it cannot be opened, or fails meanwhile.

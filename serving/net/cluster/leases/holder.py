@@ -1,4 +1,4 @@
-"""Compete for one lease: the state of ``election`` and the API calls that its decisions need.
+"""Competes for one lease: keeps the state of ``election``, and makes its API calls.
 
 Each call has a shorter timeout than the renew deadline, so an API server that hangs costs the lease and nothing else.
 ``check`` is for writes that depend on the lease (``fenced``): it reads the clock, so it is right even in a process that was
@@ -32,12 +32,12 @@ from serving.net.cluster.leases.rules import (
 )
 
 _log = logging.getLogger(__name__)
-# Share of the renew deadline that one call may take: a second call still fits.
+# Share of the renew deadline for one call, so that a second call still fits.
 _CALL_RATIO = 0.4
 
 
 class LeaseElector:
-    """One competitor. ``me`` must be unique to this process, also among processes of the same pod."""
+    """One competitor for a lease. ``me`` must be unique to this process, also within a pod."""
 
     def __init__(
         self,
@@ -63,12 +63,12 @@ class LeaseElector:
 
     @property
     def holder(self) -> str:
-        """The holder that was last observed; "" if the lease is free or missing."""
+        """The last observed holder; "" if the lease is free or missing."""
         return "" if self._election.record is None else self._election.record.holder
 
     @property
     def present_holder(self) -> str:
-        """The holder whose lease has not expired; "" if the lease may be taken."""
+        """The holder of an unexpired lease; "" if the lease may be acquired."""
         now_s = self.clock()
         if self.is_held:
             return self.me
@@ -80,17 +80,17 @@ class LeaseElector:
             raise NotLeading(str(self._client.name))
 
     def decide(self) -> LeaseStep:
-        """The next step."""
+        """The next step of the election."""
         return decide(self._election, self.me, self._times, now_s=self.clock())
 
     def update(self, body: Object | None) -> None:
-        """Accept the lease from a watch; None if it was deleted."""
+        """Apply a lease from a watch; None if it was deleted."""
         if body is not None and self._client.is_old(body):
             return
         self._election = seen(self._election, self._client.update(body), now_s=self.clock())
 
     async def observe(self) -> None:
-        """Read the lease. If that fails, the last observation stays."""
+        """Read the lease. If that fails, the last observation remains valid."""
         try:
             async with asyncio.timeout(self._call_s()):
                 record = await self._client.read()
@@ -100,7 +100,7 @@ class LeaseElector:
             self._election = seen(self._election, record, now_s=self.clock())
 
     async def acquire(self) -> bool:
-        """Try to take the lease; return whether it succeeded."""
+        """Try to acquire the lease; return whether it succeeded."""
         before = self._election.record
         if not await self._write(acquired_record(before, self.me, self._times, wall_s=wall_s())):
             return False
@@ -115,13 +115,13 @@ class LeaseElector:
             await self.observe()
 
     def step_down(self) -> None:
-        """Stop acting as the holder; the lease is lost or expires."""
+        """Stop acting as the holder, because the lease is lost or expires."""
         if not self.is_held:
             _log.warning("lease.lost", extra={"lease": str(self._client.name), "holder": self.holder})
         self._election = lost(self._election)
 
     async def release(self) -> None:
-        """Release the lease if this process held it last. If that fails, the next holder waits until it expires."""
+        """Release the lease if this process held it last. If that fails, the next holder waits for its expiry."""
         record, was_ours = self._election.record, self.holder == self.me
         self._election = lost(self._election)
         if record is None or not was_ours:
@@ -156,7 +156,7 @@ class LeaseElector:
 
 
 class Leader:
-    """Work that needs a lease. ``me`` must be unique to this process."""
+    """Runs work that needs a lease. ``me`` must be unique to this process."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class Leader:
         return False
 
     async def _lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Work and renew; return True if the work has returned, False if the lease is lost."""
+        """Work while renewing the lease; return True if the work has returned, False if the lease is lost."""
         candidate, tasks = self._candidate, TaskOwner()
         task = tasks.start(work(), name=f"work of {self._name}", is_awaited=True)
         try:

@@ -1,4 +1,4 @@
-"""Convert a coordination.k8s.io/v1 Lease to a record of ``election``, and back.
+"""Converts a coordination.k8s.io/v1 Lease to a record of ``election``, and back.
 
 A write carries the version that was read, so of two concurrent writes one gets a ``Conflict``. Fields of other writers
 (labels, annotations, a preferred holder) stay.
@@ -16,7 +16,7 @@ from serving.net.cluster.kinds import LEASE
 from serving.net.cluster.leases.rules import LeaseRecord, LeaseTimes
 from serving.net.cluster.port import Cluster
 
-# The API takes whole seconds from 1. A released lease is free at once, because it names no holder.
+# Duration of a released lease: the API's minimum is 1 s, but it is free immediately, because it has no holder.
 _RELEASED_S = 1.0
 
 
@@ -31,7 +31,7 @@ class LeaseName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseClient:
-    """One lease. The last observed version fences the next write."""
+    """Reads and writes one lease. The last observed version fences the next write."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class LeaseClient:
         self._last: Object | None = None
 
     def is_old(self, body: Object) -> bool:
-        """Whether a lease is older than the last one seen: a watch may deliver the state before an own write."""
+        """Whether a lease is older than the last observed one: a watch may deliver the state before an own write."""
         return is_older_version(version_of(body), version_of(self._last))
 
     def update(self, body: Object | None) -> LeaseRecord | None:
-        """Accept a lease from a watch; None if it does not exist."""
+        """Store a lease from a watch; None if it does not exist."""
         self._last = body
         return None if body is None else record_of(body)
 
@@ -95,12 +95,12 @@ def acquired_record(before: LeaseRecord | None, me: str, times: LeaseTimes, *, w
 
 
 def renewed_record(before: LeaseRecord, *, wall_s: float) -> LeaseRecord:
-    """The record of a holder that renews."""
+    """The record of a renewing holder."""
     return msgspec.structs.replace(before, renewed=micro_stamp(wall_s))
 
 
 def released_record(before: LeaseRecord, *, wall_s: float) -> LeaseRecord:
-    """The record of a holder that releases the lease: any process may take it at once."""
+    """The record of a released lease, which any process may acquire immediately."""
     return msgspec.structs.replace(before, holder="", duration_s=_RELEASED_S, renewed=micro_stamp(wall_s))
 
 

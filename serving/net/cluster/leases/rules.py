@@ -1,4 +1,4 @@
-"""Leader election as a pure function: the conclusions of one process from a lease, by its own clock.
+"""Leader election as a pure function: what one process concludes from a lease, by its own clock.
 
 Input: the lease's record, the own identity, three durations, and the times of the last observations and writes. Output:
 acquire, renew, wait until a time, or lost. The rules are those of client-go (tools/leaderelection):
@@ -21,26 +21,26 @@ import msgspec
 
 from serving.core.settings.election import ElectionSettings
 
-# Reads per retry period while waiting. A takeover counts from the observation of the last renewal; reading only once per
-# period could observe it a whole period late and delay the takeover by as much.
+# Reads per retry period while waiting. A takeover is timed from the observation of the last renewal; with a single read per
+# period the observation, and the takeover, could be a whole period late.
 _CHECKS = 4
 
 
 class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """The three times, in seconds; ``retry_period_s`` < ``renew_deadline_s`` < ``duration_s``. Defaults: client-go's."""
+    """The times of a lease, in seconds; ``retry_period_s`` < ``renew_deadline_s`` < ``duration_s``. Defaults: client-go's."""
 
     duration_s: float = 14.0
-    """How long other processes respect a record that does not change."""
+    """How long other processes respect an unchanged record."""
 
     renew_deadline_s: float = 10.0
-    """How long a holder relies on the lease after sending the last renewal."""
+    """How long a holder relies on the lease after it sent the last renewal."""
 
     retry_period_s: float = 2.0
     """Time between two renewals, or two attempts."""
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a lease. ``holder`` "" means free. The two timestamps are for people and only compared for equality."""
+    """The content of a lease. ``holder`` "" means free. The timestamps are for people, and only compared for equality."""
 
     holder: str
     duration_s: float
@@ -50,7 +50,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Election(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of one process about one lease; all times are of its own clock, in seconds."""
+    """What one process has observed of one lease; all times are on its clock, in seconds."""
 
     record: LeaseRecord | None = None
     """The record that was read or written last; None before the first read and while the lease does not exist."""
@@ -75,7 +75,7 @@ class LeaseAction(enum.StrEnum):
 
 
 class LeaseStep(msgspec.Struct, frozen=True, kw_only=True):
-    """The next action. ``until_s`` is when to decide again; now, unless the action is to wait."""
+    """The next action. ``until_s`` is when to decide again: now, unless the action is to wait."""
 
     action: LeaseAction
     until_s: float
@@ -89,29 +89,29 @@ def seen(election: Election, record: LeaseRecord | None, *, now_s: float) -> Ele
 
 
 def tried(election: Election, *, now_s: float) -> Election:
-    """Record that a write will be sent next."""
+    """Record that a write is sent next."""
     return msgspec.structs.replace(election, tried_at_s=now_s)
 
 
 def written(election: Election, record: LeaseRecord, *, sent_s: float) -> Election:
-    """Record a confirmed write, sent at ``sent_s``."""
+    """Record a confirmed write that was sent at ``sent_s``."""
     return msgspec.structs.replace(election, record=record, seen_at_s=sent_s, tried_at_s=sent_s, renewed_at_s=sent_s)
 
 
 def lost(election: Election) -> Election:
-    """Record that this process stepped down or is about to release the lease."""
+    """Record that this process stepped down, or is about to release the lease."""
     return msgspec.structs.replace(election, renewed_at_s=None)
 
 
 def held_until_s(election: Election, me: str, times: LeaseTimes) -> float:
-    """The time until which this process may act as the holder; minus infinity if it may not."""
+    """The time until which this process may act as the holder; minus infinity if it must not."""
     if election.renewed_at_s is None or election.record is None or election.record.holder != me:
         return -math.inf
     return election.renewed_at_s + times.renew_deadline_s
 
 
 def decide(election: Election, me: str, times: LeaseTimes, *, now_s: float) -> LeaseStep:
-    """Decide the next step."""
+    """The next step of the election."""
     pace_s = election.tried_at_s + times.retry_period_s
     if election.renewed_at_s is not None:
         until_s = held_until_s(election, me, times)
@@ -127,7 +127,7 @@ def decide(election: Election, me: str, times: LeaseTimes, *, now_s: float) -> L
 
 
 def free_at_s(election: Election, me: str, times: LeaseTimes) -> float:
-    """The time from which the lease may be taken. A record of this process while not leading is a write without a response."""
+    """When the lease may be acquired. Our own record while not leading is a write whose response was lost."""
     record = election.record
     if record is None or record.holder in {"", me}:
         return -math.inf
@@ -135,7 +135,7 @@ def free_at_s(election: Election, me: str, times: LeaseTimes) -> float:
 
 
 def lease_times(settings: ElectionSettings) -> LeaseTimes:
-    """Read the three times of a lease from the settings."""
+    """The three times of a lease from the settings."""
     return LeaseTimes(
         duration_s=settings.lease_duration_s,
         renew_deadline_s=settings.renew_deadline_s,

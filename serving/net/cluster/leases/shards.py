@@ -1,4 +1,4 @@
-"""Hold a fair share of several leases: ``allotment`` decides which, ``elector`` holds each.
+"""Holds a fair share of several leases: ``allotment`` plans the share, ``elector`` holds each lease.
 
 One watch delivers all leases, so that every process knows all owners within milliseconds. ``on_won`` is called when this
 process gets a shard, and must not block. ``on_lost`` is awaited after a shard is lost and before its lease is released, so
@@ -31,13 +31,13 @@ from serving.net.cluster.port import Cluster, EventType
 from serving.net.cluster.reflector import CacheChange, Reflector
 
 _log = logging.getLogger(__name__)
-# Share of the renew deadline for which one shard may delay the renewals of the others.
+# Share of the renew deadline by which one shard may delay the renewals of others.
 _REST_RATIO = 0.3
-# Lease durations for which a process keeps a shard that its proper owner did not take.
+# Lease durations for which a process keeps a shard that its planned owner did not acquire.
 _KEEPING_DURATIONS = 8
-# Shorter waits are not worth a turn of the loop, and may be below the clock's resolution.
+# Shorter waits cost a loop iteration each, and may be below the clock's resolution, in seconds.
 _PAUSE_MIN_S = 0.001
-# Between two checks of ``stop`` while the leases have not been listed yet.
+# Time between two checks of ``stop`` before the leases have been listed, in seconds.
 _SYNC_CHECK_S = 0.5
 
 
@@ -49,12 +49,12 @@ class ShardPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shard_of(group: tuple[str, str], shard_count: int) -> int:
-    """The shard of a group of revisions, by namespace and name. All processes and versions compute the same."""
+    """The shard of a group of revisions, from its namespace and name; equal in all processes and versions."""
     return zlib.crc32("/".join(group).encode()) % shard_count
 
 
 def shard_name(daemon: str, shard: int, shard_count: int) -> str:
-    """The name of a shard's lease, as Knative's buckets are named: "autoscaler-bucket-00-of-10"."""
+    """The name of a shard's lease, in the form of Knative's buckets: "autoscaler-bucket-00-of-10"."""
     return f"{daemon}-bucket-{shard:02d}-of-{shard_count:02d}"
 
 
@@ -73,14 +73,14 @@ def plan(
     free = [shard for shard in range(shard_count) if shard not in holders]
     if len(mine) > allotment:
         return ShardPlan(let_go=mine[-1], take=tuple(shard for shard in free if shard in free_long))
-    # Each process starts at another shard, so that two at once rarely try the same one.
+    # Processes start at different shards, so that two rarely try the same one.
     begin = zlib.crc32(me.encode()) % shard_count
     wanted = sorted(free, key=lambda shard: (shard - begin) % shard_count)[: allotment - len(mine)]
     return ShardPlan(take=(*wanted, *(shard for shard in free if shard in free_long and shard not in wanted)))
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """The holder of a shard and its address, as "host:port"."""
+    """The holder of a shard, and its address "host:port"."""
 
     name: str
     address: str
@@ -98,7 +98,7 @@ class ShardOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shards:
-    """This process' share of the leases. ``others`` returns the identities of all running processes."""
+    """This process's share of the leases. ``others`` returns the identities of all running processes."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Shards:
         self._foreign: dict[str, LeaseElector] = {}
         self._won: set[int] = set()
         self._free_since_s: dict[int, float] = {}
-        # Earliest time to give up another shard: one at a time, and not soon after taking over an abandoned one.
+        # Earliest time to release another shard: one at a time, and not soon after taking over an abandoned one.
         self._let_go_at_s = -math.inf
         self._is_due = asyncio.Event()
         self._stirred = asyncio.Event()
@@ -179,7 +179,7 @@ class Shards:
                 await asyncio.gather(*(self._let_go(shard) for shard in sorted(self._won)))
 
     async def changed(self, *, within_s: float) -> None:
-        """Wait until a lease changes, which may change an owner, for at most ``within_s`` seconds."""
+        """Wait up to ``within_s`` seconds for a changed lease, which may mean a changed owner."""
         self._stirred.clear()
         await wait_for(self._stirred, until_s=now_s() + within_s)
 
@@ -188,7 +188,7 @@ class Shards:
         self._is_due.set()
 
     async def _turn(self) -> float:
-        """Carry out what is due; return when to decide again."""
+        """Execute all due steps; return when to decide again."""
         steps = {shard: self._at(shard).decide() for shard in range(self.options.count)}
         for shard, step in steps.items():
             if step.action is LeaseAction.LOST:
@@ -198,7 +198,7 @@ class Shards:
         calls: list[Awaitable[None]] = []
         if wanted.let_go is not None and self._clock() >= self._let_go_at_s:
             self._let_go_at_s = self._clock() + self.options.times.retry_period_s
-            # Not renewed in the same turn: of two writes to a lease the server refuses one, maybe the release.
+            # Not renewed in the same step: of two writes to a lease the server rejects one, perhaps the release.
             del steps[wanted.let_go]
             calls.append(self._let_go(wanted.let_go))
         for shard, step in steps.items():
@@ -208,7 +208,7 @@ class Shards:
                 calls.append(self._acquire(shard))
         await asyncio.gather(*calls)
         later = [self._at(shard).decide() for shard in range(self.options.count)]
-        # A step that is possible but not wanted, or that failed, is decided again at the next turn, or at that time.
+        # A possible but unwanted step, or a failed one, is decided again in the next step, or at that time.
         then_s = self._clock() + self.options.times.retry_period_s / 4
         return min((step.until_s for step in later if step.action is LeaseAction.WAIT), default=then_s)
 
@@ -231,14 +231,14 @@ class Shards:
         )
 
     def _free_s(self, shard: int) -> float:
-        """The seconds for which a shard has been observed as free."""
+        """Seconds for which a shard has been observed as free."""
         return self._clock() - self._free_since_s.get(shard, math.inf)
 
     async def _acquire(self, shard: int) -> None:
         elector, free_s = self._at(shard), self._free_s(shard)
         if await elector.acquire():
             if free_s >= self.options.times.duration_s:
-                # The process that should take it is running and does not, so it probably cannot.
+                # The planned owner runs but does not acquire it, so it probably cannot.
                 self._let_go_at_s = self._clock() + _KEEPING_DURATIONS * self.options.times.duration_s
             self._won.add(shard)
             self._on_won(shard)
@@ -249,11 +249,11 @@ class Shards:
         if await self._drop(shard):
             await self._at(shard).release()
         else:
-            # Writes that are still on their way have until the lease expires.
+            # Writes in flight have until the expiry of the lease.
             self._at(shard).step_down()
 
     async def _drop(self, shard: int) -> bool:
-        """Stop the work on a shard; return whether it ended in time for the other shards."""
+        """Stop the work for a shard; return whether it ended in time for the other shards."""
         if shard not in self._won:
             return True
         self._won.discard(shard)

@@ -1,4 +1,4 @@
-"""Logs one line per request from an executor's thread, among them the access log, with JSON objects.
+"""Writes logs with one JSON line per request from an executor's thread; the access log is one of them.
 
 The loop notes each finished request as a record; an executor's thread formats and writes the lines, one batch at a time, so that
 a slow reader of the log never delays a request. Records beyond the bound of the queue are dropped and counted, and the next line
@@ -19,13 +19,13 @@ from serving.net.proxy.forwarding.exchange import Exchange
 
 R = TypeVar("R")
 
-# At most some 4 MB of records, a third of a second at 30,000 requests a second.
+# Most queued records: about 4 MB, a third of a second at 30,000 requests a second.
 _WAITING_MAX = 10_000
 _PAUSE_S = 0.2
 
 
 class AccessLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of the access log: the client, its request, the outcome and the duration.
+    """A line of the access log: the client, its request, the outcome and the duration.
 
     Durations are in seconds; ``at_s`` is wall-clock time. ``dropped_count`` is the number of lines dropped just before.
     """
@@ -46,7 +46,7 @@ class AccessLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class ExchangeLog(ABC, Generic[R]):
-    """Logs one line per exchange. ``write`` runs in a thread and gets complete lines."""
+    """Logs a line per exchange. ``write`` runs in a thread and receives complete lines."""
 
     def __init__(self, *, write: Callable[[bytes], object]) -> None:
         self._write = write
@@ -57,7 +57,7 @@ class ExchangeLog(ABC, Generic[R]):
 
     @abstractmethod
     def _entry(self, exchange: Exchange, *, now_s: float) -> R | None:
-        """The values of a line, read when the exchange has ended; None if it is not logged."""
+        """A line's values, read when the exchange has ended; None if it is not logged."""
 
     @abstractmethod
     def _line(self, record: R) -> bytes:
@@ -99,7 +99,7 @@ class ExchangeLog(ABC, Generic[R]):
     def _ended(self, writing: asyncio.Future[None]) -> None:
         self._writing = None
         if not writing.cancelled() and writing.exception() is not None:
-            # A log that cannot be written fails no request; the next line that can be counts what is missing.
+            # A log that cannot be written fails no request; the next successful line counts the missing ones.
             self.dropped_count += 1
         if self._waiting and self._soon is None:
             self._soon = asyncio.get_running_loop().call_later(_PAUSE_S, self._begin)

@@ -9,12 +9,12 @@ from typing import Protocol
 
 from serving.net.proxy.http1.responsehead import ResponseHead
 
-# "Linger for 0 seconds": what is not sent yet is thrown away, and the peer gets a reset.
+# "Linger for 0 seconds": discards unsent data and resets the connection.
 _RESET = struct.pack("ii", 1, 0)
 
 
 class Pause(enum.IntFlag):
-    """A reason to pause reading a client's connection."""
+    """Why reading from a client's connection is paused."""
 
     HELD = 1
     UPSTREAM_FULL = 2
@@ -58,10 +58,10 @@ class Client(Protocol):
         """Count the bytes that wait for the client; return whether more may be written."""
 
     def unread_bytes(self) -> int:
-        """Return the written bytes that the client has not read."""
+        """Return the number of written bytes that the client has not read."""
 
     def open_tunnel(self) -> bytes:
-        """Turn the connection into a tunnel; returns bytes already read."""
+        """Turn the connection into a tunnel; return the bytes already read."""
 
     def exchange_done(self, *, keep: bool) -> None:
         """Finish the exchange; ``keep`` allows the connection to serve another request."""
@@ -84,7 +84,7 @@ class TunnelUpstream(Protocol):
 
 
 class Tunnel:
-    """One open tunnel. ``on_end`` is called once both directions have ended."""
+    """An open tunnel. ``on_end`` is called once both directions have ended."""
 
     __slots__ = (
         "_client",
@@ -107,9 +107,9 @@ class Tunnel:
         has_upstream_spoken: bool,
     ) -> None:
         self.has_upstream_spoken = has_upstream_spoken
-        """Whether bytes have come from the upstream."""
+        """Whether the upstream has sent bytes."""
         self.received_s = self.sent_s = clock()
-        """When bytes came from the upstream, and went to it, last."""
+        """When the upstream last sent, and last received, bytes."""
         self._client = client
         self._upstream = upstream
         self._clock = clock
@@ -117,23 +117,23 @@ class Tunnel:
         self._end_count = 0
 
     def send(self, data: bytes) -> None:
-        """Forward bytes of the client."""
+        """Forward bytes from the client."""
         self.sent_s = self._clock()
         self._upstream.write(data)
 
     def send_eof(self) -> None:
-        """Close the direction to the upstream: the client has closed its own."""
+        """Close the direction to the upstream, because the client closed its direction."""
         self._upstream.write_eof()
         self._close_direction()
 
     def receive(self, data: bytes) -> None:
-        """Forward bytes of the upstream."""
+        """Forward bytes from the upstream."""
         self.has_upstream_spoken = True
         self.received_s = self._clock()
         self._client.write(data)
 
     def receive_eof(self) -> None:
-        """Close the direction to the client: the upstream has closed its own."""
+        """Close the direction to the client, because the upstream closed its direction."""
         self._client.write_eof()
         self._close_direction()
 
@@ -144,7 +144,7 @@ class Tunnel:
 
 
 def reset(transport: asyncio.Transport) -> None:
-    """Reset a connection and drop what is not sent yet."""
+    """Reset a connection and discard unsent data."""
     if not transport.is_closing():
         transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
     transport.abort()

@@ -1,4 +1,4 @@
-"""Begins an event stream before there is a pod: status 200 and comments at once, the app's stream when it comes.
+"""Starts an event stream before a pod exists: immediate status 200 and comments, then the app's stream.
 
 ``EarlyEvents`` takes the place of an exchange's client. The head is the proxy's own, so a response of the app must be an event stream
 with status 200. Any other response, and any refusal of the proxy, comes too late for a status: it becomes one event named ``error``, with an
@@ -21,7 +21,7 @@ from serving.net.proxy.http1.requesthead import RequestHead
 from serving.net.proxy.http1.responsehead import ResponseHead, read_response_head
 
 EVENTS_PERIOD_S = 5.0
-"""Time between two comments: proxies and browsers on the way end a silent connection after 30 s or more."""
+"""Time between two comments, in seconds: proxies and browsers close a silent connection after 30 s or more."""
 
 _COMMENT = b": starting\n\n"
 _EVENTS = b"text/event-stream"
@@ -31,15 +31,15 @@ _HEAD = read_response_head(
     header_count_max=10,
 )
 _TYPE = re.compile(rb"^content-type:[ \t]*text/event-stream[ \t]*(?:;|\r?$)", re.IGNORECASE | re.MULTILINE)
-# A key of the body itself: in a text its quotes would be escaped.
+# A key of the body itself; within a text its quotes would be escaped.
 _STREAM = re.compile(rb'"stream"[ \t\r\n]*:[ \t\r\n]*true\b')
 _OK = 200
-# An error is a sentence or an object, and no page.
+# An error is a sentence or an object, never a page.
 _ERROR_BYTES_MAX = 4096
 
 
 def wants_events(head: RequestHead, body: bytes) -> bool:
-    """Whether a client waits for events: by its Accept header, or ``"stream": true`` in the received part of its body."""
+    """Whether a client expects events, by its Accept header or ``"stream": true`` in the received part of its body."""
     if head.minor != 1 or head.upgrade is not None or head.method not in (b"GET", b"POST"):
         return False
     accepted = (head.get(b"accept") or b"").split(b",")
@@ -48,7 +48,7 @@ def wants_events(head: RequestHead, body: bytes) -> bool:
 
 
 class EarlyEvents:
-    """A client of HTTP/1.1 or HTTP/2 that has the head of an event stream. ``extra`` are further header lines."""
+    """A client of HTTP/1.1 or HTTP/2 that already has the head of an event stream. ``extra`` are further header lines."""
 
     def __init__(self, client: Client, *, extra: bytes) -> None:
         self._client = client
@@ -62,19 +62,19 @@ class EarlyEvents:
         self.comment()
 
     def comment(self) -> None:
-        """Send a comment, unless the app's own stream has begun."""
+        """Send a comment, unless the app's stream has begun."""
         if not self._has_begun:
             self.send_piece(_COMMENT)
 
     @property
     def sink(self) -> ResponseSink:
-        """The sink for the app's response: this object itself."""
+        """The sink for the app's response: this object."""
         return self
 
-    # Called for a response of the app.
+    # Called with the app's response.
 
     def begin_response(self, head: ResponseHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
-        """Forward the app's event stream, or collect its other response."""
+        """Forward the app's event stream, or buffer a response of another kind."""
         del extra
         self._has_begun = True
         if head.status != _OK or _TYPE.search(head.wire) is None:
@@ -94,7 +94,7 @@ class EarlyEvents:
             self._client.write(chunk(payload))
 
     def send_last(self, payload: bytes, trailers: bytes) -> None:
-        """End the stream. Trailers were not announced, and are left out."""
+        """End the stream. Trailers are dropped, because they were not announced."""
         del trailers
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
@@ -108,7 +108,7 @@ class EarlyEvents:
     # Called by the exchange.
 
     def write(self, data: bytes) -> None:
-        """Write a response of the proxy as an event. A 1xx response is ignored."""
+        """Send a response of the proxy as an event. A 1xx response is ignored."""
         status, (_, _, body) = int(data[9:12]), data.partition(b"\r\n\r\n")
         if status >= _OK:
             self._has_begun = True
@@ -132,11 +132,11 @@ class EarlyEvents:
         return self._client.has_room()
 
     def unread_bytes(self) -> int:
-        """Return the written bytes that the client has not read."""
+        """Return the number of written bytes that the client has not read."""
         return self._client.unread_bytes()
 
     def open_tunnel(self) -> bytes:
-        """Never called: a request for an upgrade gets no events."""
+        """Never called: upgrade requests get no events."""
         raise AssertionError
 
     def exchange_done(self, *, keep: bool) -> None:
@@ -153,7 +153,7 @@ class EarlyEvents:
 
 
 class _Refusal:
-    """A response other than an event stream, collected until it is complete."""
+    """A response other than an event stream, buffered until it is complete."""
 
     __slots__ = ("_body", "_status")
 
@@ -162,11 +162,11 @@ class _Refusal:
         self._body = b""
 
     def add(self, payload: bytes) -> None:
-        """Collect a piece, up to the bound."""
+        """Buffer a piece, up to the limit."""
         self._body += payload[: _ERROR_BYTES_MAX - len(self._body)]
 
     def event(self) -> bytes:
-        """The event: the error of the app if it is OpenAI's, else its text with the status."""
+        """The event: the app's error if it is in OpenAI's form, else its text with the status."""
         try:
             document: Any = msgspec.json.decode(self._body)
         except UNREADABLE:
@@ -179,7 +179,7 @@ class _Refusal:
 
 
 def begin_events(exchange: Exchange, *, later: Callable[[float, Callable[[], None]], object]) -> None:
-    """Begin the stream of a waiting exchange, and comment until its response begins; ``later`` calls after seconds."""
+    """Begin the stream of a waiting exchange, and send comments until its response begins; ``later`` calls after seconds."""
     events = EarlyEvents(exchange.client, extra=exchange.response_headers + render_date(time.time()))
     exchange.client = events
 

@@ -47,7 +47,7 @@ from serving.net.proxy.http1.requesthead import RequestHead, is_grpc_call
 from serving.net.proxy.http1.responsehead import Framing, ResponseHead
 from serving.net.proxy.http1.upstream import Address, RequestCarrier
 
-# Looked up once: an attribute of an enum costs 60 ns, and a request asks for fifteen.
+# Read once: an enum attribute costs 60 ns, and a request uses fifteen.
 _WAITING, _CONNECTING, _SENT = ExchangePhase.WAITING, ExchangePhase.CONNECTING, ExchangePhase.SENT
 _RESPONDING, _TUNNEL, _DONE = ExchangePhase.RESPONDING, ExchangePhase.TUNNEL, ExchangePhase.DONE
 _CHUNKED, _CLOSE = Framing.CHUNKED, Framing.CLOSE
@@ -59,49 +59,49 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SERVER_ERROR = 500
 _PROXY_STATUS = b"proxy-status:"
 _REQUEST_ID = b"x-request-id"
-# Clients choose theirs, and people search for them: nothing that a shell or a terminal reads.
+# Clients choose this id and people search for it, so it must be safe in shells and terminals.
 _IDENTIFIER = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-# A thousand bodies of 64 KiB. Beyond it all are ready, so that the bounds of the queue apply to them.
+# A thousand bodies of 64 KiB. Beyond it all bodies count as ready, so that the queue's limits apply to them.
 _AWAITED_BYTES_MAX = 64 * 1024**2
 
 UNDELIVERED = b"K-Undelivered: true\r\n"
-"""A header line of a 503: the app has not seen the request, so the caller may retry it whatever its method."""
+"""A header line of a 503 whose request did not reach the app, so that any method may be retried."""
 
 
 class Handler(Protocol):
     """Decides about requests. All methods run in the event loop and must not raise."""
 
     def begin(self, exchange: "Exchange") -> None:
-        """Handle a new request: respond, forward it, or hold it."""
+        """Process a new request: respond, forward it, or keep it waiting."""
 
     def unreachable(self, exchange: "Exchange", error: OSError) -> None:
-        """Handle a failed connection: forward the request elsewhere, or respond."""
+        """Process a failed connection: forward the request elsewhere, or respond."""
 
     def lost(self, exchange: "Exchange", reason: str) -> bool:
-        """Handle an upstream that died before its response, maybe by the request.
+        """Process the loss of an upstream before its response, perhaps caused by the request.
 
         Returns True if the handler has forwarded the request, or will. False makes the proxy respond with 502 and the
         reason.
         """
 
     def overdue(self, exchange: "Exchange") -> None:
-        """Respond to a request that has waited until its ``wait_until_s``."""
+        """Respond to a request whose ``wait_until_s`` has passed."""
 
     def body_ready(self, exchange: "Exchange") -> None:
-        """Handle a request whose ``await_body`` returned False, once enough of its body has arrived."""
+        """Process a request whose ``await_body`` returned False, once enough of its body has arrived."""
 
     def body_complete(self, exchange: "Exchange") -> None:
-        """Handle the end of the body of a request that waits to be forwarded."""
+        """Process the end of a waiting request's body."""
 
     def held(self, exchange: "Exchange") -> None:
         """Record that a response starts (``is_held``) or stops waiting for its client to read."""
 
     def finish(self, exchange: "Exchange") -> None:
-        """Handle the end of a request; see its ``outcome`` and ``status``."""
+        """Process the end of a request; see its ``outcome`` and ``status``."""
 
 
 class BodyWait:
-    """Holds requests of one listener until enough of their bodies has arrived to take a pod's slot. With ``is_on`` False none waits.
+    """Delays a listener's requests until enough of their bodies has arrived to use a pod's slot. If not ``is_on``, none waits.
 
     A client that sends a head and no body then holds a connection, and no slot. A body with Content-Length is ready in whole, or
     with ``held_bytes_max`` of it; one without is ready with its first byte, because it may be a stream that the app reads piece by
@@ -116,19 +116,19 @@ class BodyWait:
         self._byte_count = 0
 
     def begin(self, exchange: "Exchange", client: Client) -> bool:
-        """Return whether enough of the body has arrived; if not, the exchange waits for ``received``, or for the end of the body."""
+        """Return whether enough of the body has arrived; otherwise the exchange waits for ``received`` or the body's end."""
         if self._is_ready(exchange):
             return True
         exchange.body.is_awaited = True
         self._byte_count += exchange.body.held_bytes
         if exchange.head.expects_continue and not exchange.body.held_bytes:
-            # As nginx and Envoy do: the app could be asked only with a slot.
+            # As in nginx and Envoy, because asking the app needs a slot.
             exchange.body.is_continued = True
             client.write(_CONTINUE)
         return False
 
     def received(self, exchange: "Exchange", byte_count: int) -> bool:
-        """Count a piece that the exchange has buffered; return whether its wait ends with it."""
+        """Count a buffered piece; return whether the exchange's wait ends with it."""
         self._byte_count += byte_count
         if not self._is_ready(exchange):
             return False
@@ -150,7 +150,7 @@ class BodyWait:
 
 
 class Wiring(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts that all exchanges of one listener share.
+    """The components that all exchanges of one listener share.
 
     ``pool`` has connections to upstreams, ``stream_pool`` connections over HTTP/2. ``tunnel_limits`` are the longest silence and
     life of a tunnel, in seconds. ``body_wait`` has requests that wait for their bodies; ``body_pace`` and ``read_pace`` are minimum
@@ -184,7 +184,7 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
         return min(started_s + age_s, used_s + idle_s)
 
     def peer_at(self, address: str, *, is_tls: bool, identity: str = "") -> ClientPeer:
-        """The remote peer of a connection. One with an ``identity`` came over inner TLS, not over https."""
+        """The remote peer of a connection. One with an ``identity`` uses inner TLS, not https."""
         scheme = b"https" if is_tls and not identity else b"http"
         trusted = self.trusts(address)
         return ClientPeer(
@@ -231,17 +231,17 @@ class Exchange:
         """When its head was complete, on the engine's clock."""
         self.now_s: Final = wiring.clock
         self._wiring: Final = wiring
-        # What the handler sets in ``begin``.
+        # Set by the handler in ``begin``.
         self.context: object = None
-        """The handler's own."""
+        """The handler's data about the request."""
         self.timeouts = NO_TIMEOUTS
-        """How long it may take."""
+        """The request's timeouts."""
         self.wait_until_s = math.inf
-        """Until when it may wait to be forwarded; then ``overdue`` is called."""
+        """Until when the request may wait before it is forwarded; then ``overdue`` is called."""
         self.response_headers = b""
-        """Header lines that are added to the upstream's answer, such as the revision's name."""
+        """Header lines added to the upstream's response, such as the revision's name."""
         self.is_timed = False
-        """Whether the response gets Server-Timing with the time in the queue and upstream."""
+        """Whether the response gets Server-Timing with the times in the queue and upstream."""
         # State.
         self.phase = _WAITING
         self.begun = False
@@ -249,9 +249,9 @@ class Exchange:
         self.body: Final = RequestBody() if head.has_body else NO_BODY
         self.response: Final = ResponseState(now_s)
         self.closing = False
-        """Whether the connection is to be closed after this answer."""
+        """Whether the connection closes after this response."""
         self.outcome: ExchangeOutcome | None = None
-        """How it ended; None before."""
+        """How the exchange ended; None before its end."""
         self.client = client
         self._attempt: Attempt | None = None
 
@@ -281,7 +281,7 @@ class Exchange:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the handler has yet to decide."""
+        """Whether the handler has not decided yet."""
         return self.phase is _WAITING
 
     @property
@@ -299,7 +299,7 @@ class Exchange:
             self.client.pause(Pause.HELD)
 
     def await_body(self) -> bool:
-        """Return whether enough of the body has arrived to take a slot (``BodyWait``); if not, ``body_ready`` follows."""
+        """Return whether enough of the body has arrived to use a slot (``BodyWait``); if not, ``body_ready`` follows."""
         return self._wiring.body_wait.begin(self, self.client)
 
     def forward(
@@ -348,7 +348,7 @@ class Exchange:
         self.end(ExchangeOutcome.REFUSED, keep=keep)
 
     def identify(self) -> bytes:
-        """Give an error an id, and return the header line for the client: the reason is recorded, not sent."""
+        """Assign an id to an error, and return the header line for the client: the reason is recorded, not sent."""
         proposed = self.head.get(_REQUEST_ID) or b""
         self.response.error_id = proposed.decode() if _IDENTIFIER.fullmatch(proposed) else os.urandom(16).hex()
         return b"X-Request-Id: %b\r\n" % self.response.error_id.encode()
@@ -366,7 +366,7 @@ class Exchange:
         return True
 
     def cut(self) -> None:
-        """End a response early, so that the client can detect it.
+        """Cut off a response so that the client can detect it.
 
         Written data still reaches the client; the connection then closes without the last chunk, or with bytes missing.
         A body that ends with its connection would look complete, so that connection is reset.
@@ -381,23 +381,23 @@ class Exchange:
     # Called by the client's connection.
 
     def take_body(self, payload: bytes) -> None:
-        """Handle a piece of the request's body that is not the last."""
+        """Process a piece of the request's body; more follows."""
         attempt, body = self._attempt, self.body
         if attempt is not None and attempt.upstream is not None:
             attempt.upstream.write(payload)
             if body.can_replay:
-                # The upstream has more now than the buffer.
+                # The upstream now has more than the buffer.
                 body.drop()
         elif self.phase is not _DONE:
             body.hold(payload)
             if self.body.is_awaited and self._wiring.body_wait.received(self, len(payload)):
                 self._wiring.handler.body_ready(self)
-            # Bytes that came with the head wait for the handler first: most requests are forwarded at once.
+            # Bytes that came with the head wait for the handler first, because most requests are forwarded immediately.
             if body.held_bytes >= self._wiring.held_bytes_max and self.begun:
                 self.client.pause(Pause.HELD)
 
     def take_body_end(self, payload: bytes, trailers: bytes) -> None:
-        """Handle the last piece of the request's body, which may be empty, and the trailers."""
+        """Process the last piece of the request's body, which may be empty, and the trailers."""
         self.body.is_complete = True
         self.body.trailers = trailers
         attempt = self._attempt
@@ -410,7 +410,7 @@ class Exchange:
         self.body.drop()
 
     def client_gone(self) -> None:
-        """Handle the loss of the client's connection."""
+        """Process the loss of the client's connection."""
         if self.response.tunnel is not None and self._attempt is not None:
             self._attempt.release(flush=True)
             self.end(ExchangeOutcome.ANSWERED, keep=False)
@@ -419,7 +419,7 @@ class Exchange:
         self.end(ExchangeOutcome.CLIENT_GONE, keep=False)
 
     def client_full(self, *, full: bool) -> None:
-        """Buffer, pause or resume the response: the transport is full, maybe with more than before, or no longer."""
+        """Process a change of the transport's buffer (full, fuller, or free again): buffer, pause or resume the response."""
         self.response.is_unread = full
         is_held = full and (self.response.tunnel is not None or is_grpc_call(self.head) or not self.client.has_room())
         if is_held is not self.response.is_held:
@@ -450,10 +450,10 @@ class Exchange:
                 self._wiring.handler.overdue(self)
         return due_s
 
-    # Called by its attempt.
+    # Called by the attempt.
 
     def give_back(self, error: OSError | str) -> None:
-        """Return the complete request to the handler after an attempt that failed."""
+        """Return the complete request to the handler after a failed attempt."""
         self.phase = _ON_GIVE_BACK[self.phase]
         handler = self._wiring.handler
         if isinstance(error, OSError):
@@ -475,13 +475,13 @@ class Exchange:
             self._wiring.handler.finish(self)
             if self._wiring.on_end is not None:
                 self._wiring.on_end(self)
-        # An attempt refers to its exchange: without this, each would wait for the garbage collector.
+        # Attempt and exchange refer to each other: without this, both would wait for the garbage collector.
         self._attempt = None
         self.client.exchange_done(keep=keep)
 
 
 class Attempt:
-    """One attempt to forward a request to an upstream. ``wire`` is the encoded head; ``hears_marks``: the upstream is our queue-proxy.
+    """One attempt to forward a request. ``wire`` is the encoded head; with ``hears_marks`` the upstream is our queue-proxy.
 
     A request of which no byte reached the app, because its pooled connection was closed, is sent once more on a fresh one. Any other
     failure before the response is passed to the exchange, whose handler may forward the request elsewhere in a new attempt.
@@ -510,13 +510,13 @@ class Attempt:
         self._hears_marks = hears_marks
         self.head = exchange.head
         self.is_end_visible = True
-        """Whether a client can tell a response that was cut off from a whole one by its framing."""
+        """Whether the client can distinguish a truncated response from a complete one by its framing."""
         self._exchange = exchange
         self._client = client
         self._pool = pool
         self._wire = wire
         self.upstream: RequestCarrier | None = None
-        """The connection or stream that carries the request; None before there is one."""
+        """The connection or stream that carries the request; None before one exists."""
         self._is_second = False
         self._sink: ResponseSink | None = None
         self._is_chunked = False
@@ -552,7 +552,7 @@ class Attempt:
             self.upstream.hold(full=full)
 
     def release(self, *, flush: bool = False) -> None:
-        """Release the connection; with ``flush`` after all written data is sent."""
+        """Release the connection; with ``flush``, after all written data is sent."""
         upstream, self.upstream = self.upstream, None
         if upstream is not None and flush:
             upstream.close()
@@ -563,11 +563,11 @@ class Attempt:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the request is still to be sent."""
+        """Whether the request has not been sent."""
         return self._exchange.phase is _CONNECTING
 
     def connected(self, upstream: RequestCarrier) -> None:
-        """Send the request on a connection that has become free."""
+        """Send the request on a connection that became available."""
         self._send(upstream)
 
     def unreachable(self, error: OSError) -> None:
@@ -600,9 +600,9 @@ class Attempt:
         return tunnel
 
     def on_response(self, head: ResponseHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
-        """Start the response; with ``done`` it is complete with ``payload``."""
+        """Start the response; with ``done``, ``payload`` completes it."""
         exchange = self._exchange
-        # An app may write anything: what our hops say is taken from hops only.
+        # An app may write anything, so marks are only accepted from our own hops.
         marks = head.marks if self._hears_marks else b""
         if head.status == 503 and UNDELIVERED in marks and exchange.body.can_replay:
             self.release()
@@ -644,7 +644,7 @@ class Attempt:
         self._client.write(wire + body)
 
     def on_piece(self, payload: bytes) -> None:
-        """Forward a piece of the response's body that is not the last."""
+        """Forward a piece of the response's body; more follows."""
         exchange, sink = self._exchange, self._sink
         response = exchange.response
         response.written_s = exchange.now_s()
@@ -669,19 +669,19 @@ class Attempt:
             self._client.write(wire)
 
     def upstream_full(self, *, full: bool) -> None:
-        """Pause or resume the request's body: the upstream's buffer is full, or no longer."""
+        """Pause or resume the request's body, because the upstream's buffer is full or free again."""
         if full:
             self._client.pause(Pause.UPSTREAM_FULL)
         else:
             self._client.resume(Pause.UPSTREAM_FULL)
 
     def upstream_done(self) -> None:
-        """Finish the exchange: the response is complete, its connection back in the pool."""
+        """Finish the exchange: the response is complete, and its connection is back in the pool."""
         self.upstream = None
         self._exchange.end(ExchangeOutcome.ANSWERED, keep=self._keep)
 
     def upstream_lost(self, reason: str, *, heard: bool, unseen: bool, is_cancelled: bool = False) -> None:
-        """Handle a connection lost before its response was complete.
+        """Process a connection lost before its response was complete.
 
         ``heard`` says that some bytes of a response were received, ``unseen`` that no byte of the request reached the app,
         ``is_cancelled`` that the app cancelled the stream. A request that the app has seen may be what ended it: it is sent
@@ -701,7 +701,7 @@ class Attempt:
             if self._is_second:
                 exchange.give_back(ConnectionResetError(reason))
             else:
-                # The upstream closed an idle connection while the request was on its way.
+                # The upstream closed an idle connection while the request was in transit.
                 self._is_second = True
                 self.start()
         else:
@@ -709,7 +709,7 @@ class Attempt:
             exchange.give_back(reason)
 
     def upstream_refused(self, reason: str, body: bytes) -> None:
-        """Return a request to its handler that the upstream did not process; any method may be retried.
+        """Return a request that the upstream did not process to its handler; any method may be retried.
 
         ``body`` is the part of the body that was sent to the upstream.
         """

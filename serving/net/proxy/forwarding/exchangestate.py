@@ -1,4 +1,4 @@
-"""The mutable state of an exchange: how far its request has been read, and how far its response has come."""
+"""The mutable state of an exchange: the progress of its request and of its response."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from serving.net.proxy.forwarding.client import Tunnel
 
 
 class RequestBody:
-    """One request's body: its encoded pieces until they are sent, and how far it has been read."""
+    """The body of one request: its encoded pieces until they are sent, and its progress."""
 
     __slots__ = ("_held", "_sent", "can_replay", "held_bytes", "is_awaited", "is_complete", "is_continued", "trailers")
 
@@ -15,15 +15,15 @@ class RequestBody:
         self._sent = b""
         self.held_bytes = 0
         self.can_replay = True
-        """Whether all that was sent is still here."""
+        """Whether all sent pieces are still buffered."""
         self.is_complete = False
         """Whether the whole request has been read."""
         self.is_awaited = False
-        """Whether the request waits for its body before it takes a slot."""
+        """Whether the request waits for its body before it uses a slot."""
         self.is_continued = False
-        """Whether the proxy itself has sent 100 Continue."""
+        """Whether the proxy has sent 100 Continue."""
         self.trailers = b""
-        """The lines after the body."""
+        """The trailer lines after the body."""
 
     def hold(self, piece: bytes) -> None:
         """Buffer a piece until an upstream is connected."""
@@ -31,7 +31,7 @@ class RequestBody:
         self.held_bytes += len(piece)
 
     def peek(self) -> bytes:
-        """Return all buffered pieces, and leave them."""
+        """Return all buffered pieces without removing them."""
         return b"".join(self._held)
 
     def send(self) -> bytes:
@@ -60,7 +60,7 @@ class RequestBody:
         self.held_bytes = len(body)
 
     def drop(self) -> None:
-        """Discard all pieces: the body is streamed from now on, or no longer needed."""
+        """Discard all pieces: the body is now streamed, or no longer needed."""
         self._held = []
         self._sent = b""
         self.held_bytes = 0
@@ -68,7 +68,7 @@ class RequestBody:
 
 
 class _NoBody(RequestBody):
-    """The body of all requests without one: they are complete, and can always be sent again."""
+    """The shared body of requests without one: complete, and always replayable."""
 
     __slots__ = ()
 
@@ -77,25 +77,25 @@ class _NoBody(RequestBody):
         self.is_complete = True
 
     def drop(self) -> None:
-        """Do nothing: all such requests share this empty buffer."""
+        """Do nothing: the empty buffer is shared."""
 
 
 NO_BODY = _NoBody()
 
 
 class ResponseState(msgspec.Struct, eq=False):
-    """How far the response of one exchange has come. A struct: its defaults cost a fourth of an ``__init__`` that sets them."""
+    """The progress of one response. A struct, whose defaults cost a fourth of an ``__init__``."""
 
     written_s: float
-    """When a piece was written last; at first the time of the request's head."""
+    """When the last piece was written; initially the time of the request's head."""
     status: int = 0
     """0 before the response begins."""
     wire: bytes = b""
     """The header lines of the upstream's response."""
     marks: bytes = b""
-    """What our own hop said of the response (``lines.py``)."""
+    """Marks that our own hop added to the response (``lines.py``)."""
     body_bytes: int = 0
-    """Bytes of the body so far; those of a tunnel do not count."""
+    """Bytes of the body so far, without those of a tunnel."""
     sent_s: float = 0.0
     """When the request was last sent upstream, if it is timed; 0 before."""
     is_unread: bool = False
@@ -105,6 +105,6 @@ class ResponseState(msgspec.Struct, eq=False):
     is_cancelled: bool = False
     """Whether the app cancelled a response that had begun."""
     error_id: str = ""
-    """The id that a client got with an error of this proxy or of the queue-proxy behind it; "" without one."""
+    """The id in an error response of this proxy or of the queue-proxy behind it; "" without one."""
     tunnel: Tunnel | None = None
     """The tunnel after a 101 response."""

@@ -1,4 +1,4 @@
-"""Slow clients: minimum rates of bodies and of readers, and responses that are read ahead of them.
+"""Slow clients: minimum rates of uploads and readers, and buffering of responses.
 
 Each direction has one deadline, a leaky bucket: it begins ``grace_s`` ahead, and each byte moves it on by the time that it takes
 at the minimum rate, at most to ``silence_max_s`` from now. A client that was fast may therefore pause for that long, and one that
@@ -26,18 +26,18 @@ from serving.net.proxy.http1.requesthead import RequestHead, is_grpc_call
 
 
 class MinimumRate(msgspec.Struct, frozen=True, kw_only=True):
-    """The minimum rate of one direction. With 0 bytes a second only silence is bounded."""
+    """The minimum rate of one direction. A rate of 0 limits only silence."""
 
     bytes_per_s: float
     grace_s: float
     silence_max_s: float
 
     def begin(self, now_s: float) -> float:
-        """Return the deadline of a transfer that begins now."""
+        """The deadline of a transfer that begins now."""
         return now_s + (min(self.grace_s, self.silence_max_s) if self.bytes_per_s else self.silence_max_s)
 
     def extend(self, due_s: float, byte_count: int, now_s: float) -> float:
-        """Return the deadline after ``byte_count`` more bytes.
+        """The deadline after ``byte_count`` more bytes.
 
         At 240 bytes a second, 480 bytes move a deadline by 2 s.
         """
@@ -47,7 +47,7 @@ class MinimumRate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def body_pace(settings: HttpSettings) -> MinimumRate:
-    """The minimum rate of requests' bodies."""
+    """The minimum rate of request bodies."""
     return MinimumRate(
         bytes_per_s=settings.body_rate_min, grace_s=settings.rate_grace_s, silence_max_s=settings.body_wait_max_s
     )
@@ -57,7 +57,7 @@ def read_pace(settings: HttpSettings) -> MinimumRate:
     """The minimum rate at which clients read responses."""
     silence_max_s = settings.write_wait_max_s
     if settings.read_rate_min:
-        # Bytes that its kernel buffers count as read; the grace starts only then.
+        # Bytes buffered by the client's kernel count as read; the grace starts only then.
         silence_max_s = min(silence_max_s, 2 * settings.rate_grace_s)
     return MinimumRate(bytes_per_s=settings.read_rate_min, grace_s=settings.rate_grace_s, silence_max_s=silence_max_s)
 
@@ -74,21 +74,21 @@ class BodyPace:
         self._has_begun = False
 
     def receive(self, byte_count: int, now_s: float) -> None:
-        """Count bytes of the body."""
+        """Count received bytes of the body."""
         if not self._has_begun:
-            # The client may have waited for 100 Continue, for as long as the request waited for a pod.
+            # The client may have waited for 100 Continue, as long as the request waited for a pod.
             self._has_begun = True
             self._due_s = max(self._due_s, self._pace.begin(now_s))
         self._last_s = now_s
         self._due_s = self._pace.extend(self._due_s, byte_count, now_s)
 
     def resume(self, now_s: float) -> None:
-        """Begin again after a pause in which nothing was read."""
+        """Restart after a pause in which nothing was read."""
         self._last_s = now_s
         self._due_s = max(self._due_s, self._pace.begin(now_s))
 
     def due_s(self, head: RequestHead, *, is_continued: bool, has_response: bool) -> float:
-        """Return the deadline; infinite while the client waits for 100 Continue, which ``is_continued`` says it has.
+        """The deadline; infinite while the client waits for 100 Continue, unless ``is_continued``.
 
         A gRPC call, and a response that has begun, may depend on a request that goes on piece by piece: only its silence is bounded.
         """
@@ -142,7 +142,7 @@ class ReaderPace:
         self._due_s = self._pace.extend(self._due_s, read_bytes, now_s)
 
     def count_unread(self) -> int:
-        """Return the bytes that the transport and the kernel hold for the client."""
+        """The number of bytes that transport and kernel buffer for the client."""
         return self._transport.get_write_buffer_size() + _send_queue_bytes(self._transport)
 
 
@@ -163,7 +163,7 @@ class ResponseBuffers:
         return cls(response_bytes_max=settings.response_buffer_bytes_max, bytes_max=settings.response_buffers_bytes_max)
 
     def count(self, change: int, byte_count: int) -> bool:
-        """Count ``change`` more bytes of a response; return whether it may have more than the ``byte_count`` it has now."""
+        """Count ``change`` more bytes of a response; return whether it may exceed its current ``byte_count``."""
         self.byte_count += change
         return byte_count < self._response_bytes_max and self.byte_count < self._bytes_max
 
@@ -176,16 +176,16 @@ class ResponseBuffer:
     def __init__(self, buffers: ResponseBuffers) -> None:
         self._all = buffers
         self.byte_count = 0
-        """Bytes that were counted last."""
+        """The number of bytes counted last."""
 
     def set(self, byte_count: int) -> bool:
-        """Count what waits for the client now; return whether there is room for more."""
+        """Count the bytes that wait for the client now; return whether more may be buffered."""
         change, self.byte_count = byte_count - self.byte_count, byte_count
         return self._all.count(change, byte_count)
 
 
 def _send_queue_bytes(transport: asyncio.Transport) -> int:
-    """Bytes that the kernel holds for a peer; 0 where there is no such number."""
+    """The number of bytes that the kernel buffers for a peer; 0 if it is unknown."""
     socket = transport.get_extra_info("socket")
     try:
         return int.from_bytes(fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)

@@ -18,18 +18,18 @@ class ExchangeOutcome(enum.StrEnum):
     REFUSED = "refused"
     """The proxy responded itself."""
     CLIENT_GONE = "client_gone"
-    """The client left before the response was complete."""
+    """The client disconnected before the response was complete."""
     CUT = "cut"
-    """The response had begun and was cut off: the upstream died, a timeout expired, or the proxy shuts down."""
+    """The response had begun and was cut off: the upstream ended, a timeout expired, or the proxy shuts down."""
 
 
 class ExchangePhase(enum.IntEnum):
-    """The state of an exchange. Integers, because their hash costs a tenth of a string's."""
+    """The state of an exchange. Integers, whose hash costs a tenth of a string's."""
 
     WAITING = 0
-    """The handler has not decided yet, or has to decide again."""
+    """The handler has not decided yet, or must decide again."""
     CONNECTING = 1
-    """The pool makes a connection."""
+    """The pool opens a connection."""
     SENT = 2
     """The request, or its received part, was sent upstream."""
     RESPONDING = 3
@@ -56,7 +56,7 @@ class ExchangeEvent(enum.StrEnum):
 
 
 class PhaseMap(dict[ExchangePhase, ExchangePhase]):
-    """One event's transitions: allowed phase to next phase."""
+    """The transitions of one event: allowed phase to next phase."""
 
     def __init__(self, event: ExchangeEvent, phases: Mapping[ExchangePhase, ExchangePhase]) -> None:
         super().__init__(phases)
@@ -72,7 +72,7 @@ _RESPONDING, _TUNNEL, _DONE = ExchangePhase.RESPONDING, ExchangePhase.TUNNEL, Ex
 TRANSITIONS: Mapping[ExchangeEvent, PhaseMap] = {
     event: PhaseMap(event, phases)
     for event, phases in {
-        # From SENT: the upstream had closed a pooled connection, so the request is sent once more on a fresh one.
+        # From SENT: the upstream had closed a pooled connection, so the request is sent once more on a new one.
         ExchangeEvent.CONNECT: {_WAITING: _CONNECTING, _SENT: _CONNECTING},
         ExchangeEvent.SEND: {_WAITING: _SENT, _CONNECTING: _SENT},
         ExchangeEvent.GIVE_BACK: {_CONNECTING: _WAITING, _SENT: _WAITING},

@@ -8,7 +8,7 @@ import msgspec
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """Time limits of a request in seconds; ``math.inf`` is no limit.
+    """Time limits of a request in seconds; ``math.inf`` means no limit.
 
     A request that expires gets a 504; a response that has begun is cut off. ``total_s`` runs from the request's head to
     the end of the response, queueing included; ``response_start_s`` from the head to the first byte of the response;
@@ -22,7 +22,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     text: bytes = b"request timeout"
 
     def due_s(self, started_s: float, *, written_s: float, has_begun: bool) -> float:
-        """The time at which a request without progress expires.
+        """When a request without progress expires.
 
         ``started_s`` is when its head arrived, ``written_s`` when the last piece of the response was written;
         ``has_begun`` says whether there was one.
@@ -35,7 +35,7 @@ NO_TIMEOUTS = Timeouts()
 
 
 def member_of(text: str) -> Callable[[str], bool]:
-    """Return a check whether an address belongs to networks, as in "10.0.0.0/8, 192.0.2.7".
+    """Return a check whether an address belongs to networks, such as "10.0.0.0/8, 192.0.2.7".
 
     Raises ``ValueError`` for any other text.
     """
@@ -50,7 +50,7 @@ def member_of(text: str) -> Callable[[str], bool]:
             return False
         if isinstance(client, ipaddress.IPv6Address) and client.ipv4_mapped is not None:
             client = client.ipv4_mapped
-        # Networks of the other version contain nothing of this one.
+        # Networks of the other IP version contain no address of this one.
         return any(client in network for network in networks)
 
     return is_member

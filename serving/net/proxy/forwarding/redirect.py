@@ -10,7 +10,7 @@ from serving.net.proxy.forwarding.exchange import Exchange, Handler
 from serving.net.proxy.http1.requesthead import RequestHead
 
 _HTTPS_PORT = 443
-# The context of an exchange that the other handler has not seen.
+# The context of an exchange that the wrapped handler has not seen.
 _OURS = object()
 
 
@@ -23,7 +23,7 @@ class HttpsRedirect:
         self._port = port
 
     def begin(self, exchange: Exchange) -> None:
-        """Redirect the request, or pass it to the other handler."""
+        """Redirect the request, or pass it to the wrapped handler."""
         head = exchange.head
         if self._stays(head) or exchange.peer.scheme_of(head) == b"https":
             self._handler.begin(exchange)
@@ -32,32 +32,32 @@ class HttpsRedirect:
         exchange.respond(301, b"", b"Location: %b\r\n" % https_location(head.host, head.target, port=self._port))
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
-        """Pass the call to the wrapped handler; this one forwards nothing."""
+        """Call the wrapped handler: redirects are never forwarded."""
         self._handler.unreachable(exchange, error)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
-        """Pass the call to the wrapped handler; this one forwards nothing."""
+        """Call the wrapped handler: redirects are never forwarded."""
         return self._handler.lost(exchange, reason)
 
     def overdue(self, exchange: Exchange) -> None:
-        """Pass the call to the wrapped handler; this one forwards nothing."""
+        """Call the wrapped handler: redirects never wait."""
         self._handler.overdue(exchange)
 
     def body_ready(self, exchange: Exchange) -> None:
-        """Pass on: only the other handler waits for bodies."""
+        """Call the wrapped handler: redirects do not wait for bodies."""
         self._handler.body_ready(exchange)
 
     def body_complete(self, exchange: Exchange) -> None:
-        """Do nothing: only the other handler queues requests."""
+        """Do nothing: redirects are never queued."""
         self._handler.body_complete(exchange)
 
     def held(self, exchange: Exchange) -> None:
-        """Pass on: the redirects themselves have no body."""
+        """Call the wrapped handler: redirects have no body."""
         if exchange.context is not _OURS:
             self._handler.held(exchange)
 
     def finish(self, exchange: Exchange) -> None:
-        """Handle the end of a request."""
+        """Call the wrapped handler, unless the request was redirected."""
         if exchange.context is not _OURS:
             self._handler.finish(exchange)
 

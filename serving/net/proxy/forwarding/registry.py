@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 class Refusals:
-    """Requests and connections that were refused before any handler saw them: the number of each code.
+    """Counts, by code, the requests and connections that were refused before a handler saw them.
 
     They are in no access log and in no metric of requests. Codes are those of ``RefusalCode``, and ``h2_`` with the name of
     an error code of RFC 9113, section 7.
@@ -22,7 +22,7 @@ class Refusals:
         self.counts: dict[str, int] = {}
 
     def record(self, code: str, reason: str, address: str) -> None:
-        """Count a refusal, and log it with the address of the client."""
+        """Count a refusal, and log it with the client's address."""
         self.counts[code] = self.counts.get(code, 0) + 1
         _log.debug("refused %s from %s: %s", code, address, reason)
 
@@ -35,7 +35,7 @@ class Member(Protocol):
         """Whether no request runs and none has begun to arrive."""
 
     def wind_down(self) -> None:
-        """Ask the client to send no more requests on this connection; late ones are served."""
+        """Ask the client to send no more requests on this connection; late ones are still served."""
 
     def close_if_idle(self) -> None:
         """Close now if idle, otherwise after the response."""
@@ -58,10 +58,10 @@ class Registry(Protocol):
 
     @property
     def turns(self) -> FairTurns:
-        """Shared by all connections of the loop that make much work with few bytes."""
+        """Shared by all connections of the loop that cause much work with few bytes."""
 
     def opened(self, connection: Member, address: str) -> str | None:
-        """Add a connection; returns a reason if it exceeds a limit."""
+        """Add a connection; return the reason if it exceeds a limit."""
 
     def closed(self, connection: Member, address: str) -> None:
         """Remove a closed connection."""

@@ -13,7 +13,7 @@ from serving.net.proxy.http1.upstream import Address, Home, RequestCarrier, Resp
 
 _PROTOCOL = b"serving-tcp"
 _NAME = b"k-tcp-relay"
-# Of a port.
+# Digits of a port.
 _DIGITS_MAX = 5
 _SWITCHED = ResponseHead(
     status=101,
@@ -27,13 +27,13 @@ _SWITCHED = ResponseHead(
 
 
 def relay_head(host: bytes, port: int) -> RequestHead:
-    """The head of an activator's request for a connection to ``port`` of ``host``; GET, which allows a retry on another pod."""
+    """The head of an activator's request for a TCP connection to ``port`` of ``host``; GET, so that another pod may be tried."""
     wire = b"%b: %d\r\n" % (_NAME, port)
     return RequestHead(method=b"GET", target=b"/", host=host, lines=[], wire=wire, keep_alive=False, upgrade=_PROTOCOL)
 
 
 def relay_port(head: RequestHead) -> int | None:
-    """The port in a trusted request for a relay; None for another request."""
+    """The port in a trusted request for a relay; None for other requests."""
     text = head.get(_NAME) if head.upgrade == _PROTOCOL else None
     if text is None:
         return None
@@ -62,7 +62,7 @@ class RelayUpstream(Upstream):
             receiver.upstream_full(full=True)
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes on; many servers speak first, before there is a tunnel."""
+        """Forward bytes; before the tunnel exists they are buffered, because many servers speak first."""
         if self._tunnel is not None:
             super().data_received(data)
         else:
@@ -70,17 +70,17 @@ class RelayUpstream(Upstream):
             self.hold(full=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the tunnel, or remember that it is to end at once."""
+        """End the tunnel, or record that it must end immediately."""
         self._is_lost = True
         super().connection_lost(exc)
 
 
 class RelayPool(Pool):
-    """Connects for each relay; no connection is used twice."""
+    """Connects for each relay; no connection is reused."""
 
     __slots__ = ()
     make = RelayUpstream
 
     def give(self, upstream: RequestCarrier) -> None:
-        """Close a connection whose client has left meanwhile."""
+        """Close a connection whose client disconnected meanwhile."""
         upstream.close()

@@ -1,4 +1,4 @@
-"""Shows exchanges to shared slots, with their clients and what these have read.
+"""The functions by which shared slots see exchanges: their client, and how far the client has read.
 
 A queue-proxy sees the address of an activator. One that proves itself appends its own peer to X-Forwarded-For, and names the
 client in a header of its own where that is another: behind a trusted proxy. Such a header is never taken from anybody else.
@@ -16,7 +16,7 @@ _CLIENT_LINE = b"K-Client-Address: %b\r\n"
 
 
 def view_of(client_of: Callable[[Exchange], Hashable]) -> RequestView[Exchange]:
-    """Requests as shared slots see them. ``client_of`` is the client of a request, None for one without a bound."""
+    """The slots' functions of a request. ``client_of`` returns its client, None if it is not bounded."""
     return RequestView[Exchange](
         is_open=lambda exchange: not exchange.body.is_complete or exchange.response.is_held,
         client_of=client_of,
@@ -30,7 +30,7 @@ def client_line(address: str) -> bytes:
 
 
 def client_behind(exchange: Exchange, *, is_of_activator: bool, trusts: Callable[[str], bool]) -> str:
-    """Return the client of a request at a pod: the address that an authenticated activator or a trusted proxy names, else the peer."""
+    """A request's client at a pod: the address named by a verified activator or trusted proxy, else the peer."""
     head, peer = exchange.head, exchange.peer.address.decode()
     if is_of_activator:
         named = head.get(_CLIENT)
@@ -42,7 +42,7 @@ def client_behind(exchange: Exchange, *, is_of_activator: bool, trusts: Callable
 
 
 def _read_bytes_of(exchange: Exchange) -> int | None:
-    """The bytes of a response that the client has read, less a constant; None if it need not read."""
+    """The bytes of a response that the client has read, up to a constant; None if it need not read."""
     if exchange.response.tunnel is not None or is_grpc_call(exchange.head):
         return None
     return exchange.response.body_bytes - exchange.client.unread_bytes()

@@ -1,4 +1,4 @@
-"""Reads bodies to their end: by length, by chunks, or by the end of the connection.
+"""Parses message bodies: by length, by chunks, or until the end of the connection.
 
 ``feed`` takes received bytes, split anywhere, and returns the payload in them; ``done`` says that the body has ended, ``rest``
 then holds the bytes after it. Chunks are read strictly (RFC 9112 section 7.1): hexadecimal sizes of at most 15 digits, CR LF and
@@ -16,25 +16,25 @@ _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t !-~\x80-\xff])*"'
 _EXTENSION = rb"[ \t]*;[ \t]*%b(?:[ \t]*=[ \t]*(?:%b|%b))?" % (_TOKEN, _TOKEN, _QUOTED)
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:%b)*" % _EXTENSION)
-# Half of a line end: no line that has it is ever complete.
+# Part of a line end; no complete line contains it.
 _HALF_LINE_END = re.compile(rb"(?<!\r)\n|\r[^\n]")
 # A size needs 15 bytes; the rest is for extensions, which are unused in practice.
 _SIZE_LINE_BYTES_MAX = 256
-# All extensions of a body together: without a bound a body of one-byte chunks carries 200 times its size in them.
+# Most bytes of all extensions in a body: otherwise one-byte chunks could carry 200 times their size in them.
 _EXTENSION_BYTES_MAX = 16 * 1024
 _TRAILER_BYTES_MAX = 8 * 1024
 _TRAILER_COUNT_MAX = 64
 
 CHUNKS_AT_ONCE = 512
-"""Chunks that a server reads in one go: half a millisecond of work."""
+"""Chunks that a server parses at a time: half a millisecond of work."""
 
-# A chunk is read in three steps. Below so many of them, and with as much payload for each, a read costs what any other does.
+# A chunk takes three steps. Below this number, or with this much payload per chunk, a read costs the normal amount.
 _STEPS_OF_CHUNK, _STEPS_FREE, _STEP_BYTES = 3, 192, 64
 LAST_CHUNK = b"0\r\n\r\n"
 
 
 class BadBody(Exception):
-    """A body that violates its framing. The text gives the reason."""
+    """A body that violates its framing. The text is the reason."""
 
 
 def chunk(payload: bytes) -> bytes:
@@ -90,7 +90,7 @@ class CloseBody:
         self.trailers = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Return ``data``: all of it is payload."""
+        """Return ``data``, all of which is payload."""
         return data
 
 

@@ -1,4 +1,4 @@
-"""Requests that wait for a connection, by address, first come first served.
+"""The requests that wait for an upstream connection, by address, in order of arrival.
 
 Decides which request takes a connection that has become free, and which ones fail with an attempt to connect.
 """
@@ -10,17 +10,17 @@ from serving.net.proxy.http1.upstream import Address, RequestCarrier
 
 
 class Waiter(Protocol):
-    """Waits for a connection. The pool calls one of the methods at most, and none after ``is_waiting`` has become False."""
+    """Waits for a connection. The pool calls one of its methods at most once, and none after ``is_waiting`` became False."""
 
     @property
     def is_waiting(self) -> bool:
         """Whether a connection is still needed."""
 
     def connected(self, upstream: RequestCarrier) -> None:
-        """Handle the connection."""
+        """Process the connection."""
 
     def unreachable(self, error: OSError) -> None:
-        """Handle a failure to connect."""
+        """Process a failure to connect."""
 
 
 class _QueuedRequest(NamedTuple):
@@ -30,7 +30,7 @@ class _QueuedRequest(NamedTuple):
 
 
 class ConnectionQueue:
-    """The requests that wait. One whose ``is_waiting`` has become False is skipped."""
+    """The waiting requests. One whose ``is_waiting`` became False is skipped."""
 
     __slots__ = ("_requests",)
 
@@ -43,11 +43,11 @@ class ConnectionQueue:
         return bool(self._requests)
 
     def count(self, address: Address) -> int:
-        """Number of requests that wait for an address."""
+        """The number of requests that wait for an address."""
         return len(self._requests.get(address, ()))
 
     def add(self, address: Address, waiter: Waiter, *, since_s: float, is_for_new: bool) -> None:
-        """Enqueue a request. ``is_for_new`` excludes connections that have carried another."""
+        """Enqueue a request. ``is_for_new`` excludes connections that have carried another request."""
         self._requests.setdefault(address, deque()).append(_QueuedRequest(waiter, since_s, is_for_new))
 
     def pop(self, address: Address, *, is_reused: bool) -> Waiter | None:
@@ -62,7 +62,7 @@ class ConnectionQueue:
         return None if taken is None else taken.waiter
 
     def failed(self, address: Address, *, before_s: float) -> list[Waiter]:
-        """Remove and return the requests to fail with an attempt: all enqueued by ``before_s``, or else the first."""
+        """Remove and return the requests that fail with a connection attempt: those enqueued by ``before_s``, or else the first."""
         failed: list[Waiter] = []
         while (first := self._next(address)) is not None:
             if failed and first.since_s > before_s:

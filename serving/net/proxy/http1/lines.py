@@ -1,4 +1,4 @@
-"""Parses one header line of HTTP/1.1 strictly, with a cache of parsed lines.
+"""Parses a header line of HTTP/1.1 strictly, with a cache of parsed lines.
 
 A line is ``name ":" OWS value OWS`` (RFC 9112 section 5): the name a token with nothing between it and the colon, the value
 without NUL, CR, LF or another control character but tab. A line that begins with a space (a folded header) has no name and is
@@ -17,7 +17,7 @@ _LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\x00-\x08\x0a-\x1f
 # Host of RFC 9110 section 7.2: a registered name or IPv4 address, or an IPv6 address in brackets; and a port.
 _HOST = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+,;=%]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
 
-# Names that only we may set (docs/architecture.md, trust). They are never forwarded as the peer wrote them.
+# Header names reserved for us (docs/architecture.md, trust). The peer's values are never forwarded.
 RESERVED = frozenset(
     {
         b"k-client-address",
@@ -34,17 +34,17 @@ RESERVED = frozenset(
         b"x-serving-caller",
     }
 )
-# Names of responses by which our own hops speak to each other. An app's entries of these are never forwarded.
+# Response headers with marks of our own hops. An app's marks are never forwarded.
 MARKED = frozenset(
     {b"k-undelivered", b"proxy-status", b"server-timing", b"x-serving-cold-start", b"x-serving-revision"}
 )
 _OWN = {b"server-timing": {b"pod-wait", b"queue", b"upstream"}, b"proxy-status": {b"queue-proxy"}}
-# A quoted text, other text, or one comma or quote by itself.
+# A quoted text, other text, or a single comma or quote.
 _PART = re.compile(rb'"(?:[^"\\]|\\.)*"|[^,"]+|[,"]')
 _TIMING = re.compile(rb"(?im)^server-timing:[^\r\n]*\r\n")
-# Written by an activator alone, which has no other one upstream.
+# Written by an activator, which has no other activator upstream.
 _OF_ACTIVATOR = re.compile(rb"(?im)^x-serving-[^\r\n]*\r\n")
-# Hop-by-hop, about framing, or set by the proxy: each needs a look when a head is forwarded.
+# Hop-by-hop headers, framing, or headers set by the proxy: each is examined when a head is forwarded.
 _LEFT_OUT = frozenset({b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection"})
 _INSPECTED = (RESERVED | _LEFT_OUT) | {
     b"connection",
@@ -63,13 +63,13 @@ _INSPECTED = (RESERVED | _LEFT_OUT) | {
 _SECRET = frozenset(
     {b"authorization", b"cookie", b"k-pod-secret", b"proxy-authorization", b"set-cookie", b"x-serving-caller"}
 )
-# Most request lines of real clients but cookies are shorter; with the bound below, 4096 x 128 bytes = half a megabyte.
+# Most request lines of real clients except cookies are shorter; with the limit below, 4096 x 128 bytes = half a megabyte.
 _REMEMBERED_BYTES_MAX = 128
 _REMEMBERED_MAX = 4096
 
 
 class BadHeaderLine(Exception):
-    """A header line that violates the grammar. The text gives the reason."""
+    """A header line that violates the grammar. The text is the reason."""
 
 
 class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -116,7 +116,7 @@ def read_line(text: bytes) -> HeaderLine:
     line = HeaderLine(name=lower, value=value, wire=b"%b: %b\r\n" % (name, value), plain=plain, matters=matters)
     if len(text) <= _REMEMBERED_BYTES_MAX and lower not in _SECRET:
         if len(_remembered) >= _REMEMBERED_MAX:
-            # Cheaper than any order of use: real traffic fills it again with what is in use within a few requests.
+            # Cheaper than tracking the order of use: real traffic refills the cache within a few requests.
             _remembered.clear()
         _remembered[text] = line
     return line
@@ -125,14 +125,14 @@ def read_line(text: bytes) -> HeaderLine:
 def read_lines(
     texts: Sequence[bytes], before: Sequence[bytes] = (), known: Sequence[HeaderLine] = ()
 ) -> list[HeaderLine]:
-    """Parse all lines of a head after the first. ``known`` has the parsed lines of ``before``, the texts of another head.
+    """Parse all header lines of a head. ``known`` has the parsed lines of ``before``, another head's texts.
 
     Raises:
         BadHeaderLine: when one violates the grammar.
     """
     if not len(texts) == len(before) == len(known):
         return list(map(_remembered.__getitem__, texts))
-    # To compare a line with its predecessor is cheaper than to look it up.
+    # Comparing a line with its predecessor is cheaper than looking it up.
     return [line if text == last else _remembered[text] for text, last, line in zip(texts, before, known, strict=True)]
 
 
@@ -142,7 +142,7 @@ def header_lines(*headers: tuple[bytes, bytes]) -> bytes:
 
 
 def split_marks(line: HeaderLine) -> tuple[bytes, bytes]:
-    """Return a line with our own entries and one with the others; empty if there are none.
+    """Split a line into one with our own marks and one with other entries; either may be empty.
 
     A list with a quote that does not end can be read in two ways: all of it counts as ours.
     """
@@ -159,13 +159,13 @@ def split_marks(line: HeaderLine) -> tuple[bytes, bytes]:
 
 
 def marks_for_client(marks: bytes, *, is_timed: bool) -> bytes:
-    """The entries of a queue-proxy that a client may read: those of Server-Timing only with ``is_timed``."""
+    """A queue-proxy's marks that a client may see; Server-Timing only with ``is_timed``."""
     remaining = _OF_ACTIVATOR.sub(b"", marks)
     return remaining if is_timed else _TIMING.sub(b"", remaining)
 
 
 def _entries(value: bytes) -> list[bytes] | None:
-    """The entries of a list; None if a quote does not end."""
+    """The entries of a list; None if a quote is not closed."""
     entries = [b""]
     for match in _PART.finditer(value):
         part = match[0]

@@ -1,4 +1,4 @@
-"""Connections to upstreams that are kept between requests, by address.
+"""Upstream connections that are kept open between requests, by address.
 
 The most recently used connection is taken first, so that the others become idle and are closed. Their number is bounded by the
 peak of requests in flight, which the listeners limit: with fewer idle connections each burst would open many new ones. A request
@@ -25,14 +25,14 @@ from serving.net.aio.turns import FairTurns
 from serving.net.proxy.http1.connectionqueue import ConnectionQueue, Waiter
 from serving.net.proxy.http1.upstream import Address, RequestCarrier, Upstream
 
-# Half of the shortest keep-alive time of the usual servers (gunicorn: 2 s; Node and uvicorn: 5 s).
+# Half of the shortest keep-alive time of common servers (gunicorn: 2 s; Node and uvicorn: 5 s).
 _SURE_IDLE_MAX_S = 1.0
-# A network's round trip is far longer than opening a connection takes.
+# Parallel connection attempts: a network round trip is far longer than opening a connection.
 _ATTEMPTS_MAX = 64
-# Time for the first attempt to connect, in seconds; it doubles up to the longest. Knative's dialer: 50 ms, times 1.4.
+# First connect timeout, in seconds; it doubles up to the longest. Knative's dialer: 50 ms, times 1.4.
 _ATTEMPT_FIRST_S = 0.25
 _ATTEMPT_MAX_S = 4.0
-# The same to an app on this machine, where a handshake takes microseconds. One in turn delays those behind it.
+# The same for an app on this machine, whose handshake takes microseconds; a slow attempt delays the following ones.
 _APP_ATTEMPT_FIRST_S = 0.01
 _APP_ATTEMPT_MAX_S = 0.25
 
@@ -41,7 +41,7 @@ UpstreamProtocol = TypeVar("UpstreamProtocol", bound=asyncio.Protocol)
 
 
 def connection_failure(error: OSError) -> str:
-    """Describe a failed connection for clients, without the address that the error's own text contains."""
+    """Describe a failed connection for clients, without the address in the error's text."""
     if isinstance(error, TimeoutError):
         return "timed out"
     if error.errno and not isinstance(error, ssl.SSLError):
@@ -50,17 +50,17 @@ def connection_failure(error: OSError) -> str:
 
 
 class Connector(Protocol):
-    """Opens connections to upstreams. ``turn`` changes when earlier connections must carry no further request."""
+    """Opens upstream connections. ``turn`` changes when earlier connections must not be reused."""
 
     attempts_max: int
-    """Most connections that are opened at a time to one address."""
+    """Most parallel connection attempts to one address."""
 
     @property
     def turn(self) -> int:
-        """Identifies the connections that may carry further requests."""
+        """A value shared by all connections that may be reused."""
 
     async def connect(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
-        """Connect; returns the protocol that ``make`` created. Raises ``OSError``."""
+        """Connect; return the protocol that ``make`` created. Raises ``OSError``."""
 
 
 class PlainConnector:
@@ -77,7 +77,7 @@ class PlainConnector:
         self._check = check
 
     async def connect(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
-        """Connect; retry an attempt without an answer until the caller ends it.
+        """Connect; repeat an unanswered attempt until the caller cancels.
 
         A server with a full accept queue drops the attempt, and the kernel repeats it only after 1, 3 and 7 s.
         """
@@ -101,7 +101,7 @@ class PlainConnector:
 
 
 class AppConnector(PlainConnector):
-    """Connections to the app of the same pod, one handshake at a time.
+    """Opens connections to the app of the same pod, one handshake at a time.
 
     Several at once overfill a short accept queue: the kernel drops the last packet of a handshake that this side takes for
     complete. The request on it then waits for retransmissions, which come after 0.2, 0.4 and up to 100 s.
@@ -130,7 +130,7 @@ class Pool:
     )
 
     make: "ClassVar[type[Upstream]]" = Upstream
-    """What is made of a new connection."""
+    """Creates the upstream for a new connection."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Pool:
         self.header_count_max = settings.header_count_max
         self._idle_max_s = settings.upstream_idle_max_s
         self._connect_max_s = settings.upstream_connect_max_s
-        # Dicts as sets with an order: the last in is the first out, and any may leave in constant time.
+        # Dicts as ordered sets: last in, first out, and removal in constant time.
         self._idle: dict[Address, dict[Upstream, None]] = {}
         self._open: set[Upstream] = set()
         self._connecting = TaskOwner()
@@ -160,16 +160,16 @@ class Pool:
 
     @property
     def idle_count(self) -> int:
-        """Number of idle connections."""
+        """The number of idle connections."""
         return sum(map(len, self._idle.values()))
 
     @property
     def open_count(self) -> int:
-        """Number of connections, idle or in use."""
+        """The number of connections, idle or in use."""
         return len(self._open)
 
     def acquire(self, address: Address, *, sure: bool = False) -> RequestCarrier | None:
-        """Return an idle connection, or None. ``sure`` requires one used a moment ago."""
+        """Return an idle connection, or None. ``sure`` requires a recently used one."""
         idle = self._idle.get(address)
         while idle:
             upstream, _ = idle.popitem()
@@ -183,9 +183,9 @@ class Pool:
         return None
 
     def give(self, upstream: RequestCarrier) -> None:
-        """Pass a connection to a request that waits for one, or keep it for the next."""
+        """Pass a connection to a waiting request, or keep it for the next one."""
         assert isinstance(upstream, Upstream)
-        # A paused connection would never hear the next response.
+        # A paused connection would not receive the next response.
         upstream.hold(full=False)
         upstream.is_reused = True
         if self._queue.is_waiting and upstream.turn == self.connector.turn:
@@ -200,7 +200,7 @@ class Pool:
         idle[upstream] = None
 
     def forget(self, upstream: Upstream) -> None:
-        """Remove a connection that has ended."""
+        """Remove an ended connection."""
         self._open.discard(upstream)
         idle = self._idle.get(upstream.address)
         if idle is not None:
@@ -209,7 +209,7 @@ class Pool:
                 del self._idle[upstream.address]
 
     def connect(self, address: Address, waiter: Waiter, *, new: bool = False) -> None:
-        """Pass the next free connection to ``waiter``; with ``new`` one that no request has used."""
+        """Pass the next free connection to ``waiter``; with ``new``, one that no request has used."""
         self._queue.add(address, waiter, since_s=self.clock(), is_for_new=new)
         self._open_more(address)
 
@@ -234,7 +234,7 @@ class Pool:
         self._idle.clear()
 
     def _open_more(self, address: Address) -> None:
-        """Open a connection for each request that waits, up to the connector's limit."""
+        """Open a connection for each waiting request, up to the connector's limit."""
         wanted = min(self._queue.count(address), self.connector.attempts_max)
         for _ in range(wanted - self._attempts[address]):
             self._attempts[address] += 1

@@ -1,4 +1,4 @@
-"""Renders heads from parsed fields, so that nothing passes unparsed.
+"""Renders HTTP/1.1 heads from parsed fields, so that no unparsed byte is forwarded.
 
 It omits hop-by-hop headers and names reserved for this system, sets the framing of the next hop, and records the path:
 X-Forwarded-For gets the peer appended or is replaced by it (``forwarded-for``), X-Forwarded-Proto and -Host are kept from a trusted peer and set otherwise, and
@@ -18,17 +18,17 @@ from serving.net.proxy.http1.responsehead import Framing, ResponseHead
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _CHUNKED = Framing.CHUNKED
 _CLOSE = b"Connection: close\r\n"
-# A shorter wait in a pod is that of the event loop.
+# Shorter waits in a pod are due to the event loop, in seconds.
 _NO_WAIT_S = 0.001
 _DAYS = b"Mon Tue Wed Thu Fri Sat Sun".split()
 _MONTHS = b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
-# Reasons are one sentence.
+# Most bytes of a reason, which is one sentence.
 _DETAILS_MAX = 200
-# A shorter time in the queue counts as none.
+# A shorter queue time counts as none, in seconds.
 _NO_QUEUE_S = 0.0005
 
 IDENTITY = "identity"
-"""The ``get_extra_info`` of a transport for the SPIFFE id of its peer; "" without inner TLS."""
+"""The ``get_extra_info`` key of a transport for its peer's SPIFFE id; "" without inner TLS."""
 
 _ALPHANUMERIC = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
@@ -66,18 +66,18 @@ class ClientPeer:
         self.is_trusted = is_trusted
         """Whether its X-Forwarded-* headers are trusted."""
         self.replaces = replaces
-        """Whether its address replaces an X-Forwarded-For that is not trusted."""
+        """Whether its address replaces an untrusted X-Forwarded-For."""
         self.known: object = None
         """The handler's cache for requests of this connection."""
         self.load: object = None
         """The handler's load record of this address."""
         self.full_host = full_host
-        """Completes a short host, where the listener has clients that send them."""
+        """Completes a short host name, if the listener's clients send these."""
         self._host: bytes | None = None
         self._lines = b""
 
     def scheme_of(self, head: RequestHead) -> bytes:
-        """The client's scheme: this peer's own, or the forwarded one of a trusted peer."""
+        """The client's scheme: this peer's, or the one that a trusted peer forwarded."""
         stated = head.get(b"x-forwarded-proto") if self.is_trusted and head.forwarded else None
         return (stated or self._scheme).lower()
 
@@ -125,7 +125,7 @@ def render_request(
 
 
 def _hop_lines(head: RequestHead) -> bytes:
-    """The lines about body and connection, written for the next hop."""
+    """The lines about body and connection for the next hop."""
     wire = b""
     if head.chunked:
         trailer = b"".join([line.wire for line in head.lines if line.name == b"trailer"])
@@ -176,14 +176,14 @@ def render_response(
 
 
 def render_date(now_s: float) -> bytes:
-    """Encode Date, which each response has (RFC 9110, 6.6.1), for seconds since the epoch."""
+    """Encode the Date header, which each response has (RFC 9110, 6.6.1), for seconds since the epoch."""
     return _date_of(int(now_s))
 
 
 @lru_cache(maxsize=1)
 def _date_of(second: int) -> bytes:
     year, month, day, hour, minute, second, weekday, *_ = time.gmtime(second)
-    # Neither strftime, which follows the locale, nor email.utils, which loads 12 modules.
+    # Neither strftime, which depends on the locale, nor email.utils, which imports 12 modules.
     date = _DAYS[weekday], day, _MONTHS[month - 1], year, hour, minute, second
     return b"Date: %b, %02d %b %04d %02d:%02d:%02d GMT\r\n" % date
 
@@ -191,18 +191,18 @@ def _date_of(second: int) -> bytes:
 def render_timing(*, queue_s: float, upstream_s: float) -> bytes:
     """Encode Server-Timing (W3C): queue time, then time until the upstream's response began."""
     if queue_s < _NO_QUEUE_S:
-        # The common case, and a number less to write.
+        # The common case, with one number less.
         return b"Server-Timing: queue;dur=0, upstream;dur=%.3f\r\n" % (1000 * upstream_s)
     return b"Server-Timing: queue;dur=%.3f, upstream;dur=%.3f\r\n" % (1000 * queue_s, 1000 * upstream_s)
 
 
 def render_pod_wait(wait_s: float) -> bytes:
-    """Encode Server-Timing with the time that a request waited in its pod; nothing if it did not wait."""
+    """Encode Server-Timing with a request's wait in its pod; empty without a wait."""
     return b"" if wait_s < _NO_WAIT_S else b"Server-Timing: pod-wait;dur=%.3f\r\n" % (1000 * wait_s)
 
 
 def render_proxy_status(name: bytes, reason: bytes) -> bytes:
-    """Encode Proxy-Status (RFC 9209) for an error of the proxy ``name`` itself, with its reason as details."""
+    """Encode Proxy-Status (RFC 9209) for an error of the proxy ``name``, with the reason as details."""
     text = reason[:_DETAILS_MAX].decode("ascii", "replace").replace("\ufffd", "?").strip()
     safe = (
         "".join(character if character.isprintable() else " " for character in text)
@@ -213,7 +213,7 @@ def render_proxy_status(name: bytes, reason: bytes) -> bytes:
 
 
 def _forwarded(way: bytes, host: bytes, scheme: bytes) -> bytes:
-    """The Forwarded header for a chain of addresses: "a, b" gives "for=a;host=h;proto=http, for=b"."""
+    """The Forwarded header for a chain of addresses: "a, b" becomes "for=a;host=h;proto=http, for=b"."""
     first, *others = [b"for=" + _node(hop.strip(b" \t")) for hop in way.split(b",")]
     return b", ".join([b"%b;host=%b;proto=%b" % (first, _quoted(host), scheme), *others])
 
@@ -225,7 +225,7 @@ def _node(address: bytes) -> bytes:
 
 
 def _quoted(text: bytes) -> bytes:
-    """A value that is not a token in quotes, as a host with a port."""
+    """A value in quotes if it is not a token, such as a host with a port."""
     if text and not text.translate(None, b"!#$%&'*+-.^_`|~" + _ALPHANUMERIC):
         return text
     return b'"%b"' % text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')

@@ -15,13 +15,13 @@ import msgspec
 
 from serving.net.proxy.http1.lines import RESERVED, BadHeaderLine, HeaderLine, read_lines
 
-# A target is ASCII and has no fragment (RFC 9112 section 3.2): apps behind proxies disagree about both.
+# A target is ASCII and has no fragment (RFC 9112 section 3.2), because apps disagree about both.
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([!\"$-~]+) HTTP/([0-9])\.([0-9])")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(/[^#]*|\?[^#]*)?", re.IGNORECASE)
-# 18 digits are below 2**63, and more than any body has.
+# 18 digits are below 2**63, and above the length of any body.
 _LENGTH = re.compile(rb"[0-9]{1,18}")
-# Methods that may be sent again when no response has come (RFC 9110 section 9.2.2).
+# Methods that may be sent again without a response (RFC 9110 section 9.2.2).
 _IDEMPOTENT = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
 _REMEMBERED_BYTES_MAX = 2048
 FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"})
@@ -31,7 +31,7 @@ GRPC_TYPE = b"application/grpc"
 
 
 class RefusalCode(enum.StrEnum):
-    """The reason of a refused request, as a label of metrics."""
+    """Why a request was refused, as a metric label."""
 
     BODY = enum.auto()
     BODY_SIZE = enum.auto()
@@ -61,7 +61,7 @@ class RequestRefusal(Exception):
 
 
 class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
-    """A request's head, parsed.
+    """The parsed head of a request.
 
     ``target`` is in origin form ("/path?query", or "*"), whatever form came. ``host`` is the Host as sent, empty only for
     HTTP/1.0 without one. ``content_length`` is None without the header. ``keep_alive`` says that the client wants to keep the
@@ -95,7 +95,7 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_be_repeated(self) -> bool:
-        """Whether a request without a response may run twice: its method is idempotent, or it has an Idempotency-Key."""
+        """Whether the request may run twice: its method is idempotent, or it has an Idempotency-Key."""
         return self.method in _IDEMPOTENT or self.is_marked_repeatable
 
     @property
@@ -104,14 +104,14 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
         return self.get(b"idempotency-key") is not None
 
     def get(self, name: bytes) -> bytes | None:
-        """The first value of a header by its name in lower case; None without one."""
+        """The first value of a header, by its name in lower case; None without one."""
         for line in self.lines:
             if line.name == name:
                 return line.value
         return None
 
     def values(self, name: bytes) -> Iterator[bytes]:
-        """All values of a header by its name in lower case, in order."""
+        """All values of a header in order, by its name in lower case."""
         return (line.value for line in self.lines if line.name == name)
 
     def without(self, is_unwanted: Callable[[HeaderLine], bool]) -> "RequestHead":
@@ -121,7 +121,7 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeadMemory:
-    """The last request head of one connection, because clients repeat their heads.
+    """Caches the last request head of one connection, because clients repeat their heads.
 
     ``read`` returns the result of ``read_request_head``: in 0.1 us for the same head, 1 us if only the request line differs, and sooner
     where some lines are the same. It keeps one head of at most 2 KiB while the connection lasts, with its secrets.
@@ -167,7 +167,7 @@ class HeadMemory:
 
 
 def _with_other_line(known: RequestHead, first: bytes) -> RequestHead | None:
-    """A cached head with one plain line changed; None if it has to be parsed."""
+    """A cached head with one plain line changed; None if it must be parsed."""
     match = _REQUEST_LINE.fullmatch(first)
     if match is None or match[2][0] != 0x2F or match[3] != b"1" or match[4] != b"1" or match[1] == b"CONNECT":
         return None
@@ -177,7 +177,7 @@ def _with_other_line(known: RequestHead, first: bytes) -> RequestHead | None:
 
 
 def _forwarded_wire(lines: Sequence[HeaderLine], nominated: frozenset[bytes] | None) -> bytes:
-    """The lines to forward, without those that Connection names."""
+    """The lines to forward, without those named in Connection."""
     return b"".join([line.wire for line in lines if line.plain and line.name not in (nominated or ())])
 
 
@@ -203,7 +203,7 @@ def _read_head(
     before: Sequence[bytes] = (),
     known: Sequence[HeaderLine] = (),
 ) -> RequestHead:
-    """Parse a head in lines. ``before`` are those of another head, and ``known`` what became of them."""
+    """Parse a head from lines. ``before`` are another head's lines, and ``known`` their parsed form."""
     match = _REQUEST_LINE.fullmatch(first)
     if match is None:
         raise RequestRefusal(400, RefusalCode.REQUEST_LINE, "malformed request line")
@@ -230,7 +230,7 @@ def _read_head(
 
 
 def refused_start(start: bytes, *, head_bytes_max: int) -> RequestRefusal | None:
-    """The refusal of an incomplete head; None if it may still become a valid one.
+    """Why an incomplete head is refused; None if it may still become valid.
 
     Above the limit it depends on what is too long: 400 for the method, 414 for the target, 431 for the header lines.
     """
@@ -241,7 +241,7 @@ def refused_start(start: bytes, *, head_bytes_max: int) -> RequestRefusal | None
             return RequestRefusal(414, RefusalCode.HEAD_SIZE, "the request's target is too long")
         return RequestRefusal(400, RefusalCode.REQUEST_LINE, "the request's method is too long")
     if _BARE_LF.search(start) is not None:
-        # Its sender may wait for a response to what it takes for a whole head.
+        # The client may wait for a response because it considers the head complete.
         return RequestRefusal(400, RefusalCode.HEADER, "a line that does not end in CR LF")
     return None
 
@@ -273,7 +273,7 @@ def _with_care(method: bytes, target: bytes, minor: int, *, lines: list[HeaderLi
         minor=minor,
         content_length=length,
         chunked=chunked,
-        # HTTP/1.0 is closed after its response: what keeps such a connection is a guess of old proxies.
+        # HTTP/1.0 connections are closed after the response, because keep-alive was never standardised there.
         keep_alive=minor == 1 and b"close" not in tokens,
         upgrade=upgrade,
         expects_continue=bool(expected) and minor == 1,
@@ -315,7 +315,7 @@ def _upgrade(by_name: dict[bytes, list[bytes]], tokens: frozenset[bytes], minor:
 
 
 def _origin_form(method: bytes, target: bytes, host: bytes) -> bytes:
-    """A target in its forwarded form: "http://h/a" becomes "/a" if h is the Host."""
+    """A target in the form to forward: "http://h/a" becomes "/a" if h is the Host."""
     if method == b"CONNECT":
         raise RequestRefusal(405, RefusalCode.METHOD, "CONNECT is not offered")
     if target[0] == 0x2F or (target == b"*" and method == b"OPTIONS"):
@@ -339,8 +339,8 @@ def _tokens(values: "tuple[()] | list[bytes]") -> frozenset[bytes]:
 
 
 def with_traceparent(head: RequestHead, value: bytes) -> RequestHead:
-    """The same head with this traceparent as the only one."""
-    # Not read_line: a line that never comes again has no place in its memory.
+    """The same head with exactly this traceparent."""
+    # Not read_line, whose cache has no use for a line that never repeats.
     line = HeaderLine(name=_NAME, value=value, wire=b"traceparent: %b\r\n" % value, plain=True, matters=False)
     rest = head.without(lambda line: line.name == _NAME)
     return msgspec.structs.replace(rest, lines=[*rest.lines, line], wire=rest.wire + line.wire)

@@ -1,4 +1,4 @@
-"""The head of a response: its status, the framing of its body, and whether its connection can be reused.
+"""Parses the head of a response: status, framing of the body, and whether its connection can be reused.
 
 Input: the bytes before the empty line, and the method of the request that it answers. Output: a ``ResponseHead``, or
 ``BadResponse``, which the client sees as 502. As strict as for requests: an app's bytes go to a client over a connection that
@@ -13,9 +13,9 @@ import msgspec
 from serving.net.proxy.http1.lines import MARKED, BadHeaderLine, HeaderLine, read_lines, split_marks
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: ([\t\x20-\x7e\x80-\xff]*))?")
-# 18 digits are below 2**63, and more than any body has.
+# 18 digits are below 2**63, and above the length of any body.
 _LENGTH_DIGITS_MAX = 18
-# Hop-by-hop: never forwarded. Content-Length, Transfer-Encoding and Trailer follow the framing of the next hop.
+# Hop-by-hop headers are never forwarded. Content-Length, Transfer-Encoding and Trailer depend on the next hop's framing.
 _HOP = frozenset(
     {
         b"connection",
@@ -40,7 +40,7 @@ class BadResponse(Exception):
 
 
 class Framing(enum.Enum):
-    """The way to find the end of a response's body: no body, by length, by chunks, or by the end of the connection."""
+    """How a response's body ends: no body, by length, by chunks, or with the connection."""
 
     NONE = "none"
     LENGTH = "length"
@@ -48,12 +48,12 @@ class Framing(enum.Enum):
     CLOSE = "close"
 
 
-# Looked up once: an attribute of an enum costs 60 ns.
+# Read once: an enum attribute costs 60 ns.
 _WITHOUT, _BY_LENGTH = Framing.NONE, Framing.LENGTH
 
 
 class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
-    """A response's head, parsed.
+    """The parsed head of a response.
 
     ``wire`` are the rendered lines to forward, without hop-by-hop headers and lengths. ``content_length`` is the header's value,
     which for HEAD and 304 is not the length of the body; None without. ``trailer`` is its Trailer header. ``marks`` are our own
@@ -103,7 +103,7 @@ def read_response_head(raw: bytes, *, method: bytes, header_count_max: int) -> R
 
 
 class ResponseMemory:
-    """The last head on one upstream connection: most responses differ in their date only, once a second.
+    """Caches the last head of one upstream connection, because most responses differ only in their date.
 
     It is bounded as ``HeadMemory``; ``read`` returns the result of ``read_response_head``.
     """

@@ -1,4 +1,4 @@
-"""A connection to an upstream: one request at a time, with its response parsed as it arrives.
+"""A connection to an upstream: carries one request at a time, and parses its response as it arrives.
 
 It passes parsed parts to a ``ResponseReceiver`` (an exchange), returns to the pool when the response is complete and clean, and
 is closed otherwise: after Connection: close, a body until the end of the connection, unexpected bytes, or a response that came
@@ -19,15 +19,15 @@ from serving.net.proxy.http1.requesthead import RequestHead
 from serving.net.proxy.http1.responsehead import BadResponse, Framing, ResponseHead, ResponseMemory
 
 Address = tuple[str, int]
-# Looked up once: an attribute of an enum costs 60 ns.
+# Read once: an enum attribute costs 60 ns.
 _NONE, _LENGTH = Framing.NONE, Framing.LENGTH
-# Linux only; elsewhere apps that write in parts wait for the acknowledgement as before.
+# Linux only; elsewhere apps that write in parts wait for delayed acknowledgements.
 _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 
 _READ_BYTES = 256 * 1024
-# Interim responses (1xx) to one request: no app needs more, and an app that sends them without end costs other requests time.
+# Most interim responses (1xx) per request: an app that sends more costs other requests time.
 _INTERIM_MAX = 1000
-# Of struct tcp_info (linux/tcp.h, since Linux 4.19): bytes_acked, which counts the SYN, and bytes_sent and bytes_retrans.
+# Fields of struct tcp_info (linux/tcp.h, since Linux 4.19): bytes_acked, which counts the SYN, bytes_sent, bytes_retrans.
 _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
 _ACKED = struct.Struct("=Q")
 _ACKED_OFFSET = 120
@@ -53,41 +53,41 @@ class ResponseReceiver(Protocol):
         """The request's trailers, once it is complete."""
 
     def on_interim(self, head: ResponseHead) -> None:
-        """Handle a 1xx response."""
+        """Process a 1xx response."""
 
     def on_upgraded(self, head: ResponseHead, data: bytes) -> "TunnelEnd":
-        """Switch protocols after a 101 followed by ``data``; returns the tunnel for all further bytes."""
+        """Switch protocols after a 101 followed by ``data``; return the tunnel for all further bytes."""
 
     def on_response(self, head: ResponseHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
-        """Handle the final head, and ``payload``, the first bytes of the body."""
+        """Process the final head, and ``payload``, the first bytes of the body."""
 
     def on_piece(self, payload: bytes) -> None:
-        """Handle a piece of the body, which may be empty; more follows."""
+        """Process a piece of the body, which may be empty; more follows."""
 
     def on_last(self, payload: bytes, trailers: bytes) -> None:
-        """Handle the last piece of the body, which may be empty, and the trailers."""
+        """Process the last piece of the body, which may be empty, and the trailers."""
 
     def upstream_full(self, *, full: bool) -> None:
         """Pause or resume sending the request's body."""
 
     def upstream_done(self) -> None:
-        """Handle the complete response."""
+        """Process the complete response."""
 
     def upstream_lost(self, reason: str, *, heard: bool, unseen: bool, is_cancelled: bool = False) -> None:
-        """Handle a connection lost before the response was complete; ``is_cancelled``: the app cancelled the stream."""
+        """Process a connection lost before the response was complete; ``is_cancelled``: the app cancelled the stream."""
 
     def upstream_refused(self, reason: str, body: bytes) -> None:
-        """Handle a request that the upstream did not process. ``body`` is the part sent to it."""
+        """Process a request that the upstream refused unprocessed. ``body`` is the part sent to it."""
 
 
 class TunnelEnd(Protocol):
     """A tunnel, as used by the upstream's connection."""
 
     def receive(self, data: bytes) -> None:
-        """Handle bytes of the upstream."""
+        """Process bytes of the upstream."""
 
     def receive_eof(self) -> None:
-        """Handle the end of the upstream's direction."""
+        """Process the end of the upstream's direction."""
 
 
 class Home(Protocol):
@@ -102,7 +102,7 @@ class Home(Protocol):
         """Return a connection to the pool."""
 
     def forget(self, upstream: "Upstream") -> None:
-        """Remove a connection that has ended."""
+        """Remove an ended connection."""
 
 
 class RequestCarrier(Protocol):
@@ -166,7 +166,7 @@ class Upstream(asyncio.Protocol):
         self.is_reused = False
         self.idle_since_s = 0.0
         self.turn = 0
-        """The turn of the connector that made it."""
+        """The connector's turn when it opened this connection."""
         self._home = home
         self._receiver: ResponseReceiver | None = None
         self._reader: LengthBody | ChunkedBody | CloseBody | None = None
@@ -179,7 +179,7 @@ class Upstream(asyncio.Protocol):
         self._interim_left = _INTERIM_MAX
         self._full = False
         self._keep = False
-        # Of the request that is on its way.
+        # State of the current request.
         self._is_chunked = False
         self._sent_bytes = 0
         self._tunnel: TunnelEnd | None = None
@@ -213,7 +213,7 @@ class Upstream(asyncio.Protocol):
             receiver.upstream_full(full=True)
 
     def write(self, data: bytes) -> None:
-        """Send more of the request, or through the tunnel."""
+        """Send more of the request, or bytes of the tunnel."""
         self._transport.write(chunk(data) if self._is_chunked else data)
 
     def finish(self, data: bytes, trailers: bytes) -> None:
@@ -228,13 +228,13 @@ class Upstream(asyncio.Protocol):
             self._transport.write_eof()
 
     def hold(self, *, full: bool) -> None:
-        """Pause reading while the client is full; or resume."""
+        """Pause reading while the client's buffer is full, or resume."""
         if full is not self._held and not self._transport.is_closing():
             self._held = full
             self._update_reading()
 
     def drop(self) -> None:
-        """Close at once, discarding the rest of the response."""
+        """Close immediately, and discard the rest of the response."""
         self._receiver = None
         self._transport.abort()
 
@@ -243,18 +243,18 @@ class Upstream(asyncio.Protocol):
         self._receiver = None
         self._transport.close()
 
-    # Called by the loop.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Remember the transport."""
-        # uvloop's are none by inheritance.
+        """Store the transport."""
+        # uvloop's transports do not inherit from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes and pass them on."""
+        """Parse received bytes and forward the parts."""
         receiver = self._receiver
         if receiver is None:
-            # Unsolicited: it must not become the response to the next request.
+            # Unsolicited bytes must not become the response to the next request.
             self._transport.abort()
             return
         self._has_received = True
@@ -267,7 +267,7 @@ class Upstream(asyncio.Protocol):
             self._read_body(receiver, reader, data)
 
     def eof_received(self) -> bool:
-        """Handle the end of the stream; True keeps the other direction of a tunnel open."""
+        """Process the end of the stream; True keeps the other direction of a tunnel open."""
         if self._tunnel is not None and self._receiver is not None:
             self._tunnel.receive_eof()
             return True
@@ -284,7 +284,7 @@ class Upstream(asyncio.Protocol):
             for data in unread_pieces(self._transport):
                 self.data_received(data)
                 if self._reader is not None and self._reader.has_more:
-                    # Chunks of a few bytes: reading them to their end would delay other requests.
+                    # Chunks of a few bytes: parsing all of them would delay other requests.
                     break
         receiver, self._receiver = self._receiver, None
         if receiver is None:
@@ -298,13 +298,13 @@ class Upstream(asyncio.Protocol):
             receiver.upstream_lost(reason, heard=self._has_received, unseen=unseen)
 
     def pause_writing(self) -> None:
-        """Pause: the peer does not read."""
+        """Pause, because the peer does not read."""
         self._full = True
         if self._receiver is not None:
             self._receiver.upstream_full(full=True)
 
     def resume_writing(self) -> None:
-        """Resume: the peer has read."""
+        """Resume, because the peer has read."""
         self._full = False
         if self._receiver is not None:
             self._receiver.upstream_full(full=False)
@@ -324,7 +324,7 @@ class Upstream(asyncio.Protocol):
             self._complete(receiver, rest=reader.rest)
 
     def _yield_if_costly(self, reader: LengthBody | ChunkedBody | CloseBody) -> None:
-        """Pause reading for other connections if this response needs much work for few bytes."""
+        """Pause reading for other connections if this response causes much work with few bytes."""
         if (reader.has_more or reader.is_costly) and not self._has_yielded and not self._transport.is_closing():
             self._has_yielded = True
             self._update_reading()
@@ -384,7 +384,7 @@ class Upstream(asyncio.Protocol):
         self._keep = head.keep_alive
         framing = head.framing
         if framing is _LENGTH and len(data) == head.content_length:
-            # The common case: head and body in one piece.
+            # The common case: head and body in one read.
             receiver.on_response(head, data, done=True)
             if self._receiver is receiver:
                 self._complete(receiver, rest=b"")
@@ -414,7 +414,7 @@ class Upstream(asyncio.Protocol):
             self._complete(receiver, rest=reader.rest)
 
     def _acknowledge(self) -> None:
-        """Acknowledge the received part of a response at once.
+        """Acknowledge the received part of a response immediately.
 
         An app that writes head and body apart, without TCP_NODELAY, sends the body only after the head is acknowledged, and the
         kernel would delay that by 40 ms. Source: RFC 896, and tcp(7), TCP_QUICKACK.
@@ -449,7 +449,7 @@ class Upstream(asyncio.Protocol):
 
 
 def unread_pieces(transport: asyncio.BaseTransport) -> Iterator[bytes]:
-    """Read the bytes that the loop has not read, as after a failed write: at most a receive buffer.
+    """Read the bytes that the event loop has not read, as after a failed write: at most a receive buffer.
 
     To be called within ``connection_lost``, while the socket is still open. A transport over TLS passes the socket below it.
     """
@@ -478,7 +478,7 @@ def unreceived_bytes(transport: asyncio.BaseTransport) -> int:
     if len(info) < _INFO_BYTES:
         return 0
     (acked,), (sent, resent) = _ACKED.unpack_from(info, _ACKED_OFFSET), _SENT.unpack_from(info, _SENT_OFFSET)
-    # A transport that was closing has sent nothing of what was written.
+    # A transport that was already closing sent none of the written bytes.
     return int(sent - resent - (acked - 1)) if sent else sys.maxsize
 
 

@@ -1,4 +1,4 @@
-"""One side of an HTTP/2 connection (RFC 9113) without input and output: bytes in, calls to streams, bytes out.
+"""One side of an HTTP/2 connection (RFC 9113) without I/O: takes bytes, calls streams, returns bytes.
 
 ``receive`` takes bytes and calls the stream of each frame; frames to send gather in ``out`` for one write. Frames are
 parsed where they lie in the buffer of the socket; only an incomplete frame is kept, and a frame that is too large is
@@ -61,25 +61,25 @@ from serving.net.proxy.http2.hpack_encoder import HeaderEncoder, HeadKey
 from serving.net.proxy.http2.hpack_statictable import Fields
 
 _WINDOW_MAX = 2**31 - 1
-# The connection window of all streams together. It does not bound buffered bytes.
+# The connection window for all streams together, which does not limit buffered bytes.
 _CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024
 _CONNECTION_WINDOW_LEAST = _CONNECTION_WINDOW_BYTES // 2
-# A head larger than the limit is answered with 431, up to this many times as large; beyond, the connection ends.
+# Factor over the limit up to which a head gets 431; a larger one ends the connection.
 _LIST_RATIO = 4
-# A head in Huffman code is at most this much longer than its text.
+# Largest ratio of a Huffman-coded head to its text.
 _BLOCK_RATIO = 4
-# Closed streams that are remembered, to tell a late frame from a wrong one: 100 bytes each.
+# Closed streams kept to distinguish late frames from wrong ones: 100 bytes each.
 _CLOSED_MAX = 256
-# By how much the windows of all streams together may exceed their first size.
+# Bytes by which all streams' windows may exceed their initial size.
 _GROWTH_BYTES_MAX = 4 * 1024 * 1024
-# Peers send one or two WINDOW_UPDATE frames for a DATA frame; Envoy allows 10.
+# WINDOW_UPDATE frames per DATA frame: peers send one or two, Envoy allows 10.
 _WINDOWS_PER_FRAME = 10
 _WINDOWS_AT_FIRST = 100
-# A payload up to this size is copied behind its head at once: that costs less than another piece of the write.
+# Payloads up to this size are copied behind their frame head, which costs less than a second buffer.
 _JOINED_BYTES_MAX = 4096
-# Waiting bytes are written in batches of 64 KiB, head and payload of four frames: a full transport leaves the rest in the streams.
+# Size of a write batch: 64 KiB, heads and payloads of four frames; a full transport leaves the rest in the streams.
 _BATCH_PIECES = 8
-# Frames of a client that are read in one go: a millisecond of work. A read with few, or with as many bytes for each, costs what any other does.
+# Frames of a client parsed at a time: a millisecond of work. A read with few frames, or many bytes per frame, costs the normal amount.
 _FRAMES_AT_ONCE, _FRAMES_FREE, _FRAME_COST_BYTES = 256, 64, 128
 _INCREMENT_BYTES = INCREMENT.size
 _FRAME_AFTER_END = "a frame on a closed stream"
@@ -100,13 +100,13 @@ class EngineOwner(Protocol):
         """Write all pending frames."""
 
     def emptied(self) -> None:
-        """Handle the end of the last stream."""
+        """Process the end of the last stream."""
 
     def peer_leaves(self, last_stream_id: int) -> None:
-        """Handle a GOAWAY: the peer opens and accepts no new streams, and processed none above ``last_stream_id``."""
+        """Process a GOAWAY: the peer opens and accepts no new streams, and processed none above ``last_stream_id``."""
 
     def on_ping_ack(self, payload: bytes) -> None:
-        """Handle a PING acknowledgement."""
+        """Process a PING acknowledgement."""
 
 
 class Http2Engine:
@@ -158,10 +158,10 @@ class Http2Engine:
         self.settings = settings
         self.is_server = is_server
         self.now_s = now_s
-        """Arrival time of the bytes being read."""
+        """Arrival time of the bytes being parsed."""
         self.budget = PeerBudget(settings, now_s=now_s)
         self.is_ended = False
-        """Whether nothing more is read: the connection ends."""
+        """Whether parsing has stopped, because the connection ends."""
         self.on_fault = on_fault
         self._init_streams()
         self._init_sending()
@@ -170,7 +170,7 @@ class Http2Engine:
 
     def _init_streams(self) -> None:
         self.streams: dict[int, EngineStream] = {}
-        """Streams that have not ended on both sides, by number."""
+        """Streams that have not ended on both sides, by id."""
         self._highest_id = 0
         self._closed: dict[int, StreamState] = {}
         self._growth_left = _GROWTH_BYTES_MAX
@@ -180,13 +180,13 @@ class Http2Engine:
         """Frames to send, in order."""
         self.encoder = HeaderEncoder()
         self.send_left = WINDOW_BYTES
-        """Bytes that the peer takes of all streams together."""
+        """Bytes that the peer still accepts over all streams."""
         self.is_full = False
-        """Whether the socket takes nothing for now."""
+        """Whether the transport is full."""
         self.windows_left = _WINDOWS_AT_FIRST
-        """How many WINDOW_UPDATE frames the peer may send before they count as idle frames."""
+        """WINDOW_UPDATE frames that the peer may send before they count as idle frames."""
         self.peer_streams_max = _WINDOW_MAX
-        """How many streams the peer takes at once."""
+        """Most concurrent streams that the peer accepts."""
         self._blocked: deque[EngineStream] = deque()
         self._peer_window = WINDOW_BYTES
 
@@ -195,13 +195,13 @@ class Http2Engine:
         self._window_left = _CONNECTION_WINDOW_BYTES
         self._preface_left = len(PREFACE) if self.is_server else 0
         self.has_more = False
-        """Whether bytes wait that the next call of ``receive``, also with no bytes, reads."""
+        """Whether buffered bytes remain for the next call of ``receive``, even without new bytes."""
         self.is_costly = False
         """Whether the last read had many frames for few bytes."""
         self._begun = False
-        # An incomplete frame.
+        # The bytes of an incomplete frame.
         self._kept = b""
-        # A head that is spread over frames: its stream, 0 for none.
+        # The stream of a head that spans several frames; 0 for none.
         self._block_id = self._block_count = 0
         self._block = b""
         self._block_ended = False
@@ -222,16 +222,16 @@ class Http2Engine:
 
     @property
     def peer_window(self) -> int:
-        """The first send window of a new stream, in bytes."""
+        """The initial send window of a new stream, in bytes."""
         return self._peer_window
 
     def next_id(self) -> int:
-        """Return the number of a client's next stream."""
+        """Return the id of a client's next stream."""
         self._highest_id += 2 if self._highest_id else 1
         return self._highest_id
 
     def refuse(self, stream_id: int, code: ErrorCode) -> None:
-        """Reset a stream that was never opened here."""
+        """Reset a stream that was never opened."""
         self._note_closed(stream_id, StreamState.RESET)
         self.send_reset(stream_id, code)
         self.budget.count_idle_frame(self.now_s)
@@ -243,7 +243,7 @@ class Http2Engine:
             self._remove(stream, StreamState.RESET)
 
     def count_fault(self, code: ErrorCode, reason: str) -> None:
-        """Count a reset that the peer provoked as one of its own (CVE-2025-8671), and report it.
+        """Count a reset that the peer provoked as its own (CVE-2025-8671), and report it.
 
         Raises:
             Violation: the peer did so too often.
@@ -260,7 +260,7 @@ class Http2Engine:
         if stream_id in self.streams:
             return StreamState.HALF_CLOSED_REMOTE
         if stream_id % 2 == 0:
-            # A server opens none, because pushes are refused.
+            # A server opens no streams, because pushes are refused.
             raise Violation(ErrorCode.PROTOCOL_ERROR, "a client stream with an even number")
         if stream_id > self._highest_id:
             return StreamState.IDLE
@@ -270,7 +270,7 @@ class Http2Engine:
         return StreamState.SKIPPED if len(self._closed) < _CLOSED_MAX else StreamState.FORGOTTEN
 
     def _grow_window(self, stream: EngineStream) -> int:
-        """Double the window of a stream being read, within the connection's share; return it in bytes."""
+        """Double the window of a stream being read, within the connection's share; return its size in bytes."""
         window_bytes = stream.window_bytes
         if window_bytes < WINDOW_BYTES_MAX and window_bytes <= self._growth_left:
             self._growth_left -= window_bytes
@@ -297,13 +297,13 @@ class Http2Engine:
             del closed[next(iter(closed))]
 
     def _break(self, stream: EngineStream, code: ErrorCode, reason: str) -> None:
-        """Reset a stream for a fault of the peer, and report it to the stream."""
+        """Reset a stream for an error of the peer, and report it to the stream."""
         self.reset(stream, code)
         stream.take_reset(code)
         self.count_fault(code, reason)
 
     def _judge(self, kind: int, stream_id: int) -> bool:
-        """Apply the table of states to a frame whose stream is not open; return True if the frame opens one."""
+        """Apply the state table to a frame of a stream that is not open; return True if the frame opens it."""
         verdict = VERDICTS[kind][self._state_of(stream_id)]
         if verdict is FrameVerdict.TAKE:
             if not self.is_server:
@@ -325,7 +325,7 @@ class Http2Engine:
                 self.count_fault(ErrorCode.STREAM_CLOSED, _FRAME_AFTER_END)
         return False
 
-    # Frames out.
+    # Outgoing frames.
 
     def output(self) -> bytes:
         """Remove and return the frames to send."""
@@ -390,13 +390,13 @@ class Http2Engine:
             self._end(stream)
 
     def flush(self) -> None:
-        """Send waiting bytes as far as windows and socket allow: a frame of each stream, in turns."""
+        """Send waiting bytes as far as windows and transport allow, one frame per stream in turn."""
         blocked, self._blocked = self._blocked, deque()
         while blocked and not self.is_full:
             stream = blocked.popleft()
             stream.is_queued = False
             if not stream.is_done and self._flush(stream, frames=1) and stream.is_queued:
-                # It has sent a frame, and waits again behind the others.
+                # The stream sent a frame, and continues after the others.
                 blocked.append(self._blocked.pop())
         blocked.extend(self._blocked)
         self._blocked = blocked
@@ -406,7 +406,7 @@ class Http2Engine:
         self.out.append(_pack(0, 4, WINDOW_UPDATE, 0, stream_id) + increment.to_bytes(4))
 
     def send_ping(self, payload: bytes, *, flags: int = 0) -> None:
-        """Send a ping of eight bytes, or with ACK the reply to one."""
+        """Send a PING of eight bytes, or with ACK a reply."""
         self.out.append(_pack(0, 8, PING, flags, 0) + payload)
 
     def send_goaway(self, last_stream_id: int, code: ErrorCode) -> None:
@@ -414,7 +414,7 @@ class Http2Engine:
         self.out.append(_pack(0, 8, GOAWAY, 0, 0) + last_stream_id.to_bytes(4) + code.to_bytes(4))
 
     def give_back(self, stream: EngineStream) -> None:
-        """Reopen the window of a stream once half of it is used, maybe larger than before."""
+        """Reopen a stream's window once half of it is used, possibly enlarged."""
         if stream.window_left * 2 <= stream.window_bytes and not stream.peer_ended and not stream.is_done:
             window_bytes = self._grow_window(stream)
             self.send_window(stream.stream_id, window_bytes - stream.window_left)
@@ -474,7 +474,7 @@ class Http2Engine:
             self._end(stream)
 
     def _end(self, stream: EngineStream) -> None:
-        """Record that this side sent its last frame of a stream."""
+        """Record that this side sent the last frame of a stream."""
         stream.has_ended = True
         if stream.peer_ended:
             self._remove(stream, StreamState.CLOSED)
@@ -489,7 +489,7 @@ class Http2Engine:
                 flags |= END_STREAM
             self.out.append(_pack(len(piece) >> 8, len(piece) & 0xFF, kind, flags, stream_id) + piece)
 
-    # Frames in.
+    # Incoming frames.
 
     @property
     def has_begun(self) -> bool:
@@ -507,7 +507,7 @@ class Http2Engine:
         )
 
     def receive(self, data: bytes, now_s: float) -> None:
-        """Handle bytes of the socket, at most a number of frames.
+        """Parse received bytes, up to a number of frames.
 
         Raises:
             Violation: the connection has to end.
@@ -555,7 +555,7 @@ class Http2Engine:
         return at
 
     def _handle_frame(self, kind: int, flags: int, stream_id: int, *, payload: bytes) -> None:
-        """Handle a frame outside the hot path: the first one, parts of a head, and rare kinds."""
+        """Process a frame outside the hot path: the first one, parts of a head, and rare kinds."""
         check_length(len(payload))
         if not self._begun:
             if kind != SETTINGS or flags & ACK:
@@ -617,7 +617,7 @@ class Http2Engine:
             self._take_block(stream_id, block, ended=self._block_ended)
 
     def _take_block(self, stream_id: int, block: bytes, *, ended: bool) -> None:
-        """Handle a head or trailers. The decoder reads every block, because it keeps a table."""
+        """Process a head or trailers. The decoder must read every block to update its table."""
         section = self._decoder.decode(block)
         stream = self.streams.get(stream_id)
         if stream is not None and not stream.peer_ended:
@@ -654,7 +654,7 @@ class Http2Engine:
         if not payload:
             self.budget.count_idle_frame(self.now_s)
         if size:
-            # Padding takes a part of the window even without data.
+            # Padding uses the window even without data.
             stream.take_data(payload)
 
     def _take_reset(self, stream_id: int, code: int) -> None:
@@ -682,7 +682,7 @@ class Http2Engine:
             return
         stream = self.streams.get(stream_id)
         if stream is None:
-            # The peer gave back what it read when the stream was ending; `windows_left` bounds these too.
+            # The peer updated the window while the stream was ending; `windows_left` limits these too.
             self._judge(WINDOW_UPDATE, stream_id)
             return
         stream.send_left += increment
@@ -716,7 +716,7 @@ class Http2Engine:
         elif setting == Setting.INITIAL_WINDOW_SIZE:
             self._set_window(value)
         elif setting == Setting.MAX_FRAME_SIZE and not FRAME_BYTES_MAX <= value < 2**24:
-            # Frames of this side are never larger than the default.
+            # This side never sends frames above the default size.
             raise Violation(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE of {value}")
 
     def _set_window(self, value: int) -> None:
@@ -729,7 +729,7 @@ class Http2Engine:
                 self._flush(stream)
 
     def _complete(self, stream: EngineStream) -> None:
-        """Remove a stream whose peer sent its last frame, if this side has too."""
+        """Remove a stream that has ended on both sides."""
         if stream.has_ended and not stream.is_done:
             self._remove(stream, StreamState.CLOSED)
 

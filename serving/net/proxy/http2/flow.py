@@ -1,4 +1,4 @@
-"""One stream's part of the engine, its windows and held bytes; and a rate limit of frames that are cheap to send.
+"""Flow control of one stream: windows and buffered bytes; and rate limits of cheap frames.
 
 A producer whose bytes wait is paused at a limit, so that a stream holds at most that and one more piece. The peer's window grows
 while its bytes are consumed at once, so that large messages do not wait for updates; the growth comes from a budget of the whole
@@ -9,9 +9,9 @@ from serving.core.settings.http import HttpSettings
 from serving.net.proxy.http2.frames import ErrorCode, Violation
 from serving.net.proxy.http2.hpack_decoder import FieldSection
 
-# Bytes that a peer may send before its reader has taken them: RFC 9113's default at first.
+# Receive window of a stream, in bytes: initially RFC 9113's default.
 WINDOW_BYTES = 65_535
-# Twice the default four times: almost 1 MiB.
+# The default doubled four times: almost 1 MiB.
 WINDOW_BYTES_MAX = 16 * WINDOW_BYTES
 _HELD_BYTES_MAX = 64 * 1024
 
@@ -27,13 +27,13 @@ class PeerBudget:
         self._resets = self._pings = self._settings_frames = self._idle_frames = 0
 
     def count_reset(self, now_s: float) -> None:
-        """Count a reset by the peer, or one that it provoked. Raises ``Violation``, as all of these do."""
+        """Count a reset by the peer, or one that it provoked. Raises ``Violation`` beyond the budget, like all counts here."""
         self._begin(now_s)
         self._resets += 1
         self._check(self._resets, self._settings.http2_resets_max, "resets")
 
     def count_ping(self, now_s: float) -> None:
-        """Count a ping that the peer wants answered."""
+        """Count a PING that needs a reply."""
         self._begin(now_s)
         self._pings += 1
         self._check(self._pings, self._settings.http2_pings_max, "pings")
@@ -51,7 +51,7 @@ class PeerBudget:
         self._check(self._idle_frames, self._settings.http2_idle_frames_max, "idle frames")
 
     def earn_pings(self) -> None:
-        """Allow more pings after a piece of a response was sent: gRPC clients measure bandwidth by them."""
+        """Allow more pings after a piece of a response was sent, because gRPC clients measure bandwidth by them."""
         self._pings = 0
 
     def earn_reset(self) -> None:
@@ -70,7 +70,7 @@ class PeerBudget:
 
 
 class EngineStream:
-    """Flow-control state of one stream. Subclasses handle received frames."""
+    """The flow control state of one stream. Subclasses process received frames."""
 
     __slots__ = (
         "ending",
@@ -89,22 +89,22 @@ class EngineStream:
     def __init__(self, stream_id: int, *, send_left: int, peer_ended: bool) -> None:
         self.stream_id = stream_id
         self.send_left = send_left
-        """The peer's window, in bytes; negative after the peer has made its windows smaller."""
+        """The peer's window, in bytes; negative after the peer has reduced its windows."""
         self.window_left = self.window_bytes = WINDOW_BYTES
         self.peer_ended = peer_ended
         """Whether the peer has sent its last frame."""
         self.pending: bytearray | None = None
         """Bytes that wait for the peer's window."""
         self.ending = False
-        """Whether the waiting bytes are the end of the body."""
+        """Whether the waiting bytes end the body."""
         self.trailers = b""
-        """The trailers to send after them."""
+        """The trailers to send after the waiting bytes."""
         self.is_queued = False
-        """Whether it waits for the connection's window, and not for its own."""
+        """Whether the stream waits for the connection's window rather than its own."""
         self.has_ended = False
         """Whether this side has sent its last frame."""
         self.is_done = False
-        """Whether the engine has removed it."""
+        """Whether the engine has removed the stream."""
 
     @property
     def is_full(self) -> bool:
@@ -117,7 +117,7 @@ class EngineStream:
         return not self.has_ended and (self.ending or bool(self.pending))
 
     def hold_back(self, payload: bytes) -> None:
-        """Hold back bytes that the window does not allow."""
+        """Buffer bytes that the window does not allow."""
         if self.pending is None:
             self.pending = bytearray(payload)
         else:
@@ -126,24 +126,24 @@ class EngineStream:
     # Called by the engine.
 
     def take_head(self, section: FieldSection, *, ended: bool) -> None:
-        """Handle a head or trailers."""
+        """Process a head or trailers."""
         raise NotImplementedError
 
     def take_data(self, payload: bytes) -> None:
-        """Handle a piece of a body; more follows. It is empty for a frame with padding only."""
+        """Process a piece of a body; more follows. It is empty for a frame with only padding."""
         raise NotImplementedError
 
     def take_last(self, payload: bytes) -> None:
-        """Handle the last piece of a body; it may be empty."""
+        """Process the last piece of a body; it may be empty."""
         raise NotImplementedError
 
     def take_reset(self, code: int) -> None:
-        """Handle RST_STREAM: the engine has removed the stream."""
+        """Process RST_STREAM: the engine has removed the stream."""
         raise NotImplementedError
 
     def removed(self) -> None:
-        """Handle the removal of a stream that still had bytes to send."""
+        """Process the removal of a stream that still had bytes to send."""
 
     def sent(self, byte_count: int) -> None:
-        """Handle progress: this many waiting bytes were sent."""
+        """Process that ``byte_count`` waiting bytes were sent."""
         raise NotImplementedError

@@ -4,7 +4,7 @@ import enum
 from struct import Struct
 from typing import Final
 
-# Plain integers: every frame is compared with some of them, and an attribute of an enum costs 60 ns.
+# Plain integers, because every frame is compared with some of them, and an enum attribute costs 60 ns.
 DATA: Final = 0
 HEADERS: Final = 1
 PRIORITY: Final = 2
@@ -23,11 +23,11 @@ PADDED: Final = 0x8
 PRIORITISED: Final = 0x20
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-# The default of RFC 9113, which we never raise: larger frames only delay others on the connection.
+# RFC 9113's default, which is never raised: larger frames only delay others on the connection.
 FRAME_BYTES_MAX: Final = 16_384
-# A frame's length in two parts, its kind, its flags, its stream.
+# A frame head: length in two parts, kind, flags, stream.
 FRAME_HEAD: Final = Struct(">HBBBL")
-# By how much a window grows.
+# A window increment.
 INCREMENT: Final = Struct(">L")
 
 FRAME_HEAD_BYTES: Final = 9
@@ -35,12 +35,12 @@ STREAM_ID_MASK: Final = 0x7FFF_FFFF
 PRIORITY_BYTES: Final = 5
 SETTING_BYTES: Final = 6
 GOAWAY_BYTES: Final = 8
-# Frames whose payload has one size only.
+# Frames with a fixed payload size.
 _SIZES = {PRIORITY: PRIORITY_BYTES, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: INCREMENT.size}
 
 
 class ErrorCode(enum.IntEnum):
-    """The reason for the end of a stream or connection (RFC 9113, section 7)."""
+    """Why a stream or connection ended (RFC 9113, section 7)."""
 
     NO_ERROR = 0x0
     PROTOCOL_ERROR = 0x1
@@ -70,7 +70,7 @@ class Setting(enum.IntEnum):
 
 
 class Violation(Exception):
-    """A violation that ends a connection: the code of its GOAWAY, and the reason as its text."""
+    """A violation that ends a connection: the code of its GOAWAY, and the reason as text."""
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
         self.code = code
@@ -88,7 +88,7 @@ def check_length(length: int) -> None:
 
 
 def check_size(kind: int, size: int) -> None:
-    """Reject a payload of another size than its kind of frame has.
+    """Reject a payload whose size is wrong for its kind of frame.
 
     Raises:
         Violation: FRAME_SIZE_ERROR.
@@ -118,7 +118,7 @@ def check_on_stream(stream_id: int) -> None:
 
 
 def check_dependency(stream_id: int, payload: bytes) -> None:
-    """Reject a priority with a stream that depends on itself.
+    """Reject a priority in which a stream depends on itself.
 
     Raises:
         Violation: PROTOCOL_ERROR.
@@ -162,9 +162,9 @@ class StreamState(enum.Enum):
     """The state of a stream on this side. "Local" is this side, "remote" the peer."""
 
     IDLE = "idle"
-    """The stream was never opened, and may be."""
+    """The stream has not been opened, but may be."""
     SKIPPED = "skipped"
-    """The stream was skipped: a later one was opened, so it is closed (RFC 9113, 5.1.1)."""
+    """The stream counts as closed, because a later one was opened (RFC 9113, 5.1.1)."""
     OPEN = "open"
     HALF_CLOSED_LOCAL = "half-closed (local)"
     """This side has sent its last frame."""
@@ -173,13 +173,13 @@ class StreamState(enum.Enum):
     CLOSED = "closed"
     """Both sides have ended the stream, or the peer has reset it."""
     RESET = "reset"
-    """This side has reset the stream: frames of the peer may still be on their way."""
+    """This side has reset the stream; frames of the peer may still be in transit."""
     FORGOTTEN = "forgotten"
     """The stream ended long ago, or was never opened."""
 
 
 class FrameVerdict(enum.Enum):
-    """The verdict about a frame."""
+    """The verdict on a frame."""
 
     TAKE = "take"
     IGNORE = "ignore"
@@ -206,7 +206,7 @@ VERDICTS: dict[int, dict[StreamState, FrameVerdict]] = {
         _FORGOTTEN: FrameVerdict.COUNT,
     },
     HEADERS: {
-        # A server's; a client never sees a stream begin, because pushes are refused.
+        # For a server; a client never sees a stream begin, because pushes are refused.
         _IDLE: _TAKE,
         _SKIPPED: _BROKEN,
         _OPEN: _TAKE,

@@ -20,7 +20,7 @@ _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
 _STATUS = re.compile(rb"[1-9][0-9][0-9]")
 _BODILESS = (b"204", b"304")
-# What RFC 9113, 10.5.1 counts for each field besides its name and value.
+# RFC 9113, 10.5.1: bytes counted for each field besides its name and value.
 _FIELD_BYTES = 32
 _OF_A_CONNECTION = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"http2-settings"}
@@ -29,7 +29,7 @@ _PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
 
 
 class _Known:
-    """The parsed meaning of a section: a head, or the lines of trailers."""
+    """The parsed meaning of a section: a head, or trailer lines."""
 
     __slots__ = ("ended", "is_of_head", "outcome")
 
@@ -40,13 +40,13 @@ class _Known:
 
 
 class Malformed(Exception):
-    """A malformed HTTP/2 message. The text gives the reason. Its stream ends with PROTOCOL_ERROR (RFC 9113, 8.1.1)."""
+    """A malformed HTTP/2 message. The text is the reason. Its stream ends with PROTOCOL_ERROR (RFC 9113, 8.1.1)."""
 
 
 def read_request_fields(
     fields: Fields, *, ended: bool, head_bytes_max: int, header_count_max: int, keeps_underscores: bool = False
 ) -> RequestHead:
-    """The head of a request from its fields; ``ended`` means that no body follows.
+    """Parse the head of a request from its fields; ``ended`` means that no body follows.
 
     Raises:
         Malformed: for what HTTP/2 forbids.
@@ -81,7 +81,7 @@ def read_request_fields(
 
 
 def read_request_section(section: FieldSection, *, ended: bool, settings: HttpSettings) -> RequestHead:
-    """As ``read_request_fields``, cached for a repeated section."""
+    """``read_request_fields``, cached for a repeated section."""
     known = section.meaning
     if isinstance(known, _Known) and known.ended is ended and isinstance(known.outcome, RequestHead):
         return known.outcome
@@ -97,7 +97,7 @@ def read_request_section(section: FieldSection, *, ended: bool, settings: HttpSe
 
 
 def read_response_section(section: FieldSection, *, ended: bool, method: bytes, header_count_max: int) -> ResponseHead:
-    """As ``read_response_fields``, cached for a repeated section."""
+    """``read_response_fields``, cached for a repeated section."""
     known = section.meaning
     is_of_head = method == b"HEAD"
     if isinstance(known, _Known) and known.ended is ended and known.is_of_head is is_of_head:
@@ -110,7 +110,7 @@ def read_response_section(section: FieldSection, *, ended: bool, method: bytes, 
 
 
 def read_trailer_section(section: FieldSection) -> bytes:
-    """As ``read_trailer_fields``, cached for a repeated section."""
+    """``read_trailer_fields``, cached for a repeated section."""
     known = section.meaning
     if isinstance(known, _Known) and isinstance(known.outcome, bytes):
         return known.outcome
@@ -120,7 +120,7 @@ def read_trailer_section(section: FieldSection) -> bytes:
 
 
 def _sorted_out(fields: Fields) -> tuple[dict[bytes, bytes], list[bytes], list[bytes]]:
-    """Split fields into pseudo-headers, hosts, and the lines of all others."""
+    """Split fields into pseudo-headers, hosts, and the lines of other fields."""
     pseudo: dict[bytes, bytes] = {}
     hosts: list[bytes] = []
     cookies: list[bytes] = []
@@ -137,7 +137,7 @@ def _sorted_out(fields: Fields) -> tuple[dict[bytes, bytes], list[bytes], list[b
         if name == b"host":
             hosts.append(value)
         elif name == b"cookie":
-            # One line again for HTTP/1.1 (RFC 9113, 8.2.3).
+            # A single cookie line for HTTP/1.1 (RFC 9113, 8.2.3).
             cookies.append(value)
         else:
             texts.append(b"%b: %b" % (name, value))
@@ -147,7 +147,7 @@ def _sorted_out(fields: Fields) -> tuple[dict[bytes, bytes], list[bytes], list[b
 
 
 def read_response_fields(fields: Fields, *, ended: bool, method: bytes, header_count_max: int) -> ResponseHead:
-    """The head of a response from its fields, to a request of ``method``; ``ended`` means that no body follows.
+    """Parse the head of a response to a request of ``method``; ``ended`` means that no body follows.
 
     Raises:
         Malformed: for what HTTP/2 forbids.
@@ -174,7 +174,7 @@ def read_response_fields(fields: Fields, *, ended: bool, method: bytes, header_c
 
 
 def read_trailer_fields(fields: Fields) -> bytes:
-    """Trailers as lines, without fields for framing, for routing, or of this project.
+    """Trailers as lines, without framing, routing and reserved fields.
 
     Raises:
         Malformed: when a trailer is malformed.
@@ -189,7 +189,7 @@ def read_trailer_fields(fields: Fields) -> bytes:
 
 
 def request_fields(raw: bytes, *, scheme: bytes = b"http") -> list[Field]:
-    """The fields of a request from its own HTTP/1.1 head, given without the empty line."""
+    """The fields of a request from its HTTP/1.1 head, given without the empty line."""
     first, *texts = raw.split(b"\r\n")
     method, path, _ = first.split(b" ")
     fields = [(b":method", method), (b":scheme", scheme), (b":path", path)]
@@ -211,7 +211,7 @@ def response_fields(status: int, wire: Iterable[bytes], *, length: int | None) -
 
 
 def split_lines(texts: Iterable[bytes]) -> list[Field]:
-    """Names in lower case and values of lines that were parsed strictly before."""
+    """Names in lower case and values of lines that were already parsed strictly."""
     pairs = [text.split(b":", 1) for text in texts if text]
     return [(name.lower(), value.strip(b" \t")) for name, value in pairs]
 

@@ -1,4 +1,4 @@
-"""Decodes HPACK header blocks (RFC 7541) strictly and with bounds, and caches blocks that do not change the table.
+"""Decodes HPACK header blocks (RFC 7541) strictly and within limits, and caches blocks that leave the table unchanged.
 
 A client whose requests resemble each other sends the same few bytes again: indices into the table. The meaning of such a block
 depends on the table only, so the last blocks that did not change it are cached until it changes.
@@ -11,20 +11,20 @@ from serving.net.proxy.http2.hpack_huffman import huffman_decode
 from serving.net.proxy.http2.hpack_statictable import ENTRY_BYTES, STATIC_FIELDS, TABLE_BYTES, Field
 
 _STATIC_COUNT = len(STATIC_FIELDS)
-# Index 0 is none.
+# Index 0 is unused.
 _STATIC: tuple[Field, ...] = ((b"", b""), *STATIC_FIELDS)
-# No number of a head is as large: 4 bytes after the prefix.
+# Larger than any number in a head: 4 bytes after the prefix.
 _INTEGER_SHIFT_MAX = 21
-# Cache of a connection: 16 heads of at most 6 KiB in all forms together, 96 KiB. Clients repeat fewer.
+# Cache per connection: 16 heads of at most 6 KiB in all forms, 96 KiB. Clients repeat fewer.
 _REMEMBERED_MAX = 16
 _REMEMBERED_BYTES_MAX = 1024
 _REMEMBERED_LIST_BYTES_MAX = 4096
-# RFC 7541, section 4.2: the smallest size in between, and the last one.
+# RFC 7541, section 4.2: the smallest intermediate size, and the last one.
 _SIZE_UPDATES_MAX = 2
 
 
 class FieldSection:
-    """A head or trailers: its fields in order, their size by RFC 9113, 6.5.2, and the cached result of its reader.
+    """A head or trailers: its fields in order, their size by RFC 9113, 6.5.2, and its reader's cached result.
 
     The same section may come again for another stream; ``meaning`` is its reader's own.
     """
@@ -38,13 +38,13 @@ class FieldSection:
 
 
 class HeaderDecoder:
-    """One direction of a connection. ``list_bytes_max`` bounds a head; a larger one ends the connection."""
+    """Decodes one direction of a connection. ``list_bytes_max`` limits a head; a larger one ends the connection."""
 
     __slots__ = ("_entries", "_list_bytes_max", "_remembered", "_table_bytes", "_table_bytes_max")
 
     def __init__(self, *, list_bytes_max: int) -> None:
         self._list_bytes_max = list_bytes_max
-        # The newest first.
+        # Newest first.
         self._entries: deque[Field] = deque()
         self._table_bytes = 0
         self._table_bytes_max = TABLE_BYTES
@@ -69,7 +69,7 @@ class HeaderDecoder:
         return section
 
     def _read(self, block: bytes) -> tuple[FieldSection, bool]:
-        """Decode a block; return its fields, and whether it has changed the table."""
+        """Decode a block; return its fields, and whether it changed the table."""
         fields: list[Field] = []
         at, size, list_bytes = 0, len(block), 0
         has_changed = False

@@ -18,7 +18,7 @@ _STATIC_COUNT = len(STATIC_FIELDS)
 _STATIC_INDICES: dict[Field, int] = {field: index for index, field in reversed([*enumerate(STATIC_FIELDS, 1)])}
 _STATIC_NAMES: dict[bytes, int] = {field[0]: index for index, field in reversed([*enumerate(STATIC_FIELDS, 1)])}
 _SECRETS = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"k-pod-secret"})
-# They differ in each message, or each second.
+# Fields that differ in each message, or each second.
 _VOLATILE = frozenset(
     {
         *(
@@ -36,21 +36,21 @@ _VOLATILE = frozenset(
     }
 )
 _INDEXED_BYTES_MAX = 512
-# Fields that were sent once: 256 of at most 512 bytes.
+# Most fields that were sent once: 256 of at most 512 bytes.
 _SEEN_MAX = 256
 _KNOWN_MAX = 64
-# A head that is longer has fields that are not in the table, which differ the next time.
+# Longest cached head: longer ones have fields outside the table, which differ next time.
 _KNOWN_BYTES_MAX = 64
-# So many fields found no room: what is in the table is not what is sent now.
+# Fields without space after which the table counts as outdated.
 _MISSED_MAX = 256
-# Literals in their packed form, for all connections: 1024 of at most 256 bytes.
+# Cache of encoded literals for all connections: 1024 of at most 256 bytes.
 _LITERALS_MAX = 1024
 _LITERAL_BYTES_MAX = 256
 _literals: dict[Field, bytes] = {}
 
 
 class HeaderEncoder:
-    """One direction of a connection."""
+    """Encodes one direction of a connection."""
 
     __slots__ = (
         "_count",
@@ -67,17 +67,17 @@ class HeaderEncoder:
     def __init__(self) -> None:
         self.known: dict[HeadKey, bytes] = {}
         """Cached heads by key; valid until the next ``pack``."""
-        # Each field of the table by the number of those before it.
+        # The fields in the table, each with the number of fields inserted before it.
         self._indices: dict[Field, int] = {}
         self._names: dict[bytes, int] = {}
         self._count = self._missed = 0
         self._table_bytes_max = self._left_bytes = TABLE_BYTES
         self._seen: set[Field] = set()
-        # Sizes of the table, to be sent with the next head.
+        # Table sizes to send with the next head.
         self._prefix = b""
 
     def resize(self, table_bytes_max: int) -> None:
-        """Apply the peer's SETTINGS_HEADER_TABLE_SIZE; this side never uses more than the default."""
+        """Apply the peer's SETTINGS_HEADER_TABLE_SIZE, up to the default."""
         table_bytes_max = min(table_bytes_max, TABLE_BYTES)
         if table_bytes_max != self._table_bytes_max:
             self._begin_table(table_bytes_max)
@@ -89,11 +89,11 @@ class HeaderEncoder:
         self._seen.clear()
         self.known.clear()
         self._count = self._missed = 0
-        # Empties the peer's table as well.
+        # Empties the peer's table too.
         self._prefix = b"\x20" + (_integer(table_bytes_max, 0x1F, 0x20) if table_bytes_max else b"")
 
     def pack(self, fields: Iterable[Field], key: HeadKey | None = None) -> bytes:
-        """Encode a head, to be sent next; cached by its key, if any."""
+        """Encode a head to be sent next; it is cached by its key, if any."""
         if self._missed > _MISSED_MAX:
             self._begin_table(self._table_bytes_max)
         before, prefix, self._prefix = self._count, self._prefix, b""
@@ -150,7 +150,7 @@ def _plain_literal(field: Field) -> bytes:
     is_secret = name in _SECRETS
     wire = _integer(index, 0xF, 0x10 if is_secret else 0) + (b"" if index else _string(name))
     if is_secret or name in _VOLATILE:
-        # A secret's length in Huffman code says more about it than its own; what is sent once is not worth packing.
+        # The Huffman length of a secret reveals more than its own length; a field sent once is not worth packing.
         return wire + _integer(len(value), 0x7F, 0) + value
     wire += _string(value)
     if len(wire) <= _LITERAL_BYTES_MAX:

@@ -6,7 +6,7 @@ at least five bits, so that a step ends at most one. Strings repeat, so short on
 
 from serving.net.proxy.http2.frames import ErrorCode, Violation
 
-# Bits of the word of each byte, 0 to 255, and of the end of a string.
+# Bits in the code word of each byte, 0 to 255, and of the end of a string.
 _LENGTHS = (
     *(13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28),
     *(28, 28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15),
@@ -19,17 +19,17 @@ _LENGTHS = (
     *(26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26, 30),
 )
 _END = 256
-# A padding of more bits could hold a whole word.
+# Longer padding could contain a whole code word.
 _PADDING_BITS_MAX = 7
-# In a step of the table: the state in its upper bits, the byte that ended plus 1 in its lower nine; 0 is none.
+# An entry of the table: the state in the upper bits, the completed byte plus 1 in the lower nine; 0 is none.
 _BYTE_BITS = 9
 _BYTE_MASK = (1 << _BYTE_BITS) - 1
 _INVALID = -1
-# Values of headers that repeat are shorter; with the bound below, 1024 x 200 bytes at most.
+# Repeated header values are shorter; with the limit below, at most 1024 x 200 bytes.
 _REMEMBERED_BYTES_MAX = 64
 _REMEMBERED_MAX = 1024
 _remembered: dict[bytes, bytes] = {}
-# Steps of eight bits, each made when it is needed: text needs some hundred of 65,536. 200 bytes each.
+# Steps of eight bits, created on demand: text needs about a hundred of 65,536. 200 bytes each.
 _BYTE_STEPS_MAX = 8192
 _byte_steps: dict[int, tuple[int, bytes]] = {}
 
@@ -46,7 +46,7 @@ def _words() -> list[int]:
 
 
 def _tree(words: list[int]) -> list[list[int]]:
-    """Nodes with two branches: the number of another node, or minus the symbol minus 1."""
+    """The code tree: nodes with two branches, each the number of another node, or minus the symbol minus 1."""
     nodes: list[list[int]] = [[0, 0]]
     for symbol, word in enumerate(words):
         at = 0
@@ -70,13 +70,13 @@ def _steps(nodes: list[list[int]]) -> list[int]:
                 at = nodes[at][bits >> place & 1]
                 if at < 0:
                     ended, at = -at, 0
-            # The end itself must not be in a string.
+            # The end-of-string symbol must not occur in a string.
             steps.append(_INVALID if ended == _END + 1 else at << _BYTE_BITS | ended)
     return steps
 
 
 def _final_states(nodes: list[list[int]]) -> frozenset[int]:
-    """The states in which a string may end: after a word, and up to seven bits 1 of the next."""
+    """The states in which a string may end: after a word, and after up to seven further 1 bits."""
     states, at = {0}, 0
     for _ in range(_PADDING_BITS_MAX):
         at = nodes[at][1]

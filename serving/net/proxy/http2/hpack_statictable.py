@@ -1,4 +1,4 @@
-"""The fields that every connection has in its table from the start (RFC 7541, appendix A), and sizes of entries."""
+"""HPACK's static table (RFC 7541, appendix A), and sizes of entries."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ Fields = Sequence[Field]
 
 # Size of an entry besides its name and value (RFC 7541, section 4.1).
 ENTRY_BYTES = 32
-# The table's size without a setting.
+# The default size of the dynamic table.
 TABLE_BYTES = 4096
 
-# The first has the index 1.
+# The first entry has the index 1.
 STATIC_FIELDS: tuple[Field, ...] = (
     (b":authority", b""),
     (b":method", b"GET"),

@@ -1,4 +1,4 @@
-"""Connections to apps that speak HTTP/2 with prior knowledge (h2c): one for each address, a stream for each request.
+"""Connections to apps that speak HTTP/2 with prior knowledge (h2c): one per address, a stream per request.
 
 ``Http2Pool`` replaces the pool. Another connection to an address is made only when the app takes no more streams on
 the existing ones; requests that need one while it is being made wait for that one. As in ``serving.net.proxy.http1.pool``, a request
@@ -17,7 +17,7 @@ from serving.net.proxy.http1.upstream import Address, RequestCarrier
 from serving.net.proxy.http2.upstream import StreamUpstream
 from serving.net.proxy.http2.upstreamsession import UpstreamSession
 
-# As for HTTP/1.1: half of the shortest keep-alive time of the usual servers.
+# As for HTTP/1.1: half of the shortest keep-alive time of common servers.
 _SURE_IDLE_MAX_S = 1.0
 
 
@@ -39,16 +39,16 @@ class Http2Pool(Pool):
 
     @property
     def open_count(self) -> int:
-        """Number of open connections."""
+        """The number of open connections."""
         return sum(map(len, self._links.values()))
 
     def acquire(self, address: Address, *, sure: bool = False) -> RequestCarrier | None:
-        """Return a stream of a connection with room."""
+        """Return a stream of a connection with capacity."""
         link = self._link_with_room(address, sure=sure)
         return None if link is None else StreamUpstream(link, self)
 
     def connect(self, address: Address, waiter: Waiter, *, new: bool = False) -> None:
-        """Pass a stream to ``waiter`` once a connection has room; a stream is new in any case."""
+        """Pass a stream to ``waiter`` once a connection has capacity; streams are always new."""
         del new
         self._connecting.start(self._open_stream(address, waiter), name=f"connect {address}")
 
@@ -57,7 +57,7 @@ class Http2Pool(Pool):
         self._connecting.start(self._move(stream), name=f"again {stream.address}")
 
     def lost(self, link: UpstreamSession) -> None:
-        """Remove a connection that has ended or takes no new streams."""
+        """Remove a connection that has ended or accepts no new streams."""
         links = self._links.get(link.address, [])
         if link in links:
             links.remove(link)
@@ -65,7 +65,7 @@ class Http2Pool(Pool):
             self._links.pop(link.address, None)
 
     def expire(self, now_s: float) -> float:
-        """Close connections idle for too long; return the next deadline."""
+        """Close connections that were idle for too long; return the next deadline."""
         due_s = math.inf
         for link in [link for links in self._links.values() for link in links if link.is_idle]:
             if link.used_s + self._idle_max_s <= now_s:
@@ -75,7 +75,7 @@ class Http2Pool(Pool):
         return due_s
 
     def close(self) -> None:
-        """Close all connections, and cancel pending ones."""
+        """Close all connections, and cancel connection attempts."""
         super().close()
         for link in [link for links in self._links.values() for link in links]:
             link.close()
@@ -99,7 +99,7 @@ class Http2Pool(Pool):
             stream.restart(link)
 
     async def _link(self, address: Address) -> UpstreamSession:
-        """A link with room, created if needed."""
+        """A link with capacity, created if needed."""
         while True:
             link = self._link_with_room(address)
             if link is not None:
@@ -110,7 +110,7 @@ class Http2Pool(Pool):
                     self._make(address), name=f"make {address}", is_awaited=True
                 )
                 making.add_done_callback(lambda task: self._made(address, task))
-            # Shielded: a request that gives up leaves the connection to the others.
+            # Shielded: a cancelled request leaves the connection attempt to the others.
             session = await asyncio.shield(making)
             if not session.is_open:
                 why = session.violation or "it closed a new connection at once"
@@ -131,10 +131,10 @@ class Http2Pool(Pool):
     def _link_with_room(self, address: Address, *, sure: bool = False) -> UpstreamSession | None:
         for link in list(self._links.get(address, ())):
             if link.turn != self.connector.turn:
-                # Its streams end on it, and ``expire`` closes it then.
+                # Its streams continue, and ``expire`` closes it afterwards.
                 continue
             if sure and link.is_idle and self.clock() - link.used_s > _SURE_IDLE_MAX_S:
-                # The app may be closing it just now, and then it is unknown whether the request arrived.
+                # The app may be closing it, and then it would be unknown whether the request arrived.
                 link.close()
             if link.has_room:
                 return link
@@ -143,5 +143,5 @@ class Http2Pool(Pool):
     def _made(self, address: Address, task: "asyncio.Task[UpstreamSession]") -> None:
         del self._making[address]
         if not task.cancelled():
-            # Retrieved, because asyncio logs an exception that was not, and all requests may have left.
+            # Retrieved, because asyncio logs unretrieved exceptions, and all requests may have disconnected.
             task.exception()

@@ -13,7 +13,7 @@ _READ_BYTES = 65_536
 
 
 class _ProbeStream(EngineStream):
-    """Receives the status of a response. ``status`` is None until it arrives, and 0 if none does."""
+    """Receives the status of a response. ``status`` is None until it arrives, and 0 if it never does."""
 
     __slots__ = ("status",)
 
@@ -22,7 +22,7 @@ class _ProbeStream(EngineStream):
         self.status: int | None = None
 
     def take_head(self, section: FieldSection, *, ended: bool) -> None:
-        """The head of a response."""
+        """Store the status of a response head."""
         del ended
         status = dict(section.fields).get(b":status", b"")
         if self.status is None and not status.startswith(b"1"):
@@ -39,7 +39,7 @@ class _ProbeStream(EngineStream):
         self.status = self.status or 0
 
     def sent(self, byte_count: int) -> None:
-        """Do nothing: no bytes are held back."""
+        """Do nothing: no bytes are buffered."""
         del byte_count
 
 
@@ -62,7 +62,7 @@ class _StatusRequest:
         """Do nothing: the connection ends with the probe."""
 
     def peer_leaves(self, last_stream_id: int) -> None:
-        """Record that the app takes no new streams, and perhaps not this one."""
+        """Record that the app accepts no new streams, perhaps including this one."""
         if last_stream_id < self.stream.stream_id:
             self.stream.take_reset(0)
 
@@ -78,7 +78,7 @@ async def get_status(
     host: str,
     headers: Iterable[tuple[str, str]] = (),
 ) -> int:
-    """The status of the response; 0 without one. The connection cannot be used afterwards."""
+    """The status of the response; 0 without one. The connection is not reusable."""
     probe = _StatusRequest()
     engine, stream = probe.engine, probe.stream
     named = {name.lower(): value for name, value in headers}

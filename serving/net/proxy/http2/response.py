@@ -21,7 +21,7 @@ from serving.net.proxy.http2.hpack_statictable import Fields
 _INTERNAL, _UNAUTHENTICATED, _PERMISSION_DENIED, _UNIMPLEMENTED, _UNAVAILABLE, _UNKNOWN = 13, 16, 7, 12, 14, 2
 _CODES = {400: _INTERNAL, 401: _UNAUTHENTICATED, 403: _PERMISSION_DENIED, 404: _UNIMPLEMENTED}
 _CODES |= dict.fromkeys((429, 502, 503, 504), _UNAVAILABLE)
-# A sentence; a page of HTML is none.
+# Most bytes of a message: a sentence, not an HTML page.
 _MESSAGE_BYTES_MAX = 500
 _OK = 200
 _REPLACED = (b":status", b"content-type", b"content-length")
@@ -33,7 +33,7 @@ _UNBOUNDED = 1_000_000
 
 
 class GrpcRefusal:
-    """Collects the body of an HTTP error, and gives the fields of a trailers-only response."""
+    """Buffers the body of an HTTP error, and converts it to a trailers-only gRPC response."""
 
     __slots__ = ("_body", "_fields", "_status")
 
@@ -44,17 +44,17 @@ class GrpcRefusal:
 
     @classmethod
     def of(cls, status: int, fields: Fields) -> "GrpcRefusal | None":
-        """The refusal for a response with these fields; None if it is already gRPC, or no error."""
+        """The refusal for a response with these fields; None if it is already gRPC, or not an error."""
         kind = next((value for name, value in fields if name == b"content-type"), b"")
         return None if status == _OK or kind.startswith(GRPC_TYPE) else cls(status, fields)
 
     def add(self, payload: bytes) -> None:
-        """Collect a piece of the body."""
+        """Buffer a piece of the body."""
         if len(self._body) < _MESSAGE_BYTES_MAX:
             self._body += payload[:_MESSAGE_BYTES_MAX]
 
     def fields(self) -> Fields:
-        """The fields of the whole response."""
+        """The fields of the whole gRPC response."""
         kind = next((value for name, value in self._fields if name == b"content-type"), b"")
         message = self._body.strip()[:_MESSAGE_BYTES_MAX] if kind.startswith(b"text/plain") else b""
         return [
@@ -103,19 +103,19 @@ class RespondingStream(EngineStream):
         super().__init__(stream_id, send_left=session.engine.peer_window, peer_ended=ended)
         self._session = session
         self._exchange: Exchange | None = None
-        # The unread bytes; None before there are more than a few.
+        # The unread bytes; None while there are only a few.
         self._ahead: ResponseBuffer | None = None
-        # When the client was last seen to take something of the response.
+        # When the client last read some of the response.
         self._taken_s = session.wiring.clock()
-        # Until when the client must have read, while bytes wait for it.
+        # The deadline for the client to read waiting bytes.
         self._is_late = False
         self._read_due_s = 0.0
         # Whether the final head was sent.
         self._has_begun = False
-        # A refusal in HTTP's terms for a client of gRPC, until it is here in whole.
+        # An HTTP refusal for a gRPC client, until it is complete.
         self._refusal: GrpcRefusal | None = None
         self._is_paused = False
-        # Whether the rest of a response that has ended is under no minimum rate.
+        # Whether no minimum rate applies to the rest of an ended response.
         self._may_dawdle = True
 
     def begin_response(self, head: ResponseHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
@@ -144,7 +144,7 @@ class RespondingStream(EngineStream):
             self._send_rest(payload, done=done, trailers=trailers)
 
     def send_piece(self, payload: bytes) -> None:
-        """Send a piece of a response's body that is not the last."""
+        """Send a piece of a response's body; more follows."""
         if self.is_done or self.has_ended or self.ending:
             return
         if self._refusal is not None:
@@ -177,7 +177,7 @@ class RespondingStream(EngineStream):
             session.engine.budget.earn_pings()
         else:
             now_s = session.wiring.clock()
-            # Bytes that waited already leave the deadline as it is.
+            # Bytes that were already waiting do not move the deadline.
             if not self._is_late:
                 self._is_late = True
                 self._read_due_s = max(self._read_due_s, session.wiring.read_pace.begin(now_s))
@@ -200,7 +200,7 @@ class RespondingStream(EngineStream):
             self._session.send()
 
     def write_eof(self) -> None:
-        """End the response where it is."""
+        """End the response at the current position."""
 
     def sent(self, byte_count: int) -> None:
         """Resume after the client has read."""
@@ -208,7 +208,7 @@ class RespondingStream(EngineStream):
         session = self._session
         if self._ahead is not None:
             self._ahead.set(self.unread_bytes())
-        # All streams of a connection share its line.
+        # All streams of a connection share its bandwidth.
         byte_count *= len(session.engine.streams)
         self._read_due_s = session.wiring.read_pace.extend(self._read_due_s, byte_count, self._taken_s)
         self._is_late = self.pending is not None
@@ -221,7 +221,7 @@ class RespondingStream(EngineStream):
         return self._ahead.set(self.unread_bytes())
 
     def unread_bytes(self) -> int:
-        """Return the written bytes that the client's windows or its connection do not take."""
+        """The number of written bytes that the client's windows or connection have not accepted."""
         return 0 if self.pending is None else len(self.pending)
 
     def removed(self) -> None:

@@ -18,10 +18,10 @@ class FrameSender(asyncio.Protocol):
 
     _transport: asyncio.Transport
     on_full: Callable[[bool], None] | None = None
-    """Called when the transport is full, and when it takes bytes again."""
+    """Called when the transport is full, and when it accepts bytes again."""
     _is_sending = False
     _has_yielded = False
-    # Bytes that the transport got so far.
+    # Bytes passed to the transport so far.
     _sent_bytes = 0
 
     def pause_writing(self) -> None:
@@ -39,7 +39,7 @@ class FrameSender(asyncio.Protocol):
         self.send()
 
     def send(self) -> None:
-        """Schedule a write of pending frames, at the end of this read or of this turn of the loop."""
+        """Schedule a write of pending frames, at the end of this read or event loop iteration."""
         if not self._is_sending:
             self._is_sending = True
             if _read.is_running:
@@ -59,10 +59,10 @@ class FrameSender(asyncio.Protocol):
                 self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
-        """Process received bytes, and write all frames that result."""
+        """Process received bytes, and write all resulting frames."""
         read = _read
         if read.is_running:
-            # Called by hand, from within another read.
+            # Called explicitly, from within another read.
             self.parse(data)
             return
         read.is_running = True
@@ -96,7 +96,7 @@ class FrameSender(asyncio.Protocol):
 
 
 class _PresentRead:
-    """The read that is being handled, in any connection.
+    """The read being processed, in any connection.
 
     An object and not attributes of ``FrameSender``: each change of a class empties the interpreter's caches of its methods.
     """
@@ -106,7 +106,7 @@ class _PresentRead:
     def __init__(self) -> None:
         self.is_running = False
         self.senders: list[FrameSender] = []
-        """Connections with frames to write after it."""
+        """Connections with frames to write after the read."""
 
 
 _read = _PresentRead()

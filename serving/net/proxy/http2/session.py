@@ -23,13 +23,13 @@ from serving.net.proxy.http2.hpack_decoder import FieldSection
 from serving.net.proxy.http2.sending import FrameSender
 from serving.net.proxy.http2.stream import Stream
 
-# A client anywhere on earth answers a ping in a third of it; the proxy does not wait longer for one that does not.
+# Longest wait for the PING acknowledgement, in seconds: three times the longest round trip on earth.
 _PING_MAX_S = 1.0
 _PING = b"farewell"
-# The last stream id of the first GOAWAY: no stream is above it.
+# The last stream id in the first GOAWAY: no stream is above it.
 _NO_STREAM_ID = 2**31 - 1
 
-# The least that TCP carries between two full buffers on a bad line.
+# Longer than TCP stalls between two full buffers on a bad line, in seconds.
 _FLUSH_S = 60.0
 # How long a client has to read why its connection ends, and how much it may send meanwhile.
 _LINGER_S = 1.0
@@ -47,7 +47,7 @@ class GracefulShutdown:
         self.due_s = math.inf
         """The deadline of the PING acknowledgement."""
         self.served_id_max = _NO_STREAM_ID
-        """The last stream to be served, as named by the second GOAWAY."""
+        """The last served stream, as named in the second GOAWAY."""
 
     @property
     def is_finished(self) -> bool:
@@ -55,7 +55,7 @@ class GracefulShutdown:
         return self.served_id_max < _NO_STREAM_ID
 
     def begin(self, now_s: float) -> bool:
-        """Send the first GOAWAY; False if that was done before."""
+        """Send the first GOAWAY; False if it was already sent."""
         if self.has_begun:
             return False
         self.has_begun = True
@@ -94,11 +94,11 @@ class Session(FrameSender):
         )
         self._transport = transport
         self._address = address
-        # The last stream that was begun.
+        # The id of the last begun stream.
         self._last_stream_id = 0
-        # Until when a client with no streams may stay; when it is closing, until when what was written may take.
+        # Deadline of a client without streams; while closing, the deadline for written data.
         self._due_s = math.inf
-        # Until when a head that has begun must be complete.
+        # The deadline for completing a head that has begun.
         self._head_due_s = math.inf
         self._shutdown = GracefulShutdown(self.engine)
         self._client_leaves = False
@@ -121,7 +121,7 @@ class Session(FrameSender):
         """Whether no stream runs."""
         return not self.engine.streams
 
-    # Called by the loop.
+    # Called by the event loop.
 
     def parse(self, data: bytes) -> None:
         """Parse frames and dispatch them to their streams."""
@@ -170,7 +170,7 @@ class Session(FrameSender):
             self.wind_down()
 
     def emptied(self) -> None:
-        """Close a winding-down connection after its last stream."""
+        """Close a connection that is winding down, after its last stream."""
         if self._closing:
             return
         if self._client_leaves or self.registry.finishing or self._shutdown.is_finished:
@@ -179,19 +179,19 @@ class Session(FrameSender):
             self._wait_until(self.wiring.clock() + self.registry.settings.client_idle_max_s)
 
     def peer_leaves(self, last_stream_id: int) -> None:
-        """Handle GOAWAY: the client opens no new streams."""
+        """Process GOAWAY: the client opens no new streams."""
         del last_stream_id
         self._client_leaves = True
 
     def on_ping_ack(self, payload: bytes) -> None:
-        """Handle a PING acknowledgement: the client has seen everything sent before it."""
+        """Process a PING acknowledgement: the client has seen everything sent before it."""
         if self._shutdown.is_acknowledged_by(payload):
             self._send_last_goaway()
 
     # Called by the server.
 
     def wind_down(self) -> None:
-        """Refuse new streams; those under way are still served."""
+        """Refuse new streams; current ones are still served."""
         if not self._closing and self._shutdown.begin(self.wiring.clock()):
             self.send()
             self.registry.wake_by(self._shutdown.due_s)
@@ -215,7 +215,7 @@ class Session(FrameSender):
         return bool(streams)
 
     def check(self, now_s: float) -> float:
-        """Enforce the time limits that have passed; return when the next will."""
+        """Enforce expired time limits; return when the next one expires."""
         if self._closing:
             if self._due_s <= now_s:
                 self._transport.abort()
@@ -240,7 +240,7 @@ class Session(FrameSender):
         return due_s
 
     def end(self, code: ErrorCode, *, lingers: bool = False) -> None:
-        """Send GOAWAY and close. ``lingers`` while the client sends, which would reset the connection too early."""
+        """Send GOAWAY and close. ``lingers`` while the client sends, because a reset would come too early."""
         if self._closing:
             return
         if code is not ErrorCode.NO_ERROR or not self._shutdown.is_finished:
@@ -256,7 +256,7 @@ class Session(FrameSender):
             self._wait_until(self.wiring.clock() + _FLUSH_S)
 
     def _pass_over(self, data: bytes) -> None:
-        """Discard bytes still sent by the client after the end, up to a limit."""
+        """Discard bytes sent by the client after the end, up to a limit."""
         self._passed_over_bytes += len(data)
         if self._passed_over_bytes > _PASSED_OVER_BYTES_MAX:
             self._transport.abort()

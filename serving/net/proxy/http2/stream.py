@@ -17,13 +17,13 @@ from serving.net.proxy.http2.hpack_decoder import FieldSection
 from serving.net.proxy.http2.response import RespondingStream, StreamCarrier
 
 _NOT_PAUSED = Pause(0)
-# How long the rest of a request is read after its response: while it comes, at most half a minute. Clients such as curl and httpx do
-# not read the response to an upload that is reset.
+# How long the rest of a request is read after its response, in seconds: between pieces, and at most in total. Clients such as curl
+# and httpx do not read the response to an upload that is reset.
 _LINGER_S, _LINGER_MAX_S = 1.0, 30.0
 
 
 class Stream(RespondingStream):
-    """One request of a client and its response."""
+    """One request of a client, and its response."""
 
     __slots__ = ("_body_left", "_body_pace", "_length", "_linger_end_s", "_paused")
 
@@ -31,7 +31,7 @@ class Stream(RespondingStream):
         super().__init__(session, stream_id, ended=ended)
         self._paused = _NOT_PAUSED
         self._length: int | None = None
-        # Until when the rest of the request is read; infinite before.
+        # The deadline for reading the rest of the request; infinite before the response.
         self._linger_end_s = math.inf
         # Bytes that the request's body may still have: up to its content-length, or to the limit of all bodies.
         self._body_left = math.inf
@@ -99,7 +99,7 @@ class Stream(RespondingStream):
         return due_s
 
     def _check_rest(self, now_s: float) -> float:
-        """Enforce the timeouts of a stream without an exchange: it reads the rest of the request, or sends that of the response."""
+        """Enforce the timeouts of a stream whose exchange has ended: it reads the rest of the request, or sends the response."""
         registry = self._session.registry
         if self._linger_end_s != math.inf:
             code = ErrorCode.NO_ERROR
@@ -117,7 +117,7 @@ class Stream(RespondingStream):
     # Called by the engine.
 
     def take_head(self, section: FieldSection, *, ended: bool) -> None:
-        """Handle trailers, which end the request."""
+        """Process trailers, which end the request."""
         if not ended:
             raise Violation(ErrorCode.PROTOCOL_ERROR, "a second head that does not end the request")
         try:
@@ -128,14 +128,14 @@ class Stream(RespondingStream):
         self._take_end(b"", lines)
 
     def take_data(self, payload: bytes) -> None:
-        """Handle a piece of the request's body."""
+        """Process a piece of the request's body."""
         engine, exchange = self._session.engine, self._exchange
         if self._linger_end_s != math.inf:
             self._taken_s = engine.now_s
             engine.give_back(self)
             return
         if self._body_pace is not None and not self._has_begun:
-            # All streams of a connection share its line.
+            # All streams of a connection share its bandwidth.
             self._body_pace.receive(len(payload) * len(engine.streams), engine.now_s)
         self._body_left -= len(payload)
         if self._body_left < 0:
@@ -147,11 +147,11 @@ class Stream(RespondingStream):
             engine.give_back(self)
 
     def take_last(self, payload: bytes) -> None:
-        """Handle the last piece of the request's body."""
+        """Process the last piece of the request's body."""
         self._take_end(payload, b"")
 
     def take_reset(self, code: int) -> None:
-        """Handle RST_STREAM, or the loss of the client."""
+        """Process RST_STREAM, or the loss of the client."""
         del code
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
@@ -164,7 +164,7 @@ class Stream(RespondingStream):
         self._paused |= why
 
     def resume(self, why: Pause) -> None:
-        """Remove one reason of a pause."""
+        """Remove a reason of a pause."""
         if self._paused:
             self._paused &= ~why
             if not self._paused:
@@ -174,7 +174,7 @@ class Stream(RespondingStream):
                 self._session.send()
 
     def open_tunnel(self) -> bytes:
-        """Not used: a stream has no upgrade."""
+        """Never called: a stream has no upgrade."""
         raise AssertionError(self)
 
     def exchange_done(self, *, keep: bool) -> None:
@@ -188,7 +188,7 @@ class Stream(RespondingStream):
             self._reset(ErrorCode.INTERNAL_ERROR)
         elif self.has_ended and not (exchange is not None and exchange.body.is_complete):
             if exchange is not None and is_grpc_call(exchange.head):
-                # As servers of gRPC do: a stream of messages may have no end.
+                # As gRPC servers do, because a stream of messages may have no end.
                 self._reset(ErrorCode.NO_ERROR)
             else:
                 self.linger()
@@ -216,7 +216,7 @@ class Stream(RespondingStream):
     truncate = abort
 
     def _refuse_excess(self) -> None:
-        """Refuse a body above its content-length or above the limit."""
+        """Reject a body above its content-length or the limit."""
         if self._length is not None:
             self._break("a body longer than its content-length")
         elif self._exchange is not None:

@@ -16,7 +16,7 @@ from serving.net.proxy.http2.frames import ErrorCode
 from serving.net.proxy.http2.heads import Malformed, read_response_section, read_trailer_section, request_fields
 from serving.net.proxy.http2.hpack_decoder import FieldSection
 
-# Bytes of a request kept for another try; an app that has not processed it has received one window at most.
+# Most bytes of a request kept for another attempt; an app that has not processed it received at most one window.
 _KEPT_BYTES_MAX = 128 * 1024
 _LENGTH, _CHUNKED = Framing.LENGTH, Framing.CHUNKED
 
@@ -38,7 +38,7 @@ class StreamLink(Protocol):
     carried_count: int
 
     def open(self, stream: "StreamUpstream") -> int:
-        """Open a stream and return its number; 0 if none is available."""
+        """Open a stream and return its id; 0 if none is available."""
 
     def send(self) -> None:
         """Schedule a write of pending frames."""
@@ -71,12 +71,12 @@ class StreamUpstream(EngineStream):
         self.address = link.address
         self.is_reused = False
         self.sent_before_bytes = 0
-        """The bytes that its link had sent when it was opened."""
+        """The bytes that the link had sent when the stream was opened."""
         self._home = home
         self._link = link
         self._receiver: ResponseReceiver | None = None
         self._wire = b""
-        # Bytes still to come of a body of known length; None for any other.
+        # Remaining bytes of a body with known length; None for any other.
         self._left_bytes: int | None = None
         # The sent bytes, while they may have to be sent again.
         self._kept: list[bytes] | None = None
@@ -133,7 +133,7 @@ class StreamUpstream(EngineStream):
             self._link.send()
 
     def drop(self, code: ErrorCode = ErrorCode.CANCEL) -> None:
-        """Reset the stream, discarding the rest of the response."""
+        """Reset the stream, and discard the rest of the response."""
         self._receiver = None
         if self.stream_id and not self.is_done:
             self._link.engine.reset(self, code)
@@ -144,7 +144,7 @@ class StreamUpstream(EngineStream):
     # Called by the engine.
 
     def take_head(self, section: FieldSection, *, ended: bool) -> None:
-        """Handle a head or trailers."""
+        """Process a head or trailers."""
         receiver = self._receiver
         if receiver is None:
             return
@@ -173,7 +173,7 @@ class StreamUpstream(EngineStream):
             self._end(receiver)
 
     def take_data(self, payload: bytes) -> None:
-        """Handle a piece of the response's body."""
+        """Process a piece of the response's body."""
         receiver = self._receiver
         if receiver is None or not self._is_counted(receiver, payload):
             return
@@ -182,7 +182,7 @@ class StreamUpstream(EngineStream):
             self._link.engine.give_back(self)
 
     def take_last(self, payload: bytes) -> None:
-        """Handle the last piece of the response's body."""
+        """Process the last piece of the response's body."""
         receiver = self._receiver
         if receiver is None or not self._is_counted(receiver, payload):
             return
@@ -192,7 +192,7 @@ class StreamUpstream(EngineStream):
             self._break(receiver, bad)
 
     def take_reset(self, code: int) -> None:
-        """Handle a reset by the app."""
+        """Process a reset by the app."""
         if code == ErrorCode.REFUSED_STREAM:
             self.refused("the app refuses the stream")
         else:
@@ -200,7 +200,7 @@ class StreamUpstream(EngineStream):
             self.lost(f"the app has reset the stream ({code})", is_cancelled=code == ErrorCode.CANCEL)
 
     def sent(self, byte_count: int = 0) -> None:
-        """Pause or resume the receiver after bytes were sent or held back."""
+        """Pause or resume the receiver after bytes were sent or buffered."""
         del byte_count
         full = self.pending is not None and self.is_full
         if full is not self._is_paused and self._receiver is not None:
@@ -210,13 +210,13 @@ class StreamUpstream(EngineStream):
     # Called by its link.
 
     def refused(self, reason: str) -> None:
-        """Handle a refusal before processing (REFUSED_STREAM or GOAWAY)."""
+        """Process a refusal before processing (REFUSED_STREAM or GOAWAY)."""
         receiver, frames = self._receiver, self._kept
         if receiver is None or frames is None or self._has_received:
             self.lost(reason)
             return
         if self._was_moved:
-            # No other connection takes it: its receiver may try elsewhere.
+            # No other connection is available, so the receiver may try another upstream.
             self._receiver = None
             receiver.upstream_refused(reason, b"".join(frames))
             return
@@ -246,7 +246,7 @@ class StreamUpstream(EngineStream):
 
     def _begin(self, receiver: ResponseReceiver, body: bytes) -> None:
         link = self._link
-        # Of one that has carried others, the app may have closed its end while ours was on its way.
+        # On a reused connection the app may have closed its end while the request was in transit.
         self.is_reused = link.carried_count > 0
         self.stream_id = link.open(self)
         if not self.stream_id:

@@ -17,7 +17,7 @@ from serving.net.proxy.http2.hpack_decoder import FieldSection
 from serving.net.proxy.http2.sending import FrameSender
 from serving.net.proxy.http2.upstream import StreamUpstream
 
-# Half of all numbers that a connection has: then another one is made.
+# Streams per connection: half of all ids, then another connection is opened.
 _STREAM_ID_MAX = 2**30
 
 _NOT_SPOKEN = "the app does not speak HTTP/2, which gRPC calls and a port named h2c need"
@@ -45,10 +45,10 @@ class UpstreamSession(FrameSender):
         self.carried_count = 0
         """Streams opened so far."""
         self.turn = 0
-        """The turn of the connector that made it."""
+        """The connector's turn when it opened this connection."""
         self.engine = Http2Engine(self, home.settings, is_server=False, now_s=self.used_s)
         self.violation = ""
-        """How the app broke the protocol, if that ended the connection."""
+        """How the app violated the protocol, if that ended the connection."""
         self._home = home
         self._transport: asyncio.Transport
 
@@ -74,7 +74,7 @@ class UpstreamSession(FrameSender):
     # Called by streams.
 
     def open(self, stream: StreamUpstream) -> int:
-        """Open a stream and return its number; 0 if none is available."""
+        """Open a stream and return its id; 0 if none is available."""
         if not self.has_room:
             return 0
         stream.sent_before_bytes = self._sent_bytes
@@ -88,7 +88,7 @@ class UpstreamSession(FrameSender):
     # Called by the pool.
 
     def close(self) -> None:
-        """Close, with all streams."""
+        """Close the connection with all its streams."""
         self.write_now()
         self.is_closed = self.engine.is_ended = True
         self._transport.close()
@@ -105,7 +105,7 @@ class UpstreamSession(FrameSender):
         self._close_if_gone()
 
     def peer_leaves(self, last_stream_id: int) -> None:
-        """Handle GOAWAY: the app processes no streams above that one."""
+        """Process GOAWAY: the app processes no streams above ``last_stream_id``."""
         self._go()
         streams = self.engine.streams
         for number in [number for number in streams if number > last_stream_id]:
@@ -144,12 +144,12 @@ class UpstreamSession(FrameSender):
             self.send()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End all streams of a lost connection, after what was received before a failed write."""
+        """End all streams of a lost connection, after processing what was received before a failed write."""
         if exc is not None:
             for data in unread_pieces(self._transport):
                 self.data_received(data)
                 if self.engine.has_more:
-                    # Frames of a few bytes: reading them to their end would delay other requests.
+                    # Frames of a few bytes: parsing all of them would delay other requests.
                     break
         unreceived = 0 if exc is not None else unreceived_bytes(self._transport)
         self._lose("the app closed its connection before its answer was complete", unreceived=unreceived)

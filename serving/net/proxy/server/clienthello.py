@@ -1,4 +1,4 @@
-"""Reads the server name from the first bytes of a TLS connection, without I/O.
+"""Parses the server name from the first bytes of a TLS connection, without I/O.
 
 Input: all bytes that a client has sent so far. Output: the name in its ClientHello, or that more bytes are needed. The bytes are
 only read, so that they reach the app as they came. Follows RFC 8446 (sections 4.1.2 and 5.1) and RFC 6066 (section 3). Unknown
@@ -8,9 +8,9 @@ extensions, such as those of GREASE (RFC 8701), are skipped. With Encrypted Clie
 import re
 
 HELLO_BYTES_MAX = 16_384
-"""The longest ClientHello; one with keys against quantum computers and ECH has about 2,500 bytes."""
+"""Longest ClientHello in bytes; one with post-quantum keys and ECH has about 2,500."""
 
-# Each record costs a copy at each call; a client has no reason for more than a few.
+# Most records: each costs a copy at each call, and clients need only a few.
 _RECORDS_MAX = 16
 _HANDSHAKE, _CLIENT_HELLO = 22, 1
 _RECORD_HEAD, _MESSAGE_HEAD = 5, 4
@@ -23,11 +23,11 @@ _NAME_MAX = 253
 
 
 class BadClientHello(Exception):
-    """The bytes are no ClientHello with at most one server name."""
+    """The bytes are not a ClientHello with at most one server name."""
 
 
 class _Fields:
-    """Cuts fields with a length before them out of bytes."""
+    """Cuts length-prefixed fields out of bytes."""
 
     __slots__ = ("_at", "_data")
 
@@ -43,7 +43,7 @@ class _Fields:
         return int.from_bytes(self.read(size))
 
     def vector(self, size: int) -> bytes:
-        """A field whose length has ``size`` bytes."""
+        """A field with a length prefix of ``size`` bytes."""
         return self.read(self.number(size))
 
     def read(self, count: int) -> bytes:
@@ -69,7 +69,7 @@ def read_server_name(data: bytes) -> str | None:
     hello.vector(2)
     hello.vector(1)
     name: str | None = None
-    # A client of TLS 1.2 may send no extensions at all.
+    # A TLS 1.2 client may send no extensions.
     extensions = _Fields(hello.vector(2) if hello.has_more else b"")
     if hello.has_more:
         raise BadClientHello("bytes after the extensions of the ClientHello")

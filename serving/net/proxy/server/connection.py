@@ -1,4 +1,4 @@
-"""A client's connection: parses requests one after the other, and makes an exchange of each.
+"""A client's HTTP/1.1 connection: parses requests one after the other, and creates an exchange for each.
 
 A request is read only after the client has received the previous response, so that neither pipelined requests
 nor unread responses grow memory. Violations of the protocol get a response here and never reach the handler;
@@ -21,16 +21,16 @@ from serving.net.proxy.http1.requesthead import HeadMemory, RefusalCode, Request
 from serving.net.proxy.server.writing import PREFACE, ResponseProtocol, hand_over
 
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
-# Long enough for a client anywhere on earth to read a response and close (five round trips of 200 ms). A client that is still
-# sending its request gets this after each piece, in all at most the second time: some read nothing before they have sent all.
+# Long enough for a client anywhere on earth to read a response and close (five round trips of 200 ms). A client that still
+# sends its request gets this after each piece, in total at most the second time, because some read nothing before the end.
 _LINGER_S = 1.0
 _LINGER_MAX_S = 30.0
-# Longer than TCP stalls between two full buffers on a bad line; a client that accepts no bytes for this long is cut off.
+# Longer than TCP stalls between two full buffers on a bad line, in seconds; a client that accepts no bytes for so long is cut off.
 _FLUSH_S = 60.0
-# A client that closes its direction after a request has left, or waits for the response: TCP shows no difference until bytes are
-# sent to it. Longer than most starts from zero; a client that has left keeps its place for so long.
+# A client that closes its direction after a request has disconnected, or waits for the response: TCP shows the difference only
+# when bytes are sent. Longer than most starts from zero; a client that has disconnected keeps its place that long.
 _HALF_CLOSED_S = 5.0
-# Requests that are read in one go: a client may send thousands of them in a read, each of which costs as much as one.
+# Requests parsed at a time: a client may send thousands in one read, each as costly as any other.
 _HEADS_AT_ONCE = 16
 
 
@@ -67,9 +67,9 @@ class Connection(ResponseProtocol):
         self._reader: LengthBody | ChunkedBody | None = None
         self._body_bytes = 0
         self._body_pace: BodyPace | None = None
-        # While there is no exchange: until when the next head must begin, or be complete.
+        # Without an exchange: the deadline for the next head to begin, or to be complete.
         self._due_s = math.inf
-        # Set when the client has closed its direction: until when bytes must be sent to it.
+        # Set when the client has closed its direction: the deadline for sending bytes to it.
         self._eof_due_s = math.inf
         self._head_begun = True
         self._blank_skipped = False
@@ -92,11 +92,11 @@ class Connection(ResponseProtocol):
     def _has_eof(self) -> bool:
         return self._eof_due_s < math.inf
 
-    # Called by the loop.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection and wait for the first head."""
-        # uvloop's are none by inheritance.
+        # uvloop's transports do not inherit from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         name = self._transport.get_extra_info("peername")
         self._address = name[0] if isinstance(name, tuple) else "unknown"
@@ -116,13 +116,13 @@ class Connection(ResponseProtocol):
         elif not self._lingering:
             self._consume(self._buffer + data if self._buffer else data)
         else:
-            # What is discarded costs the kernel's copy, and a loop reads up to 8 MiB of one connection at a time.
+            # Discarding also costs the kernel's copy, and an event loop reads up to 8 MiB of one connection at a time.
             self._yield_turn()
             if not self._full and not self._registry.finishing:
                 self._due_s = min(self._clock() + _LINGER_S, self._linger_end_s)
 
     def eof_received(self) -> bool:
-        """Close one direction of a tunnel. A client with a complete request may wait for the response; others have left."""
+        """Close one direction of a tunnel. A client with a complete request may wait for its response; others have disconnected."""
         exchange = self._exchange
         if exchange is not None and exchange.response.tunnel is not None:
             exchange.response.tunnel.send_eof()
@@ -149,7 +149,7 @@ class Connection(ResponseProtocol):
             self._slow_reader.end()
 
     def resume_writing(self) -> None:
-        """Resume the response, or take the next request: the client has nearly all of the last response."""
+        """Resume the response, or parse the next request, because the client has nearly all of the last response."""
         super().resume_writing()
         if self._exchange is None:
             idle_s = self._registry.settings.client_idle_max_s
@@ -157,7 +157,7 @@ class Connection(ResponseProtocol):
             if not self._lingering and not self._closing:
                 self._consume(self._buffer)
 
-    # Called by its exchange.
+    # Called by the exchange.
 
     def pause(self, why: Pause) -> None:
         """Add a reason to pause reading."""
@@ -176,7 +176,7 @@ class Connection(ResponseProtocol):
             self._transport.resume_reading()
 
     def open_tunnel(self) -> bytes:
-        """Turn the connection into a tunnel; returns bytes already read."""
+        """Turn the connection into a tunnel; return the bytes already read."""
         ahead, self._buffer = self._buffer, b""
         self.resume(Pause.AHEAD)
         exchange = self._exchange
@@ -208,7 +208,7 @@ class Connection(ResponseProtocol):
     # Called by the server.
 
     def wind_down(self) -> None:
-        """Close after the current response. An idle connection stays open for a request under way."""
+        """Close after the current response. An idle connection stays open for a request in transit."""
         if self._exchange is not None:
             self._exchange.closing = True
 
@@ -241,7 +241,7 @@ class Connection(ResponseProtocol):
             # The rest of an ended response has no other limit.
             due_s = read_due_s if exchange is None else min(due_s, read_due_s)
             if read_due_s <= now_s:
-                # Nothing that is written now would reach the client.
+                # Nothing written now would reach the client.
                 if exchange is not None:
                     exchange.client_gone()
                 self._transport.abort()
@@ -259,7 +259,7 @@ class Connection(ResponseProtocol):
         return due_s
 
     def _check_half_closed(self, exchange: Exchange, now_s: float) -> float:
-        """End the request of a client that has closed its direction and was sent nothing for too long."""
+        """End the request of a half-closed client that was sent nothing for too long."""
         if not self._has_eof or self._full or exchange is not self._exchange:
             return math.inf
         due_s = self._eof_due_s
@@ -280,7 +280,7 @@ class Connection(ResponseProtocol):
         else:
             self._close()
 
-    # Cutting requests out of bytes.
+    # Parsing of requests.
 
     def _consume(self, data: bytes) -> None:
         self._consuming = True
@@ -311,7 +311,7 @@ class Connection(ResponseProtocol):
     def _take_head(self, data: bytes) -> bytes | None:
         """Begin an exchange and return the bytes after its head; None while the head is incomplete."""
         if not self._blank_skipped and data.startswith(b"\r\n"):
-            # One empty line before a request is left over from clients that end bodies with one (RFC 9112, 2.2).
+            # An empty line before a request comes from clients that end bodies with one (RFC 9112, 2.2).
             self._blank_skipped = True
             data = data[2:]
         bytes_max = self._registry.settings.head_bytes_max
@@ -344,14 +344,14 @@ class Connection(ResponseProtocol):
             self._reader = ChunkedBody(chunks_max=CHUNKS_AT_ONCE) if chunked else LengthBody(head.content_length or 0)
             self._body_bytes = 0
             if data:
-                # Before the handler is asked, so that head and body go upstream in one write.
+                # Before the handler is called, so that head and body are forwarded in one write.
                 data = self._take_body(data)
             else:
                 self._body_pace = BodyPace(self._wiring.body_pace, now_s)
         if self._exchange is exchange:
             exchange.begin()
         if self._exchange is exchange:
-            # Unless a sweep comes before this request can be late; inlined, because it runs for each request.
+            # Unless a sweep comes before this request's deadline; inlined, because it runs for each request.
             limits, until_s = exchange.timeouts, self._registry.sweep_s - now_s
             if (
                 limits.total_s < until_s
@@ -364,7 +364,7 @@ class Connection(ResponseProtocol):
         return data
 
     def _take_body(self, data: bytes) -> bytes:
-        """Pass on the bytes of the body and return those after it."""
+        """Forward the bytes of the body and return those after it."""
         reader, exchange = self._reader, self._exchange
         assert reader is not None
         assert exchange is not None
@@ -435,7 +435,7 @@ class Connection(ResponseProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Close the sending direction, and wait a moment for the client to close its own."""
+        """Close the sending direction, and wait briefly for the client to close its own."""
         if self._has_eof:
             self._close()
             return

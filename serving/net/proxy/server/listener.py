@@ -27,28 +27,28 @@ from serving.net.proxy.forwarding.registry import Member, Refusals
 from serving.net.proxy.http1.pool import Pool
 from serving.net.proxy.server.connection import Connection
 
-# For errors such as too few descriptors.
+# Pause after errors such as too few descriptors, in seconds.
 _PAUSE_S = 0.1
 
-# Most delay after a limit. A sweep over 10,000 connections takes about 3 ms.
+# Longest delay after a limit, in seconds. A sweep over 10,000 connections takes about 3 ms.
 _SWEEP_SPACING_S = 0.1
-# The kernel caps it at net.core.somaxconn; fewer would refuse connections in a burst.
+# The kernel caps it at net.core.somaxconn; a smaller backlog would refuse connections in a burst.
 _BACKLOG = 4096
 
 
-# Descriptors that no client connection takes: listeners, logs, and connections to the API and between daemons.
+# Descriptors not available to clients: listeners, logs, and connections to the API and between daemons.
 _DESCRIPTORS_KEPT = 64
-# Of one client connection and its request's connection to an upstream.
+# Descriptors of one client connection and its upstream connection.
 _DESCRIPTORS_EACH = 2
 _CONNECTIONS_MIN = 16
-# Between two log lines about connections that were closed for want of descriptors.
+# Time between two log lines about connections closed for lack of descriptors, in seconds.
 _LOG_PAUSE_S = 60.0
 
 _log = logging.getLogger(__name__)
 
 
 def _affordable_count() -> float:
-    """The client connections for which this process may open descriptors, with those to upstreams (getrlimit(2))."""
+    """The client connections, with upstreams, for which this process may open descriptors (getrlimit(2))."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return math.inf
@@ -56,7 +56,7 @@ def _affordable_count() -> float:
 
 
 class Acceptor:
-    """Accepts connections from a non-blocking socket; each gets a protocol of ``factory``."""
+    """Accepts connections from a non-blocking socket; ``factory`` creates the protocol of each."""
 
     def __init__(self, listening: socket.socket, factory: Callable[[], asyncio.BaseProtocol]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -69,7 +69,7 @@ class Acceptor:
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
-        """The listening socket, in the form that asyncio's servers have."""
+        """The listening socket, in the form of asyncio's servers."""
         return (self._listening,)
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class Acceptor:
         try:
             sock, _ = self._listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            # Another process was faster, or the client has left.
+            # Another process was faster, or the client has disconnected.
             return
         except OSError as error:
             if self._loop.time() >= self._logged_s + _LOG_PAUSE_S:
@@ -102,13 +102,13 @@ class Acceptor:
         self._tasks.start(self._begin(sock), name="accept")
 
     async def _begin(self, sock: socket.socket) -> None:
-        # A client that has left already is not an error.
+        # A client that has already disconnected is not an error.
         with contextlib.suppress(OSError):
             await self._loop.connect_accepted_socket(self._factory, sock)
 
 
 class HttpServer:
-    """The server side of a proxy, with its pool of upstream connections. ``name`` is its name in Proxy-Status; "" sends none."""
+    """The server side of a proxy, with its upstream pool. ``name`` is its name in Proxy-Status; "" sends none."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class HttpServer:
         self.pool = Pool(settings, clock=clock) if pool is None else pool
         self._streams: Pool | None = None
         self._listeners: list[asyncio.Server | Acceptor] = []
-        # A dict as a set with an order: the oldest idle connection is closed first.
+        # A dict as ordered set: the oldest idle connection is closed first.
         self._connections: dict[Member, None] = {}
         self._affordable_count = _affordable_count()
         self._shed_count = 0
@@ -148,12 +148,12 @@ class HttpServer:
 
     @property
     def turns(self) -> FairTurns:
-        """Shared by connections of clients and to upstreams."""
+        """Shared by client and upstream connections."""
         return self.pool.turns
 
     @property
     def connection_count(self) -> int:
-        """Number of client connections."""
+        """The number of client connections."""
         return len(self._connections)
 
     async def listen(
@@ -166,7 +166,7 @@ class HttpServer:
         make: "Callable[[HttpServer, Wiring], asyncio.Protocol]" = Connection,
         shares_port: bool = False,
     ) -> tuple[str, int]:
-        """Take connections from a bound socket, or from an address; return the address.
+        """Accept connections from a bound socket, or at an address; return the address.
 
         ``listener`` names it to the handler. ``takes_turns`` with other processes on the same socket. ``make`` creates the
         protocol of a new connection, for example TLS. ``shares_port`` lets other processes of this user listen at
@@ -180,7 +180,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         server: asyncio.Server | Acceptor
         if isinstance(where, socket.socket) and takes_turns:
-            # A socket that was only bound refuses connections until it listens.
+            # A bound socket refuses connections until it listens.
             where.listen(_BACKLOG)
             server = Acceptor(where, factory)
         elif isinstance(where, socket.socket):
@@ -191,14 +191,14 @@ class HttpServer:
             )
         host, port = server.sockets[0].getsockname()[:2]
         if self.draining:
-            # The end began while this listener was opened, and closed only those that there were.
+            # The shutdown began while this listener was opened, and closed only the existing ones.
             server.close()
         else:
             self._listeners.append(server)
         return host, port
 
     def close_idle_upstreams(self) -> None:
-        """Close all idle connections to upstreams: an upstream could close one unnoticed."""
+        """Close all idle upstream connections, because an upstream could close one unnoticed."""
         for pool in (self.pool, self._streams):
             if pool is not None:
                 pool.expire(math.inf)
@@ -211,14 +211,14 @@ class HttpServer:
                 connection.close_if_idle()
 
     def hand_over(self) -> None:
-        """Stop accepting, so that another process does. Connections close after their next response."""
+        """Stop accepting, because another process accepts. Connections close after their next response."""
         self.draining = True
         self.close_listeners()
         for connection in list(self._connections):
             connection.wind_down()
 
     def close_listeners(self, where: tuple[str, int] | None = None) -> None:
-        """Close all listeners, or the one at an address; their connections stay."""
+        """Close all listeners, or the one at an address; their connections stay open."""
         for server in [
             listener for listener in self._listeners if where in (None, listener.sockets[0].getsockname()[:2])
         ]:
@@ -233,19 +233,19 @@ class HttpServer:
             connection.close_if_idle()
 
     async def wait_for_requests(self, *, grace_s: float) -> None:
-        """Wait for requests other than tunnels to end, at most ``grace_s`` seconds."""
+        """Wait up to ``grace_s`` seconds for all requests except tunnels to end."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._only_tunnels.wait()
 
     async def wait_for_tunnels(self, *, grace_s: float) -> None:
-        """Wait for all connections to end, at most ``grace_s`` seconds."""
+        """Wait up to ``grace_s`` seconds for all connections to end."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._empty.wait()
 
     async def finish(self, *, grace_s: float) -> int:
-        """Stop accepting, wait up to ``grace_s`` seconds, and cut off the rest; return their number."""
+        """Stop accepting, wait up to ``grace_s`` seconds, and cut off the rest; return how many were cut off."""
         self.stop_accepting()
         await self.wait_for_tunnels(grace_s=grace_s)
         cut_count = sum([connection.cut() for connection in list(self._connections)])
@@ -257,7 +257,7 @@ class HttpServer:
         return cut_count
 
     def stream_pool(self) -> Pool:
-        """The pool of HTTP/2 connections to upstreams, created on first use."""
+        """The pool of HTTP/2 upstream connections, created on first use."""
         from serving.net.proxy.http2.pool import Http2Pool  # noqa: PLC0415 - most daemons need none of it
 
         if isinstance(self.pool, Http2Pool):
@@ -271,7 +271,7 @@ class HttpServer:
     # Called by connections.
 
     def opened(self, connection: Member, address: str) -> str | None:
-        """Add a client connection; returns a reason if it exceeds a limit."""
+        """Add a client connection; return the reason if it exceeds a limit."""
         settings = self.settings
         self._connections[connection] = None
         self._empty.clear()
@@ -286,7 +286,7 @@ class HttpServer:
         return None
 
     def _shed(self, newest: Member) -> bool:
-        """Close the oldest idle connection, so that the newest has a descriptor; False if all are in use."""
+        """Close the oldest idle connection to release a descriptor for ``newest``; False if all are in use."""
         idle = next(
             (connection for connection in self._connections if connection is not newest and connection.is_idle), None
         )
@@ -335,7 +335,7 @@ class HttpServer:
 
     def _check_connections(self) -> None:
         now_s = self.clock()
-        # No other sweep is scheduled while this one runs: its result covers all connections.
+        # No other sweep is scheduled while this one runs, because its result covers all connections.
         self.sweep_s = -math.inf
         due_s = min([connection.check(now_s) for connection in list(self._connections)], default=math.inf)
         due_s = min(due_s, self.pool.expire(now_s))

@@ -1,4 +1,4 @@
-"""A client's TCP connection that is relayed to a pod, whatever its protocol.
+"""A client's TCP connection that is relayed to a pod, for any protocol.
 
 It is an exchange from its first moment, before the client has sent a byte: with many protocols the server speaks first. What
 the client sends while no pod is ready is kept, up to the bound of a held body. A connection that gets no pod is reset.
@@ -18,7 +18,7 @@ from serving.net.proxy.server.clienthello import BadClientHello, read_server_nam
 from serving.net.proxy.server.connection import Connection
 
 _SWITCHED = b"HTTP/1.1 101 "
-# Fatal alerts of TLS (RFC 8446, section 6).
+# Fatal TLS alerts (RFC 8446, section 6).
 _DECODE_ERROR, _UNRECOGNIZED_NAME = (b"\x15\x03\x03\0\2\2" + bytes([code]) for code in (50, 112))
 
 
@@ -34,7 +34,7 @@ class TcpConnection(Connection):
         self._is_relayed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for a pod at once."""
+        """Request a pod immediately."""
         super().connection_made(transport)
         if not self._closing:
             self._ask()
@@ -62,7 +62,7 @@ class TcpConnection(Connection):
             super().write(data)
 
     def exchange_done(self, *, keep: bool) -> None:
-        """Close: after the app's last bytes, or by a reset where there were none."""
+        """Close: after the app's last bytes, or by a reset if there were none."""
         del keep
         if self._is_relayed:
             super().exchange_done(keep=False)
@@ -90,11 +90,11 @@ class SharedConnection(TcpConnection):
         self._is_served = is_served
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the ClientHello, as long as for the head of a request."""
+        """Wait for the ClientHello, as long as for a request's head."""
         Connection.connection_made(self, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Find the service, or pass bytes on."""
+        """Find the service, or forward bytes."""
         if self._exchange is not None or self._lingering or self._closing:
             super().data_received(data)
             return
@@ -114,7 +114,7 @@ class SharedConnection(TcpConnection):
         self._ask()
 
     def _end_with(self, alert: bytes, why: str) -> None:
-        """Send an alert that clients report, and close."""
+        """Send a TLS alert that clients report, and close."""
         self._registry.refusals.record(RefusalCode.SERVER_NAME, why, self._address)
         self._transport.write(alert)
         self._linger()

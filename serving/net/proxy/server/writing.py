@@ -1,4 +1,4 @@
-"""The writing half of a client's connection: responses, clients that read them slowly, and the hand-over to HTTP/2.
+"""The writing half of a client's connection: responses, slow readers, and the hand-over to HTTP/2.
 
 A connection is handed over after HTTP/2's preface or ALPN (RFC 9113, section 3.4). The strict reader of HTTP/1.1 refuses the
 preface's first line, so that looking for it costs other requests nothing. The library is imported by the first such connection:
@@ -17,12 +17,12 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 
 
 class SlowReader:
-    """A client that has yet to read bytes of a response: its deadline and its buffer."""
+    """A client with unread bytes of a response: its deadline and its buffer."""
 
     __slots__ = ("_buffer", "_exchange", "_pace", "_transport")
 
     def __init__(self, exchange: Exchange, transport: asyncio.Transport, wiring: Wiring) -> None:
-        # Kept beyond its end: its bytes still wait then.
+        # Kept after the response's end, while its bytes still wait.
         self._exchange = exchange
         self._transport = transport
         self._pace = ReaderPace(wiring.read_pace, transport)
@@ -39,11 +39,11 @@ class SlowReader:
         return self._pace.check(now_s, written_bytes=self._exchange.response.body_bytes)
 
     def has_room(self) -> bool:
-        """Count what waits for the client; return whether there is room for more."""
+        """Count the waiting bytes; return whether more may be buffered."""
         return self._buffer.set(self._transport.get_write_buffer_size())
 
     def unread_bytes(self) -> int:
-        """Return the written bytes that the client has not read."""
+        """The number of written bytes that the client has not read."""
         return self._pace.count_unread()
 
     def end(self) -> None:
@@ -52,7 +52,7 @@ class SlowReader:
 
 
 class ResponseProtocol(asyncio.Protocol):
-    """Writes responses to a client of HTTP/1.1. A subclass reads its requests."""
+    """Writes responses to an HTTP/1.1 client. A subclass parses its requests."""
 
     __slots__ = ("_clock", "_closing", "_exchange", "_full", "_registry", "_slow_reader", "_transport", "_wiring")
 
@@ -63,14 +63,14 @@ class ResponseProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._exchange: Exchange | None = None
         self._full = False
-        # While bytes of this response, or of the last one, wait for the client.
+        # While bytes of this or the last response wait for the client.
         self._slow_reader: SlowReader | None = None
         self._closing = False
 
     # Called by the loop.
 
     def pause_writing(self) -> None:
-        """Buffer or pause the response: the client reads too slowly."""
+        """Buffer or pause the response, because the client reads too slowly."""
         self._set_full(full=True)
 
     def resume_writing(self) -> None:
@@ -102,7 +102,7 @@ class ResponseProtocol(asyncio.Protocol):
         return self._slow_reader is not None and self._slow_reader.has_room()
 
     def unread_bytes(self) -> int:
-        """Return the written bytes that the client has not read."""
+        """The number of written bytes that the client has not read."""
         return 0 if self._slow_reader is None else self._slow_reader.unread_bytes()
 
     def truncate(self) -> None:
@@ -111,7 +111,7 @@ class ResponseProtocol(asyncio.Protocol):
             truncate()
 
     def abort(self) -> None:
-        """Reset the connection: a regular close could look like the end of the body."""
+        """Reset the connection, because a regular close could look like the end of the body."""
         self._closing = True
         reset(self._transport)
 
@@ -119,7 +119,7 @@ class ResponseProtocol(asyncio.Protocol):
 def hand_over(
     data: bytes, registry: Registry, wiring: Wiring, *, transport: asyncio.Transport, peer: ClientPeer
 ) -> None:
-    """Pass a connection to a session, with the bytes received so far."""
+    """Pass a connection to an HTTP/2 session, with the bytes received so far."""
     start_session(registry, wiring, transport=transport, peer=peer).data_received(data)
 
 

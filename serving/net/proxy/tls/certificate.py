@@ -1,4 +1,4 @@
-"""Loads certificates with their keys from PEM, and chooses one by server name.
+"""Loads certificates with their keys from PEM, and selects one by server name.
 
 OpenSSL reports its names in a handshake in memory, which also proves that the certificate works with its key. An expired
 certificate is accepted and reported by its loader, because it tells clients more than none. Keys with a password are rejected.
@@ -18,7 +18,7 @@ from serving.net.aio.mutualtls import load_chain
 _ALPN = ("h2", "http/1.1")
 # OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which the standard library does not name.
 _NO_CHECK_TIME = 0x200000
-# A handshake in memory takes two turns of each side.
+# A handshake in memory takes two steps of each side.
 _TURNS = 4
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 _KEY = b"PRIVATE KEY-----"
@@ -47,7 +47,7 @@ class CertificateChoice:
         self._exact: dict[str, str] = {}
         self._wildcards: dict[str, str] = {}
         self._default: str | None = None
-        # The last one written wins: that which is valid longest, and of two like that the first by name.
+        # The last one written wins: the one valid longest, and among equals the first by name.
         known = sorted(identities, key=lambda identity: identity.name, reverse=True)
         for identity in sorted(known, key=lambda identity: identity.not_after_s):
             if identity.name == default:
@@ -123,7 +123,7 @@ def load_certificate(name: str, pair: Pair) -> Certificate:
     names = facts.get("subjectAltName", ())
     if not names and pair.hosts is None:
         raise InvalidCertificate(where=pair.where, reason="it names no host (subjectAltName)")
-    # A client that asks for an address sends no server name: such a certificate can only be the default.
+    # A client that connects to an address sends no server name: such a certificate can only be the default.
     named = tuple(text for kind, text in names if kind == "DNS")
     hosts = named if pair.hosts is None else pair.hosts
     identity = Identity(name=name, hosts=hosts, not_after_s=float(ssl.cert_time_to_seconds(facts["notAfter"])))

@@ -20,13 +20,13 @@ from serving.net.proxy.tls.transport import TlsTransport
 
 _log = logging.getLogger("tls")
 
-# A handshake takes 1.4 ms of both ends: more at a time only make each of them slower.
+# Parallel handshakes: one takes 1.4 ms of both ends, and more only slow each other down.
 _HANDSHAKES_MAX = 8
-# Time without TLS attempts after a peer did not speak TLS.
+# Time without TLS attempts to a peer that did not speak TLS, in seconds.
 _PLAIN_S = 30.0
-# Bounds what is remembered of peers without TLS.
+# Most peers without TLS that are remembered.
 _PLAIN_MAX = 4096
-# Least time between two lines about refused peers; the metric counts all.
+# Shortest time between two log lines about refused peers, in seconds; the metric counts all.
 _LOG_PERIOD_S = 1.0
 
 
@@ -39,14 +39,14 @@ class PeerRefused(ConnectionError):
 
 
 class RefusalLog:
-    """Counts refused peers by reason, and logs one line a second at most."""
+    """Counts refused peers by reason, and logs at most one line a second."""
 
     def __init__(self, tls: MutualTls) -> None:
         self._failures = tls.failures
         self._logged_s = float("-inf")
 
     def refuse(self, address: str, reason: str) -> None:
-        """Count a refusal that is not counted yet, and log it."""
+        """Count and log a refusal that was not counted yet."""
         self._failures[reason] += 1
         self.log(address, reason)
 
@@ -64,7 +64,7 @@ async def open_client(
     *,
     check: Callable[["TlsClient"], None] = lambda _: None,
 ) -> UpstreamProtocol:
-    """Connect over TLS; ``check`` raises ``PeerRefused`` for a peer that must not be used. Raises ``OSError``."""
+    """Connect over TLS; ``check`` raises ``PeerRefused`` for an unacceptable peer. Raises ``OSError``."""
     loop = asyncio.get_running_loop()
     protocols: list[UpstreamProtocol] = []
 
@@ -104,11 +104,11 @@ class TlsConnector:
 
     @property
     def turn(self) -> int:
-        """Grows with each new certificate."""
+        """A counter that each new certificate increments."""
         return self._tls.turn
 
     async def connect(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
-        """As ``serving.net.proxy.http1.pool.Connector``."""
+        """Implements ``serving.net.proxy.http1.pool.Connector``."""
         if self._plain and self._plain.get(address, 0.0) > now_s():
             _, plain = await asyncio.get_running_loop().create_connection(make, *address)
             return plain
@@ -134,7 +134,7 @@ class TlsConnector:
 
 
 class TlsClient(TlsTransport):
-    """The client's end of one connection. ``ready`` gets the result of the handshake; ``start`` begins the protocol of ``make``."""
+    """The client's end of one connection. ``ready`` gets the handshake's result; ``start`` begins the protocol of ``make``."""
 
     __slots__ = ("_make", "_ready")
 
@@ -152,7 +152,7 @@ class TlsClient(TlsTransport):
         return self._identity
 
     def start(self) -> None:
-        """Hand the connection to its protocol, with the bytes received so far."""
+        """Pass the connection to its protocol, with the bytes received so far."""
         self._app = self._make()
         self._app.connection_made(self)
         self._pass_on()
@@ -161,7 +161,7 @@ class TlsClient(TlsTransport):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake."""
-        # uvloop's are none by inheritance.
+        # uvloop's transports do not inherit from asyncio's.
         self._outer = cast("asyncio.Transport", transport)
         self._shake()
 
@@ -176,7 +176,7 @@ class TlsClient(TlsTransport):
             self._shake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the protocol, after what was received before a failed write, or the handshake."""
+        """End the handshake, or the protocol after processing what was received before a failed write."""
         if exc is not None:
             for data in unread_pieces(self._outer):
                 self.data_received(data)

@@ -1,4 +1,4 @@
-"""The server's end of mutual TLS on a port that speaks plain HTTP too, before a protocol of another daemon."""
+"""The server's end of mutual TLS on a port that also accepts plain HTTP, in front of another protocol."""
 
 import asyncio
 import ssl
@@ -35,7 +35,7 @@ class TlsFront(TlsTransport):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first bytes, for a bounded time."""
-        # uvloop's are none by inheritance.
+        # uvloop's transports do not inherit from asyncio's.
         self._outer = cast("asyncio.Transport", transport)
         name = self._outer.get_extra_info("peername")
         self._address = name[0] if isinstance(name, tuple) else "unknown"
@@ -63,7 +63,7 @@ class TlsFront(TlsTransport):
         if self._app is not None:
             self._app.connection_lost(exc)
 
-    # Inside.
+    # Internals.
 
     def _shake(self) -> None:
         try:

@@ -22,9 +22,9 @@ from serving.net.proxy.tls.layer import TlsTerms
 _log = logging.getLogger("activator")
 
 Found = dict[str, Pair | InvalidCertificate]
-"""The pairs of a source by certificate name, or why they cannot be read."""
+"""A source's pairs by certificate name, or why they cannot be read."""
 
-# A chain of four certificates has 8 KiB.
+# Largest file in bytes; a chain of four certificates has 8 KiB.
 _BYTES_MAX = 1024**2
 _SUFFIXES = (".crt", ".pem")
 _INSIDE = (("tls.crt", "tls.key"), ("fullchain.pem", "privkey.pem"))
@@ -37,10 +37,10 @@ class Certificates:
 
     def __init__(self, *, default: str = "", handshake_max_s: float) -> None:
         self.failures: Counter[str] = Counter()
-        """Handshakes that failed, by reason."""
+        """Failed handshakes by reason."""
         self._default = default
         self._by_name: dict[str, Certificate] = {}
-        # Pairs that were refused, and why: each is logged once.
+        # Rejected pairs with the reason, so that each is logged once.
         self._refused: dict[str, tuple[Pair | None, str]] = {}
         self._served: tuple[CertificateChoice, dict[str, ssl.SSLContext]] = (CertificateChoice(()), {})
         # Its session tickets outlive all certificates.
@@ -50,11 +50,11 @@ class Certificates:
 
     @property
     def count(self) -> int:
-        """Number of served certificates."""
+        """The number of served certificates."""
         return len(self._by_name)
 
     def expiries(self) -> dict[str, float]:
-        """Expiry of each certificate, in unix seconds."""
+        """The expiry of each certificate, in unix seconds."""
         return {name: loaded.identity.not_after_s for name, loaded in self._by_name.items()}
 
     def update(self, pairs: Found) -> None:
@@ -94,7 +94,7 @@ class Certificates:
             )
 
     def _choose(self, connection: ssl.SSLObject, server_name: str | None, context: ssl.SSLContext) -> int | None:
-        """Choose a certificate; OpenSSL calls this during a handshake."""
+        """Select a certificate; OpenSSL calls this during a handshake."""
         del context
         choice, contexts = self._served
         name = choice.find(server_name)

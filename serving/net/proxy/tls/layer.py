@@ -1,4 +1,4 @@
-"""TLS between a client and its server: a protocol to the loop, a transport to a ``Connection`` or ``Session``.
+"""TLS between a client and its server: a protocol for the event loop, a transport for ``Connection`` or ``Session``.
 
 This module decides when to read, write and close; ``records.py`` handles the records. uvloop's own TLS is not used:
 it drops the alert that tells a client why its handshake failed, it cannot close one direction, so the end of a response may be
@@ -30,7 +30,7 @@ from serving.net.proxy.tls.transport import TlsTransport
 
 _HANDSHAKE_RECORD = 0x16
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
-# An alert has the time of a bad line's round trip to leave.
+# Time for an alert to leave on a bad line, in seconds.
 _CLOSE_WAIT_S = 1.0
 
 
@@ -72,12 +72,12 @@ class TlsLayer(TlsTransport):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the handshake and its time limit."""
-        # uvloop's are none by inheritance.
+        # uvloop's transports do not inherit from asyncio's.
         self._outer = cast("asyncio.Transport", transport)
         name = self._outer.get_extra_info("peername")
         self._address = name[0] if isinstance(name, tuple) else "unknown"
         if self._registry.opened(self, self._address) is not None or self._registry.finishing:
-            # A response would cost a handshake, which is what a client with too many connections may be after.
+            # A response would need a handshake, whose cost may be the goal of a client with too many connections.
             self._fail("too many connections")
             self.abort()
             return
@@ -136,7 +136,7 @@ class TlsLayer(TlsTransport):
             self.abort()
         return self._due_s
 
-    # Inside.
+    # Internals.
 
     def _shake(self) -> None:
         try:
@@ -160,7 +160,7 @@ class TlsLayer(TlsTransport):
         self._pass_on()
 
     def _step_aside(self, data: bytes) -> None:
-        """Leave a connection without TLS to a plain ``Connection``."""
+        """Pass a connection without TLS to a plain ``Connection``."""
         self._registry.closed(self, self._address)
         connection = Connection(self._registry, self._wiring)
         self._outer.set_protocol(connection)
@@ -169,12 +169,12 @@ class TlsLayer(TlsTransport):
 
     def _break(self, error: ssl.SSLError) -> None:
         if self._terms.is_mutual and not self._write_ended:
-            # In TLS 1.3 a client has done its part before the server looks at its certificate, and the other way round.
+            # In TLS 1.3 a client finishes before the server checks its certificate, and vice versa.
             self._fail(reason_of(error))
         super()._break(error)
 
     def _refuse_plain(self, data: bytes) -> None:
-        """Respond to plain HTTP with the refusal; close anything else."""
+        """Answer plain HTTP with the refusal; close other connections."""
         self._fail("no TLS")
         if data[:1].isalpha():
             status, text = self._terms.plain_refusal

@@ -8,7 +8,7 @@ bytes that are still unread.
 import contextlib
 import ssl
 
-# Bytes passed on at once. A record has 16 KiB; passing on each one would take four times the calls.
+# Bytes forwarded at a time. A record has 16 KiB, so single records would need four times the calls.
 _PIECE_BYTES = 65_536
 
 
@@ -22,13 +22,13 @@ class Records:
         self.outgoing = ssl.MemoryBIO()
         """Bytes to send; ``pending`` is their number."""
         self.put = self._incoming.write
-        """Takes bytes that have come."""
+        """Adds received bytes."""
         self.ssl = context.wrap_bio(self._incoming, self.outgoing, server_side=is_server)
         self._read = self.ssl.read
         self._write = self.ssl.write
         # Data decrypted during shutdown, not yet read.
         self._ahead = b""
-        # The client's close_notify has arrived, after bytes that may still be read.
+        # The client's close_notify has arrived, perhaps after bytes that can still be read.
         self._is_over = False
 
     @property
@@ -76,7 +76,7 @@ class Records:
             while self._incoming.pending and (data := self._read_one()):
                 self._ahead += data
         with contextlib.suppress(ssl.SSLError):
-            # It complains that the client's is not there, for which we do not wait.
+            # OpenSSL reports that the client's close_notify is missing, but it is not awaited.
             self.ssl.unwrap()
         return self.outgoing.read()
 
@@ -86,8 +86,8 @@ class Records:
         except ssl.SSLWantReadError:
             return None
         except ssl.SSLZeroReturnError:
-            # So a goodbye reads after our own.
+            # The result of a close_notify after our own.
             data = b""
-        # The next ``read`` will say so again.
+        # The next ``read`` reports it again.
         self._is_over = not data
         return data

@@ -1,4 +1,4 @@
-"""A TLS connection as a transport: what both ends have in common.
+"""A TLS connection as a transport: the common part of both ends.
 
 To the loop it is a protocol, to the protocol behind it a transport. This module decides when to read, write and close after the
 handshake; ``records.py`` handles the records, and the subclass the handshake.
@@ -53,7 +53,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return True
 
     def pause_writing(self) -> None:
-        """Pause the protocol: the peer reads too slowly."""
+        """Pause the protocol, because the peer reads too slowly."""
         if self._app is not None:
             self._app.pause_writing()
 
@@ -62,7 +62,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if self._app is not None:
             self._app.resume_writing()
 
-    # What the protocol calls, as of any transport.
+    # The transport's methods for its protocol.
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Encrypt and send."""
@@ -88,7 +88,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._is_truncated = True
 
     def abort(self) -> None:
-        """Close at once without close_notify, so that a truncated response does not look complete."""
+        """Close immediately without close_notify, so that a truncated response does not look complete."""
         self._closing = True
         self._outer.abort()
 
@@ -110,7 +110,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             if not self._outer_ended:
                 self._outer.resume_reading()
             if self._records.has_more or self._outer_ended:
-                # Not now: the caller is in the middle of something.
+                # Later, because the caller is in the middle of its work.
                 asyncio.get_running_loop().call_soon(self._pass_on)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - the interface's
@@ -126,17 +126,17 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._app = cast("asyncio.Protocol", protocol)
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that are encrypted but not sent."""
+        """The number of encrypted but unsent bytes."""
         return self._outer.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Set the limits for ``pause_writing`` and ``resume_writing``."""
         self._outer.set_write_buffer_limits(high, low)
 
-    # Inside.
+    # Internals.
 
     def _pass_on(self) -> None:
-        """Pass decrypted bytes to the protocol while it reads, then the end, if it has come."""
+        """Pass decrypted bytes to the protocol while it reads, then the end, if it has arrived."""
         records = self._records
         while not (self._paused or self._closing or self._eof_passed):
             try:
@@ -152,7 +152,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             if data is None or not (records.has_more or self._outer_ended):
                 break
         if records.outgoing.pending and not self._closing:
-            # A change of keys wants a response.
+            # A key update needs a response.
             self._flush()
 
     def _break(self, error: ssl.SSLError) -> None:

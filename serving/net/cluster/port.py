@@ -99,7 +99,7 @@ class WatchEvent:
             return NotImplemented
         return self.type == other.type and self.object == other.object
 
-    __hash__ = None  # a reader may change its object
+    __hash__ = None  # type: ignore[assignment] # a reader may change its object
 
     @property
     def object(self) -> Object:

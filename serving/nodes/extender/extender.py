@@ -28,13 +28,13 @@ class ExtenderCall(msgspec.Struct, frozen=True, kw_only=True):
     pod: Mapping[str, Any]
     node_names: tuple[str, ...]
     is_by_name: bool
-    """Whether the scheduler expects names in the response; otherwise it expects the Nodes that it sent."""
+    """Whether the scheduler expects names in the response, rather than the Nodes that it sent."""
 
     nodes: tuple[Mapping[str, Any], ...] = ()
 
 
 class BindingCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod for which a scheduler has found a node."""
+    """A pod, and the node that a scheduler chose for it."""
 
     pod: str
     namespace: str
@@ -43,7 +43,7 @@ class BindingCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_binding(body: bytes) -> BindingCall:
-    """The body of a bind call. Raises ``InvalidValue``."""
+    """Parse the body of a bind call. Raises ``InvalidValue``."""
     try:
         fields = {key.lower(): value for key, value in msgspec.json.decode(body, type=dict[str, str]).items()}
         parts = {"pod": "podname", "namespace": "podnamespace", "uid": "poduid", "node": "node"}
@@ -56,7 +56,7 @@ def read_binding(body: bytes) -> BindingCall:
 
 
 def read_call(body: bytes) -> ExtenderCall:
-    """The body of a call. Raises ``InvalidValue``."""
+    """Parse the body of a filter or prioritize call. Raises ``InvalidValue``."""
     try:
         whole = msgspec.json.decode(body, type=dict[str, Any])
         fields = {key.lower(): value for key, value in whole.items() if value is not None}
@@ -72,14 +72,14 @@ def read_call(body: bytes) -> ExtenderCall:
 
 
 class Extender:
-    """Serves calls about the nodes of a book."""
+    """Answers scheduler calls about the nodes of a book."""
 
     def __init__(self, book: NodeBook, scorer: Scorer) -> None:
         self._book = book
         self._scorer = scorer
 
     def filter(self, call: ExtenderCall) -> bytes:
-        """ExtenderFilterResult: the nodes with room for the pod, and the reason against each other one."""
+        """ExtenderFilterResult: the nodes with room for the pod, and the reason against each other node."""
         table, demand = self._book.table(), demand_of(call.pod)
         failed = {name: why for name in call.node_names if (why := self._refusal(table, name, demand))}
         response: dict[str, Any] = {"FailedNodes": failed, "Error": ""}
@@ -91,7 +91,7 @@ class Extender:
         return msgspec.json.encode(response)
 
     def prioritize(self, call: ExtenderCall, *, now_s: float) -> bytes:
-        """HostPriorityList: a whole number from 0 to 10 for each node."""
+        """HostPriorityList: a whole number from 0 to 10 per node."""
         scores = self._score(call.pod, now_s=now_s)
         node_scores, places = scores.extender_score(), scores.table.index_by_name
         return msgspec.json.encode(
@@ -102,7 +102,7 @@ class Extender:
         )
 
     def explain(self, call: ExtenderCall, *, now_s: float) -> bytes:
-        """Explain the scores of the nodes, for people; unknown nodes are left out.
+        """Explain the scores of the nodes, for people; unknown nodes are omitted.
 
         ``usage_age_s`` is how old the measured load is; null for a node without. Load that is too old counts as missing.
         """
@@ -118,7 +118,7 @@ class Extender:
         return self._scorer.score(self._book.table(), demand_of(pod), now_s=now_s)
 
     def _refusal(self, table: NodeTable, name: str, demand: PodDemand) -> str:
-        """The reason a pod does not fit on a node; "" if it does, or if the node is unknown."""
+        """Why a pod does not fit on a node; "" if it does, or if the node is unknown."""
         node, column = self._book.node(name), table.index_by_name.get(name)
         if node is None or column is None:
             return ""
@@ -126,7 +126,7 @@ class Extender:
         requested = (("cpu", demand.request_cpu_m, "m"), ("memory", demand.request_memory_bytes, " bytes"))
         for row, (resource, amount, unit) in enumerate(requested):
             free = int(table.allocatable[row, column] - table.request[row, column])
-            # A pod without a request for a resource fits even on a full node.
+            # A pod that does not request a resource fits even on a full node.
             if amount > max(0, free):
                 reasons.append(f"requests {amount}{unit} of {resource}, {max(0, free)}{unit} are free")
         if node.pod_count_max is not None and self._book.pod_count(name) >= node.pod_count_max:

@@ -1,4 +1,4 @@
-"""The load of all nodes at one time: as load-watcher's JSON, and from Prometheus.
+"""The load of all nodes at one time, in load-watcher's JSON, or read from Prometheus.
 
 Input: a report, or a body of ``GET /watcher``; output: the other. Follows paypal/load-watcher 17df8f9, pkg/watcher: values are
 in percent, ``AVG`` and ``STD`` over a window of 15, 10 or 5 minutes. Its own example lacks the level ``NodeMetricsMap``, which
@@ -17,7 +17,7 @@ from serving.core.settings.placement import LoadSourceSettings, PlacementQuirks
 from serving.nodes.placement.scores.metrics import NodeMetric, NodeUsage, Usage, read_usage
 
 WINDOWS_S = (900.0, 600.0, 300.0)
-"""The windows of load-watcher, the widest first."""
+"""The windows of load-watcher in seconds, widest first."""
 
 _EXPECTED = "a load-watcher's answer: window.end and data.NodeMetricsMap with metrics of each node"
 
@@ -63,7 +63,7 @@ class _WatcherBody(msgspec.Struct, frozen=True):
 
 
 def read_watcher_body(body: bytes, *, quirks: PlacementQuirks) -> LoadReport:
-    """The report in a response of ``GET /watcher``. Raises ``InvalidValue``."""
+    """Parse a response of ``GET /watcher``. Raises ``InvalidValue``."""
     try:
         report = msgspec.json.decode(body, type=_WatcherBody)
     except UNREADABLE as error:
@@ -115,7 +115,7 @@ def _written(usage: NodeUsage, rollup: str) -> dict[str, Any]:
 
 
 def window_text(window_s: float) -> str:
-    """A window in load-watcher's form: the widest of 15m, 10m and 5m within it, else 5m."""
+    """A window in load-watcher's form: the widest of 15m, 10m and 5m that fits, else 5m."""
     return f"{int(next((length_s for length_s in WINDOWS_S if window_s >= length_s), WINDOWS_S[-1]) // 60)}m"
 
 
@@ -137,10 +137,10 @@ class _QueryResponse(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def queries(settings: LoadSourceSettings, window_s: float) -> dict[str, str]:
-    """PromQL by quantity: the mean and the deviation of cpu and memory over a window."""
+    """PromQL queries by quantity: the mean and the deviation of cpu and memory over a window."""
     window = window_text(window_s)
     metrics = {"cpu": settings.cpu_metric or _CPU_METRIC, "memory": settings.memory_metric or _MEMORY_METRIC}
-    # A name is a range by itself; anything else needs a subquery.
+    # A plain name takes a range; other expressions need a subquery.
     ranges = {key: f"{text}[{window}]" if _is_name(text) else f"({text})[{window}:]" for key, text in metrics.items()}
     return {
         f"{key} {part}": f"{function}({text})"
@@ -150,7 +150,7 @@ def queries(settings: LoadSourceSettings, window_s: float) -> dict[str, str]:
 
 
 def read_vector(body: bytes, settings: LoadSourceSettings) -> dict[str, float]:
-    """A value in percent by the node's name. Raises ``InvalidValue``.
+    """Parse a value in percent by node name. Raises ``InvalidValue``.
 
     Of several series of one node the highest counts: a node is as loaded as its busiest exporter says.
     """

@@ -1,4 +1,4 @@
-"""``python -m serving.nodes.extender.main``: scores nodes for a kube-scheduler.
+"""The extender: ``python -m serving.nodes.extender.main`` scores nodes for a kube-scheduler.
 
 Environment:
 
@@ -8,7 +8,7 @@ Environment:
 """
 
 if __name__ == "__main__":
-    # Before the imports below, which take long: see there.
+    # Before the slow imports below; see ``serving.net.aio.startup``.
     from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()
@@ -47,19 +47,19 @@ from serving.nodes.placement.scores.provider import Scorer
 _log = logging.getLogger("placement")
 
 _SHUTDOWN_S = 5.0
-# A write and not an object: the server sets the pod's node.
+# A write, not an object: the server sets the pod's node.
 _BINDING = Kind(group="", version="v1", name="Binding", plural="bindings", has_status=False)
 
 
 class PlacementDaemon:
-    """All parts, wired. ``address`` is where it listens once ``is_serving`` is set."""
+    """All components of the daemon. ``address`` is set once ``is_serving`` is."""
 
     def __init__(self, settings: PlacementSettings, cluster: Cluster) -> None:
-        """Raises ``SettingsError`` for an unknown node score and for one whose library is missing."""
+        """Raises ``SettingsError`` for an unknown node score, or one whose library is missing."""
         self.book = NodeBook()
         self.extender = Extender(self.book, Scorer(settings))
         self.report: LoadReport | None = None
-        """The newest load of all nodes; None before the first."""
+        """The newest load of all nodes; None before the first report."""
         self.address: tuple[str, int] = ("", 0)
         self.is_serving = asyncio.Event()
         self._cluster = cluster
@@ -69,11 +69,11 @@ class PlacementDaemon:
 
     @property
     def is_synced(self) -> bool:
-        """Whether all nodes and pods have been seen once."""
+        """Whether all nodes and pods have been listed once."""
         return self._nodes.synced.is_set() and self._pods.synced.is_set()
 
     async def run(self, stop: asyncio.Event, *, listener: socket.socket | None = None) -> None:
-        """Follow nodes and pods and serve calls until ``stop`` is set. ``listener`` is a bound socket.
+        """Watch nodes and pods and answer calls until ``stop`` is set. ``listener`` is a bound socket.
 
         Raises ``InvalidCertificate`` for TLS files that do not work.
         """
@@ -122,7 +122,7 @@ class PlacementDaemon:
                 try:
                     self.report = await source.read(now_s(), wall_s())
                 except (ClusterError, InvalidValue) as error:
-                    # The last load counts until it is too old; then scores go by requests and limits.
+                    # The last load counts until it expires; then scores use requests and limits.
                     if not is_logged:
                         _log.warning("load.unknown", extra={"source": self._settings.load.source, "error": str(error)})
                     is_logged = True
@@ -155,7 +155,7 @@ class PlacementDaemon:
 
 
 def main() -> int:
-    """Run until a stop signal; returns the exit code."""
+    """Run until a stop signal; return the exit code."""
     try:
         loaded = load(PLACEMENT, registry=DAEMONS, environment=os.environ)
     except SettingsError as error:

@@ -1,4 +1,4 @@
-"""Turns pods anticipated by autoscalers into pending pods for a pass.
+"""Converts pods anticipated by autoscalers to pending pods for a pass.
 
 Input: Revisions, their Deployments, and which pods exist; output: ``GroupPod`` records, one for each pod that is missing. A
 revision needs the larger of its Deployment's scale and the number that its autoscaler publishes for the time that a node takes to
@@ -17,12 +17,12 @@ from serving.core.model.objects import annotations_of, is_being_deleted, labels_
 from serving.nodes.nodegroup.facts import pod_of
 from serving.nodes.nodegroup.records import GroupPod, PodPhase
 
-# A wrong number must not fill the memory: more pods than this never wait for the next nodes of one revision.
+# Most anticipated pods per revision, so that a wrong number does not exhaust memory.
 _PODS_MAX = 5000
 
 
 class AnticipatedBook:
-    """Revisions of a cluster, with their existing and anticipated pods."""
+    """The Revisions of a cluster, with their existing and anticipated pods."""
 
     def __init__(self) -> None:
         self._published: dict[RevisionKey, AnticipatedPods] = {}
@@ -44,7 +44,7 @@ class AnticipatedBook:
         self._published.pop(key, None)
 
     def take_deployment(self, deployment: Mapping[str, Any]) -> None:
-        """Store a new or changed Deployment of a revision; others are ignored."""
+        """Add or update a Deployment; those without a revision are ignored."""
         key = _revision_key(deployment)
         if key is None or is_being_deleted(deployment):
             return
@@ -61,7 +61,7 @@ class AnticipatedBook:
             self._templates.pop(key, None)
 
     def take_pod(self, name: str, pod: Mapping[str, Any]) -> None:
-        """Add or update a Pod, by "namespace/name". A pod being deleted counts as missing."""
+        """Add or update a Pod by "namespace/name". A pod being deleted counts as missing."""
         key = None if is_being_deleted(pod) else _revision_key(pod)
         before = self._revision_of.get(name)
         if key == before:

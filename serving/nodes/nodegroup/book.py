@@ -1,4 +1,4 @@
-"""Keeps nodes and pods sorted by group and summed, updated by single changes.
+"""Keeps nodes and pods by group with their sums, updated by single changes.
 
 Input: nodes and pods as they come and change; output: the ``GroupFacts`` of a group. Equal to ``view.gathered`` over everything,
 which a property test compares. Without it each group's pass would read every pod of the cluster.
@@ -58,7 +58,7 @@ class _Shelf(msgspec.Struct):
             self.nodes.pop(node.name, None)
 
     def count(self, pod: GroupPod, sign: int) -> None:
-        """Add a pod (1) or remove it (-1)."""
+        """Add (``sign`` 1) or remove (-1) a pod."""
         role = pod_role(pod, self.settings)
         if role is PodRole.OWN:
             pod = as_counted(pod, self.settings)
@@ -94,7 +94,7 @@ class _Shelf(msgspec.Struct):
                 self.taken[pod.node_name] = after
 
     def _count_others(self, node_name: str, taken: OthersTaken, sign: int) -> None:
-        """Update the room that pods outside the group use on a node."""
+        """Update the amounts that pods outside the group use on a node."""
         before = self.others_taken.get(node_name, OthersTaken())
         after = before + taken if sign > 0 else before - taken
         if after == OthersTaken():
@@ -112,7 +112,7 @@ class NodeGroupBook:
         self._shelves: dict[str, _Shelf] = {}
 
     def take_groups(self, groups: Iterable[NodeGroupSettings]) -> None:
-        """Replace the groups. One with changed settings is sorted again."""
+        """Replace the groups. A group with changed settings is rebuilt."""
         before = self._shelves
         self._shelves = {}
         for settings in groups:
@@ -152,7 +152,7 @@ class NodeGroupBook:
                 shelf.count(before, -1)
 
     def facts(self, group: str, cloud: CloudGroup, failures: Failures) -> GroupFacts:
-        """The objects of a group now. The pods are a live view: use the facts before the next change."""
+        """The current objects of a group. The pods are a live view: use the facts before the next change."""
         shelf = self._shelves[group]
         return GroupFacts(
             nodes=tuple(shelf.nodes.values()),

@@ -1,4 +1,4 @@
-"""The port to the cloud: machines for nodes, in groups with a target size.
+"""The cloud port: machines for nodes, in groups with a target size.
 
 The contract of every adapter (``nodes/nodegroup/io/clouds``), verified by ``tests/conformance/cloud``:
 
@@ -22,7 +22,7 @@ _NONE_FAILED: Mapping[str, str] = {}
 
 
 class CloudMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """One node's machine: the node's name, ``spec.providerID`` ("" if it has none), and the whole Node for adapters."""
+    """The machine of a node: the node's name, ``spec.providerID`` ("" if it has none), and the whole Node for adapters."""
 
     node_name: str
     provider_id: str = ""
@@ -30,17 +30,17 @@ class CloudMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deletion(msgspec.Struct, frozen=True, kw_only=True):
-    """Names of nodes whose machines are terminated or gone, and the reason for each remaining one."""
+    """Names of nodes whose machines are terminated or gone, and why each other one remains."""
 
     deleted: tuple[str, ...] = ()
     failed: Mapping[str, str] = _NONE_FAILED
 
 
 class Cloud(Protocol):
-    """Groups of machines by the cloud's name for them (``cloud_provider_group_name``)."""
+    """Groups of machines by the cloud's name (``cloud_provider_group_name``)."""
 
     async def describe(self, group: str) -> CloudGroup:
-        """Target and bounds of a group. Raises ``CloudRefused`` if there is no such group."""
+        """The target and bounds of a group. Raises ``CloudRefused`` if the group is unknown."""
         ...
 
     async def increase(self, group: str, count: int) -> None:

@@ -37,7 +37,7 @@ from serving.nodes.nodegroup.rules import Course, RuleVerdict, crowded_out_count
 from serving.nodes.nodegroup.states import newest_first, oldest_first
 from serving.nodes.nodegroup.view import GroupView, gathered, node_capacity, view_of, with_cloud_bounds
 
-# Bounds of growth that time lifts by itself: waiting for it is no error.
+# Bounds of growth that end with time; waiting for them is not an error.
 _PASSING = frozenset({GroupLimit.LOCK, GroupLimit.NODES_ON_THEIR_WAY})
 
 
@@ -57,7 +57,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_refused(self) -> bool:
-        """Whether nodes are missing but no request is sent to the cloud."""
+        """Whether nodes are missing but the cloud is not asked for any."""
         return self.added_count == 0 and bool(self.limits)
 
     @property
@@ -67,7 +67,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nodes_to_untaint(view: GroupView, wanted_count: int) -> tuple[str, ...]:
-    """Names of the newest tainted nodes that may be untainted, at most as many as wanted. Unhealthy ones stay tainted."""
+    """Names of the newest tainted nodes to untaint, at most ``wanted_count``. Unhealthy ones stay tainted."""
     able = [node for node in view.parts.tainted if node.name not in view.unhealthy]
     room = wanted_count
     if not view.settings.quirks.scale_up_ignores_max_nodes:
@@ -83,7 +83,7 @@ def grow(
     target_size: int,
     more_bounds: Sequence[GrowthBound] = (),
 ) -> Growth:
-    """Ask the cloud for the nodes still missing after untainting, within every bound.
+    """Request the nodes still missing after untainting from the cloud, within every bound.
 
     With max_nodes 10, 6 untainted nodes, 2 that come back and 1 on its way, a wish for 5 requests from the cloud min(5 - 2, 10 -
     6 - 2 - 1) = 1. ``target_size`` is the cloud's, after this pass's deletions.
@@ -112,7 +112,7 @@ class Shrinkage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shrink(view: GroupView, wanted_count: int, cloud: CloudGroup) -> Shrinkage:
-    """Taint the oldest untainted nodes.
+    """Taint the oldest untainted nodes, within every bound.
 
     Of 2 untainted nodes with a minimum of 1, a wish for 5 taints 1. With a cloud target of 4 and a cloud minimum of 3
     it taints 1 too: more could not be deleted.
@@ -140,7 +140,7 @@ class _GroupActions(msgspec.Struct, frozen=True, kw_only=True):
 def decide(
     state: NodeGroupState, snapshot: Snapshot, settings: NodeGroupSettings, *, now_s: float
 ) -> tuple[NodeGroupState, GroupPlan]:
-    """Decide on a group. ``now_s`` is in unix seconds, as are the times of nodes and taints.
+    """Decide a pass of a group. ``now_s`` is in unix seconds, as are the times of nodes and taints.
 
     10 untainted nodes of 4000 m with requests of 44,000 m are at 110 %; with a threshold of 70 % the rules want ceil(10 x 40 /
     70) = 6 more. No node is tainted, so the plan is one ``IncreaseSize(count=6)``, and the lock is taken.
@@ -151,7 +151,7 @@ def decide(
 def decide_on(
     state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSettings, *, now_s: float
 ) -> tuple[NodeGroupState, GroupPlan]:
-    """Decide on gathered facts."""
+    """Decide a pass from gathered facts."""
     settings = with_cloud_bounds(settings, facts.cloud)
     view = view_of(state, facts, settings, now_s=now_s)
     state = _brought_up_to_date(state, view, facts.failures)
@@ -190,7 +190,7 @@ def _coming_since(state: NodeGroupState, view: GroupView) -> float | None:
 
 
 def _act(state: NodeGroupState, view: GroupView, verdict: RuleVerdict) -> _GroupActions:
-    """Turn the verdict into names and numbers.
+    """Convert the verdict to names and numbers.
 
     Nodes to return are chosen before the reaper runs, and the reaper's deletions leave room in the cloud's bounds for nodes that
     are added or tainted after it.

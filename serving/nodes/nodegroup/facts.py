@@ -1,4 +1,4 @@
-"""Reads objects for node groups: the state of a Node, and requests and placement of a Pod.
+"""Reads objects for node groups: the state of a Node, and the requests and placement of a Pod.
 
 Input: objects as the API has them; output: the small records of ``records.py``. An amount that cannot be read counts as absent:
 the server refuses such a value, so there is none. Source of the rules: atlassian/escalator 043bb1b, pkg/k8s.
@@ -37,7 +37,7 @@ _PHASES = {phase.value: phase for phase in PodPhase}
 
 
 class InitContainer(msgspec.Struct, frozen=True, kw_only=True):
-    """Request of an init container; a sidecar (restartPolicy Always) keeps running with the others."""
+    """The request of an init container; a sidecar (restartPolicy Always) keeps running with the others."""
 
     request: Resources
     is_sidecar: bool = False
@@ -109,7 +109,7 @@ def pod_of(pod: Mapping[str, Any]) -> GroupPod:
 
 
 def is_mirror_pod(pod: Mapping[str, Any]) -> bool:
-    """Whether the API cannot evict the pod, because it is static."""
+    """Whether the pod is static, so that the API cannot evict it."""
     annotations = nested(pod, "metadata", "annotations") or {}
     return MIRROR_POD_ANNOTATION in annotations or annotations.get(CONFIG_SOURCE_ANNOTATION) == _FROM_FILE
 

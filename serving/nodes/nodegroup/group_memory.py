@@ -19,7 +19,7 @@ _NOTHING_DONE: Mapping[str, float | None] = {}
 
 
 class BreakerPhase(enum.StrEnum):
-    """Closed: growth is allowed. Open: it is not. Half-open: one node is allowed, as a trial."""
+    """The phase of the breaker. Closed allows growth, open forbids it, half-open allows one node as a trial."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -27,7 +27,7 @@ class BreakerPhase(enum.StrEnum):
 
 
 class BreakerEvent(enum.StrEnum):
-    """An event that moves the breaker."""
+    """An event of the breaker."""
 
     GREW = "grew"
     TRIPPED = "tripped"
@@ -83,7 +83,7 @@ def observe(
 
 
 def allowance(state: BreakerState) -> int | None:
-    """The nodes that may be requested from the cloud now; None means any number."""
+    """Nodes that may be requested from the cloud now; None means no limit."""
     if state.phase is BreakerPhase.CLOSED:
         return None
     return 1 if state.phase is BreakerPhase.HALF_OPEN and state.asked_at_s is None else 0
@@ -92,7 +92,7 @@ def allowance(state: BreakerState) -> int | None:
 def growth_requested(
     state: BreakerState, *, node_count: int, settings: NodeGroupSettings, now_s: float
 ) -> BreakerState:
-    """The breaker after a request to the cloud; a watched scale-up keeps its window."""
+    """The breaker after a request to the cloud; an observed scale-up keeps its window."""
     if settings.scale_up_failure_threshold == 0:
         return BreakerState()
     low = node_count if state.node_count_low is None else min(node_count, state.node_count_low)
@@ -131,7 +131,7 @@ def lock_in_force(lock: ScaleLock | None, *, cool_down_s: float, now_s: float) -
 
 
 class NodeGroupState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the fold.
+    """A node group's state between passes.
 
     ``node_capacity`` is the capacity of one node of the group, 0 where it is unknown; it is used to grow from zero.
     ``dry_taints`` are the changes planned in dry runs: the time of a taint, None for an untaint, by the

@@ -22,7 +22,7 @@ from serving.core.settings.yamltext import YamlLoader
 
 _ROOT = "node_groups"
 _NAME = "name"
-# Keys whose value is a mapping, with the keys below them.
+# Keys whose value is a mapping, with the keys in it.
 _SPEC_RECORDS: Mapping[str, Collection[str]] = {
     "aws": frozenset(AwsOptions.__struct_fields__),
     "quirks": frozenset(NodeGroupQuirks.__struct_fields__),
@@ -30,7 +30,7 @@ _SPEC_RECORDS: Mapping[str, Collection[str]] = {
 
 
 class WrittenGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One valid group: its settings, and the options as written, by Escalator's keys. ``ignored`` has keys without effect."""
+    """One valid group: its settings, and its options as written, by Escalator's keys. ``ignored`` has keys without effect."""
 
     settings: NodeGroupSettings
     options: Mapping[str, Any]
@@ -38,14 +38,14 @@ class WrittenGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefusedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A group that is wrong, with all its problems. ``name`` is "" where it has none."""
+    """An invalid group with all its problems. ``name`` is "" if missing."""
 
     name: str
     problems: tuple[Problem, ...]
 
 
 class GroupReading(msgspec.Struct, frozen=True, kw_only=True):
-    """The usable groups of a text or object, in order, with all problems and all keys without effect."""
+    """The valid groups of a text or object, in order, with all problems and all keys without effect."""
 
     groups: tuple[WrittenGroup, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -54,7 +54,7 @@ class GroupReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def groups_of_text(text: str, *, where: str) -> GroupReading:
-    """Groups of a YAML text in Escalator's format; an empty text has none."""
+    """Parse the groups of a YAML text in Escalator's format; an empty text has none."""
     try:
         whole = yaml.load(text, Loader=YamlLoader)  # noqa: S506 - it is safe
     except yaml.YAMLError as error:
@@ -95,7 +95,7 @@ def groups_of_text(text: str, *, where: str) -> GroupReading:
 
 
 def group_of(node_group: Mapping[str, Any]) -> GroupReading:
-    """The group of a NodeGroup object; its name is the object's."""
+    """The group of a NodeGroup object, named as the object."""
     name = name_of(node_group)
     spec = node_group.get("spec") or {}
     options = {_snake_of(key): _snake_keys(value) for key, value in spec.items()}
@@ -113,7 +113,7 @@ def group_of(node_group: Mapping[str, Any]) -> GroupReading:
 
 
 def spec_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec of the NodeGroup for a group of the text, without keys that no NodeGroup has."""
+    """The NodeGroup spec for a group of the text, without keys that NodeGroups lack."""
     spec: dict[str, Any] = {}
     for key, value in options.items():
         if (key not in _SPEC_RECORDS and key not in spec_keys()) or value is None:
@@ -127,13 +127,13 @@ def spec_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def spec_keys() -> Mapping[str, str]:
-    """Keys of a NodeGroup's spec by those of Escalator's file: {"min_nodes": "minNodes", ...}."""
+    """The keys of a NodeGroup's spec by Escalator's keys: {"min_nodes": "minNodes", ...}."""
     keys = {field.knob.key for field in fields_of(NodeGroupSettings) if len(field.path) == 1}
     return {key: _camel_of(key) for key in sorted(keys - {_NAME})}
 
 
 def _respelled(problem: Problem, keys: Collection[str]) -> Problem:
-    """The problem with the keys of the spec; the reader knows only those of the file."""
+    """The problem with the spec's spelling of keys; the reader only knows Escalator's."""
     return msgspec.structs.replace(
         problem,
         where=_in_camel(problem.where, keys),

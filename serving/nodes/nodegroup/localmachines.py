@@ -14,7 +14,7 @@ from serving.core.model.errors import CloudRefused, CloudUnavailable
 from serving.nodes.nodegroup.records import CloudGroup
 
 LOCAL_MACHINES: Final = "local-nodes"
-"""Name of the ConfigMap."""
+"""The name of the ConfigMap."""
 
 LOCAL_GROUP: Final = "local"
 _KEY = "machines.json"
@@ -62,7 +62,7 @@ class LocalMachines(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def machines_of(data: Mapping[str, str]) -> LocalMachines:
-    """The machines in a ConfigMap's data. Raises ``CloudUnavailable`` where they cannot be read."""
+    """Parse the machines in a ConfigMap's data. Raises ``CloudUnavailable`` if the data is invalid."""
     try:
         return msgspec.json.decode(data.get(_KEY, "").encode(), type=LocalMachines)
     except msgspec.MsgspecError as error:

@@ -1,4 +1,4 @@
-"""``python -m serving.nodes.nodegroup.main``: the node group daemon.
+"""The node group daemon: ``python -m serving.nodes.nodegroup.main``.
 
 Environment:
 
@@ -10,7 +10,7 @@ Environment:
 """
 
 if __name__ == "__main__":
-    # Before the imports below, which take long: see there.
+    # Before the slow imports below; see ``serving.net.aio.startup``.
     from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()
@@ -71,7 +71,7 @@ class _WrittenGroups:
 
 
 def _aws_options(groups: Sequence[WrittenGroup]) -> dict[str, AwsOptions]:
-    """The options of the cloud aws, by name of the Auto Scaling group. Parsing the groups has checked them."""
+    """AWS options by the name of the Auto Scaling group. Parsing the groups has checked them."""
     return {group.settings.cloud_provider_group_name: aws_options_of(group.options) for group in groups}
 
 
@@ -116,7 +116,7 @@ async def _body(stop: asyncio.Event) -> None:
 
 
 def main() -> int:
-    """Run until stopped; returns the exit code."""
+    """Run until stopped; return the exit code."""
     return run_daemon("nodegroup", _body)
 
 

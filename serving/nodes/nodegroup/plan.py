@@ -55,7 +55,7 @@ def utilisation(request: Amount, capacity: Amount, *, untainted_count: int) -> U
 
 
 class Taint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Put the removal taint on a node: value ``at_s`` (unix seconds, whole), with this effect on pods."""
+    """Add the removal taint to a node: value ``at_s`` (whole unix seconds), with this effect on pods."""
 
     node_name: str
     at_s: int
@@ -69,7 +69,7 @@ class Untaint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Evict the node's pods through the eviction API, which honours PodDisruptionBudgets. Repeated each pass."""
+    """Evict the node's pods through the eviction API, which honours PodDisruptionBudgets. Repeated in each pass."""
 
     node_name: str
 
@@ -90,7 +90,7 @@ Effect = Taint | Untaint | Drain | DeleteNodes | IncreaseSize
 
 
 class GroupRule(enum.StrEnum):
-    """The rule behind a change of size, in order of evaluation."""
+    """The rule that changed the size, in order of evaluation."""
 
     EMPTY = "empty"
     BELOW_MIN = "below-min"
@@ -128,7 +128,7 @@ class GroupLimit(enum.StrEnum):
 
 
 class KeptFor(enum.StrEnum):
-    """The reason to keep a node that is marked for removal."""
+    """Why a node marked for removal is kept."""
 
     PROTECTED = "no-delete annotation"
     HEALTHY = "healthy, while the group is not"
@@ -148,7 +148,7 @@ class KeptNodes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PassError(enum.StrEnum):
-    """The reason a pass was aborted."""
+    """Why a pass was aborted."""
 
     BELOW_MIN = "node count less than the minimum"
     NO_CAPACITY = "untainted nodes offer no cpu or no memory"

@@ -42,7 +42,7 @@ def fate_of_tainted(node: GroupNode, view: GroupView) -> Fate:
 
 
 def _fate_by_age(age_s: float, *, is_empty: bool, settings: NodeGroupSettings) -> Fate:
-    """The fate of a node by its grace periods.
+    """Decide about a node by its grace periods.
 
     With 60 s soft, 600 s hard and 300 s to drain: an empty node is deleted after 60 s; one with pods is drained after 600 s and
     deleted after 900 s with the remaining pods. A time has passed only strictly after it.
@@ -59,7 +59,7 @@ def _fate_by_age(age_s: float, *, is_empty: bool, settings: NodeGroupSettings) -
 
 
 def reap_tainted(nodes: Sequence[GroupNode], view: GroupView, cloud: CloudGroup, *, keep_healthy: bool) -> Reaped:
-    """Delete and drain among the tainted nodes. ``keep_healthy``: the group is unhealthy, so only unhealthy nodes may go."""
+    """Delete and drain tainted nodes. ``keep_healthy``: the group is unhealthy, so only unhealthy nodes may go."""
     fates: list[tuple[GroupNode, Fate]] = []
     for node in nodes:
         is_spared = keep_healthy and node.name not in view.unhealthy
@@ -68,7 +68,7 @@ def reap_tainted(nodes: Sequence[GroupNode], view: GroupView, cloud: CloudGroup,
 
 
 def reap_force_tainted(view: GroupView, cloud: CloudGroup) -> Reaped:
-    """Delete the force-tainted nodes that are empty, without any grace."""
+    """Delete the empty force-tainted nodes, without any grace period."""
     fates: list[tuple[GroupNode, Fate]] = []
     for node in view.parts.force_tainted:
         if node.is_protected and not view.settings.quirks.force_taint_overrides_no_delete:

@@ -26,12 +26,12 @@ class Amount(msgspec.Struct, frozen=True, kw_only=True):
         return Amount(cpu_m=self.cpu_m - other.cpu_m, memory_bytes=self.memory_bytes - other.memory_bytes)
 
     def fits_in(self, other: "Amount") -> bool:
-        """Whether the other amount is at least as large in both."""
+        """Whether this amount is at most the other, in cpu and in memory."""
         return self.cpu_m <= other.cpu_m and self.memory_bytes <= other.memory_bytes
 
 
 class RemovalTaint(msgspec.Struct, frozen=True, kw_only=True):
-    """The taint that marks a node for removal. ``at_s`` is its timestamp, None if it is missing or unreadable."""
+    """The taint that marks a node for removal. ``at_s`` is its timestamp, None if it is missing or invalid."""
 
     at_s: float | None
 
@@ -51,7 +51,7 @@ class GroupNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodPhase(enum.StrEnum):
-    """The phase of a pod's status; UNKNOWN also without a status."""
+    """The phase of a pod; UNKNOWN also without a status."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -61,7 +61,7 @@ class PodPhase(enum.StrEnum):
 
 
 class Expression(msgspec.Struct, frozen=True, kw_only=True):
-    """One expression of a node affinity term, as in customer In (shared, dev)."""
+    """An expression of a node affinity term, such as customer In (shared, dev)."""
 
     key: str
     operator: str
@@ -69,7 +69,7 @@ class Expression(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Affinity(msgspec.Struct, frozen=True, kw_only=True):
-    """The relevant part of a pod's affinity: its required node terms, None without node affinity, and pod rules."""
+    """The relevant part of a pod's affinity: required node terms (None without node affinity), and pod rules."""
 
     required_node_terms: tuple[tuple[Expression, ...], ...] | None = None
     has_pod_affinity: bool = False
@@ -77,7 +77,7 @@ class Affinity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod's constraints on nodes, and its owners. ``is_static``: made by the kubelet from a file."""
+    """A pod's constraints on nodes, and its owners. ``is_static``: the kubelet created it from a file."""
 
     node_selector: Mapping[str, str] = _NO_LABELS
     affinity: Affinity | None = None
@@ -86,7 +86,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupPod(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod. ``node_name`` is None until it is bound; ``is_scheduled`` is its PodScheduled condition being True.
+    """One pod. ``node_name`` is None until it is bound; ``is_scheduled`` says that its PodScheduled condition is True.
 
     ``is_anticipated``: it does not exist yet; only groups with ``anticipation`` count it. ``original_request``: the request
     with sidecars as init containers, where it differs; groups with that quirk count it.
@@ -103,7 +103,7 @@ class GroupPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CloudGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The cloud's own view of the group: its target size, and its bounds."""
+    """The cloud's view of the group: its target size, and its bounds."""
 
     target_size: int
     min_size: int
@@ -137,14 +137,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OthersTaken(msgspec.Struct, frozen=True, kw_only=True):
-    """The room that pods outside the group use on a node. ``daemons`` is the share of DaemonSet and static pods."""
+    """The amounts that pods outside the group use on a node. ``daemons`` is the share of DaemonSet and static pods."""
 
     daemons: Amount = Amount()
     foreign: Amount = Amount()
 
     @property
     def total(self) -> Amount:
-        """Both together."""
+        """The sum of both shares."""
         return self.daemons + self.foreign
 
     def __add__(self, other: "OthersTaken") -> "OthersTaken":
@@ -155,7 +155,7 @@ class OthersTaken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a snapshot that belongs to one group, summed up.
+    """The part of a snapshot that belongs to one group, with sums.
 
     ``pods`` are the group's unfinished pods; ``request`` is the sum of their requests. ``pod_counts`` says how
     many pods keep a node from being empty; ``anticipated_count`` of the pods do not exist yet. ``others_taken`` is what pods

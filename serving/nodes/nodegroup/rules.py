@@ -1,4 +1,4 @@
-"""Evaluates the rules of a group in order; the first that applies decides the change in nodes.
+"""Evaluates the rules of a group in order; the first applicable one decides the change in nodes.
 
 Input: the state and the view of one pass; output: a verdict, which does not yet know what can be done. The order of the
 rules is the order of this file: bounds, lock, thresholds, extra triggers, the upper bound, health. Source:
@@ -36,7 +36,7 @@ def scale_up_delta(usage: Utilisation, *, node_count: int, threshold_percent: in
 
 
 def nodes_to_keep(usage: Utilisation, *, node_count: int, threshold_percent: int) -> int:
-    """Fewest nodes that are not above the scale-up threshold: ceil(n x percent / threshold).
+    """Fewest nodes whose utilisation is not above the scale-up threshold: ceil(n x percent / threshold).
 
     2 nodes at 36 % with a threshold of 70 %: 2 x 36 / 70 = 1.03, so 2. With one node less the group would be at 72 %
     and grow again in the next pass, and so on for ever.
@@ -94,7 +94,7 @@ def threshold_delta(
 
 
 def _spare_count(rate: int, usage: Utilisation, node_count: int, *, settings: NodeGroupSettings) -> int:
-    """The number of nodes to remove at the given rate, without nodes that the group would add again."""
+    """Nodes to remove at the given rate, without nodes that the group would add again."""
     if settings.quirks.shrinking_crosses_scale_up_threshold:
         return rate
     threshold = settings.scale_up_threshold_percent
@@ -104,7 +104,7 @@ def _spare_count(rate: int, usage: Utilisation, node_count: int, *, settings: No
 def renewal_is_due(
     untainted: Sequence[GroupNode], *, tainted_count: int, settings: NodeGroupSettings, now_s: float
 ) -> bool:
-    """Whether to add one node so that an old one can go.
+    """Whether to add one node so that an old one can be removed.
 
     Only at exactly the minimum, which must not be 0, and while no node is on its way out. A node is too old beyond the
     maximum age, not at it. A maximum age of 0 or less is none.
@@ -155,14 +155,14 @@ def starving_pods(
                 memory_bytes=max((room.memory_bytes for room in rooms), default=0),
             )
         ]
-    # A pod without requests fits everywhere; an overcommitted node has no room, not a negative one.
+    # A pod without requests fits everywhere; an overcommitted node has no room, rather than a negative amount.
     rooms = [Amount(cpu_m=max(0, room.cpu_m), memory_bytes=max(0, room.memory_bytes)) for room in (*rooms, Amount())]
     fits = {request: any(request.fits_in(room) for room in rooms) for request in {pod.request for pod in pending}}
     return tuple(pod.name for pod in pending if not fits[pod.request])
 
 
 class Course(enum.StrEnum):
-    """The course of the pass: stop, grow to the minimum, or change by the verdict's delta and reap."""
+    """What the pass does: stop, grow to the minimum, or change by the verdict's delta and reap."""
 
     STOP = "stop"
     GROW_TO_MIN = "grow-to-min"
@@ -255,7 +255,7 @@ def _weighed(usage: Utilisation | FromZero, state: NodeGroupState, view: GroupVi
 
 
 def _roomy_spare_count(view: GroupView) -> int:
-    """The largest number of nodes to remove so that the group's pods still fit on the others with DaemonSet pods.
+    """Most nodes to remove so that the group's pods still fit on the others, beside DaemonSet pods.
 
     Two nodes of 1000 m with DaemonSets of 450 m on each and pods of 600 m: 2 x 600 / 1100 = 1.09, so both stay. With one the
     pods that are evicted would starve and bring the node back, and so on for ever.
@@ -270,7 +270,7 @@ def _roomy_spare_count(view: GroupView) -> int:
 
 
 def _triggers(state: NodeGroupState, view: GroupView) -> Iterator[WantedNodes]:
-    """The rules that ask for one more node, regardless of the thresholds."""
+    """The rules that request one more node, regardless of the thresholds."""
     settings, untainted = view.settings, view.parts.untainted
     if settings.scale_on_starve and len(untainted) < settings.max_nodes and _starves(state, view):
         yield WantedNodes(rule=GroupRule.STARVE, delta=1)
@@ -282,7 +282,7 @@ def _triggers(state: NodeGroupState, view: GroupView) -> Iterator[WantedNodes]:
 
 
 def _starves(state: NodeGroupState, view: GroupView) -> bool:
-    # DaemonSets take their part of a new node too, or a pod for which it leaves no room would add nodes for ever.
+    # DaemonSets use part of a new node too; otherwise a pod without room there would add nodes forever.
     nothing = OthersTaken()
     largest = {node.allocatable - view.others_taken.get(node.name, nothing).daemons for node in view.nodes}
     largest = largest or {state.node_capacity}

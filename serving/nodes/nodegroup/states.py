@@ -42,11 +42,11 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 STATES: Final[Mapping[NodeState, Traits]] = {
-    # An administrator's decision: nothing here touches such a node.
+    # An administrator's decision, so this daemon does not change the node.
     NodeState.CORDONED: Traits(applies=lambda node: node.is_cordoned),
-    # Its removal was forced: it is never untainted, and is deleted once it is empty.
+    # Its removal is forced: it is never untainted, and is deleted once it is empty.
     NodeState.FORCE_TAINTED: Traits(applies=lambda node: node.is_force_tainted, is_reaped=True),
-    # Due for removal: it takes no new pods, and is untainted first when the group grows.
+    # Due for removal: it receives no new pods, and is untainted first when the group grows.
     NodeState.TAINTED: Traits(
         applies=lambda node: node.removal_taint is not None, may_be_untainted=True, is_reaped=True
     ),
@@ -54,7 +54,7 @@ STATES: Final[Mapping[NodeState, Traits]] = {
 }
 
 
-# Hot: a pass asks for each of thousands of nodes. The last state applies to every node that no other takes.
+# Hot: a pass calls this for thousands of nodes. The last state matches every node.
 _SPECIAL_STATES = tuple(STATES.items())[:-1]
 
 
@@ -76,7 +76,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def partition(nodes: Iterable[GroupNode]) -> Partition:
-    """Every node in exactly one part."""
+    """Put every node into exactly one part."""
     parts: dict[NodeState, list[GroupNode]] = {state: [] for state in NodeState}
     for node in nodes:
         parts[state_of(node)].append(node)
@@ -99,7 +99,7 @@ def newest_first(nodes: Iterable[GroupNode], *, last: Collection[str] = ()) -> l
 
 
 def as_in_dry_mode(node: GroupNode, taints: Mapping[str, float | None], *, ignore_real_state: bool) -> GroupNode:
-    """The node as if the plans of a dry run had been carried out.
+    """The node as if the plans of a dry run had been executed.
 
     ``taints`` holds what the run has done so far: the time of a taint, None for an untaint. ``ignore_real_state`` is
     the quirk of Escalator, for which a node in dry mode is neither cordoned nor tainted but by the run itself.
@@ -113,7 +113,7 @@ def as_in_dry_mode(node: GroupNode, taints: Mapping[str, float | None], *, ignor
 
 
 def node_belongs(labels: Mapping[str, str], *, label_key: str, label_value: str) -> bool:
-    """Whether a node carries the group's label."""
+    """Whether a node has the group's label."""
     return labels.get(label_key) == label_value
 
 

@@ -28,14 +28,14 @@ from serving.nodes.nodegroup.records import CloudGroup
 
 ABLE_TO_SCALE, CLOUD_REACHABLE, HEALTHY, REGISTERED = "AbleToScale", "CloudReachable", "Healthy", "MachinesRegistered"
 HAVE_ROOM, KEYS_KNOWN = "PodsHaveRoom", "KeysKnown"
-# Names in a status, so that an object of a large group stays small.
+# Most names in a status, so that the object of a large group stays small.
 _NAMES_MAX = 50
 _MESSAGE_MAX = 1024
 _UNTAINTED = "untainted"
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The truth of one condition. ``reason`` is one word in CamelCase."""
+    """The status of one condition. ``reason`` is one word in CamelCase."""
 
     is_true: bool
     reason: str = ""
@@ -43,7 +43,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def state_from(node_group: Mapping[str, Any] | None) -> NodeGroupState | None:
-    """The state in a NodeGroup's status; None if it is missing or unreadable, which is a safe start.
+    """The state in a NodeGroup's status; None if it is missing or invalid, which is a safe start.
 
     Without it, the lock and the breaker are those of the annotation, which survives a restart of one machine's store.
     """
@@ -68,7 +68,7 @@ def _kept_state(text: str | None) -> NodeGroupState | None:
 
 
 def kept_text(state: NodeGroupState) -> str:
-    """The annotation's value: the state that prevents requesting machines twice. "" without any."""
+    """The annotation's value: the state that prevents double requests for machines. "" without any."""
     state_fields: Object = {}
     if state.lock is not None:
         state_fields["lock"] = msgspec.to_builtins(state.lock)
@@ -78,7 +78,7 @@ def kept_text(state: NodeGroupState) -> str:
 
 
 def written_state(state: NodeGroupState) -> Object:
-    """The state in the form of a status. A merge patch cannot write null, so an untaint of a dry run is "untainted"."""
+    """The state in the form of a status. A merge patch cannot write null, so a dry run's untaint is "untainted"."""
     written: Object = _without_null(msgspec.to_builtins(state))
     written["dry_taints"] = {name: _UNTAINTED if at_s is None else at_s for name, at_s in state.dry_taints.items()}
     return written
@@ -151,7 +151,7 @@ def status_of(  # noqa: PLR0913 - what a pass knows
 
 
 def refused_status(before: Mapping[str, Any] | None, condition: str, verdict: Verdict, *, stamp: str) -> Object:
-    """The changes of the status without a pass: the settings are wrong, or the cloud does not respond."""
+    """The changes of the status without a pass: the settings are invalid, or the cloud does not respond."""
     verdicts = {condition: verdict}
     if condition != CONDITION_READY:
         verdicts[CONDITION_READY] = verdict
@@ -162,7 +162,7 @@ def refused_status(before: Mapping[str, Any] | None, condition: str, verdict: Ve
 
 
 def keys_status(before: Mapping[str, Any] | None, ignored: Sequence[Problem], *, stamp: str) -> Object:
-    """The changes of the status by keys without effect; none as long as there were none."""
+    """The changes of the status for keys without effect; none as long as there were none."""
     if not ignored and not condition_of(before, KEYS_KNOWN):
         return {}
     message = "; ".join(str(problem) for problem in ignored)[:_MESSAGE_MAX]
@@ -237,7 +237,7 @@ def _verdicts(plan: GroupPlan, state: NodeGroupState, problems: Sequence[str]) -
 
 
 def _registered(plan: GroupPlan) -> Verdict:
-    """The condition about machines that never become nodes. They are not deleted: only the cloud knows the cause."""
+    """The condition about machines that never become nodes. They stay, because only the cloud knows the cause."""
     count = plan.unregistered_count
     if not count:
         return Verdict(is_true=True)
@@ -247,7 +247,7 @@ def _registered(plan: GroupPlan) -> Verdict:
 
 
 def _have_room(plan: GroupPlan) -> Verdict:
-    """The condition about pods for which the group has room by its own pods, and the scheduler has none."""
+    """The condition about pods that fit beside the group's pods, but not beside other pods."""
     count = plan.crowded_out_count
     if not count:
         return Verdict(is_true=True)
@@ -257,7 +257,7 @@ def _have_room(plan: GroupPlan) -> Verdict:
 
 
 def _conditions(before: Mapping[str, Any] | None, verdicts: Mapping[str, Verdict], *, stamp: str) -> list[Object]:
-    """The conditions, unchanged where ``verdicts`` has no entry; a change of status sets the time."""
+    """The conditions, unchanged without an entry in ``verdicts``; a change of status sets the time."""
     unchanged = [
         condition for condition in nested(before, "status", "conditions") or () if condition.get("type") not in verdicts
     ]
@@ -318,7 +318,7 @@ def gauges_of(plan: GroupPlan, state: NodeGroupState, cloud: CloudGroup) -> Mapp
 
 
 def room_gauges(room: RoomExtremes) -> Mapping[str, float]:
-    """Values of the largest pending pods and of the nodes with the most room."""
+    """Values about the largest pending pods and the nodes with the most room."""
     gauges: dict[str, float] = {}
     for what, by_cpu, by_memory in (
         ("request_largest_pending", room.pending_cpu, room.pending_memory),

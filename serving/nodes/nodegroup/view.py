@@ -1,4 +1,4 @@
-"""The input of a pass: the group's own nodes and pods, sorted and summed.
+"""The input of a pass: the group's nodes and pods, sorted and summed.
 
 Input: the snapshot of everything, the state and the settings; output: one record that the rules share. It decides which
 unhealthy nodes are tainted first, because that changes what counts as capacity; nothing else. Source:
@@ -39,7 +39,7 @@ from serving.nodes.nodegroup.states import (
 
 
 def is_old_enough(node: GroupNode, *, grace_s: float, now_s: float) -> bool:
-    """Whether a node's health counts yet, which it does from exactly the grace period on."""
+    """Whether a node's health counts yet: from exactly the grace period on."""
     return now_s - node.created_at_s >= grace_s
 
 
@@ -108,7 +108,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def coming_count(self) -> int:
-        """Machines in the cloud's target without a node yet."""
+        """Machines in the cloud's target that have no node yet."""
         return max(0, self.cloud.target_size - len(self.nodes))
 
     def is_empty(self, node: GroupNode) -> bool:
@@ -117,14 +117,14 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_cloud_bounds(settings: NodeGroupSettings, cloud: CloudGroup) -> NodeGroupSettings:
-    """The settings, with the cloud group's bounds where none are given."""
+    """The settings, with the cloud group's bounds if none are set."""
     if not settings.takes_cloud_bounds:
         return settings
     return msgspec.structs.replace(settings, min_nodes=cloud.min_size, max_nodes=cloud.max_size)
 
 
 def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
-    """The group's own nodes and pods, from a snapshot of everything."""
+    """The group's nodes and pods, from a snapshot of everything."""
     own: list[GroupPod] = []
     pod_counts: Counter[str] = Counter()
     others_taken: dict[str, OthersTaken] = defaultdict(OthersTaken)
@@ -153,7 +153,7 @@ def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
 
 
 def as_counted(pod: GroupPod, settings: NodeGroupSettings) -> GroupPod:
-    """The pod with its request as counted by the group's own quirks."""
+    """The pod with its request as counted by the group's quirks."""
     if pod.original_request is None or not settings.quirks.sidecars_count_as_init_containers:
         return pod
     return msgspec.structs.replace(pod, request=pod.original_request)
@@ -175,12 +175,12 @@ def pod_role(pod: GroupPod, settings: NodeGroupSettings) -> PodRole | None:
 
 
 def takes_room(pod: GroupPod) -> bool:
-    """Whether the pod takes room of its node: it is bound, scheduled and not known to have ended."""
+    """Whether the pod uses room on its node: it is bound, scheduled, and has not ended."""
     return pod.node_name is not None and pod.is_scheduled and pod.phase in {PodPhase.PENDING, PodPhase.RUNNING}
 
 
 def taken_by_other(pod: GroupPod, settings: NodeGroupSettings) -> OthersTaken | None:
-    """The room that a pod outside the group uses on its node, or None."""
+    """The amounts that a pod outside the group uses on its node, or None."""
     if settings.quirks.starve_ignores_other_pods or not takes_room(pod):
         return None
     request = as_counted(pod, settings).request
@@ -260,6 +260,6 @@ def _to_taint_as_unhealthy(
     spare_count = len(untainted) - settings.min_nodes
     if settings.min_nodes == settings.max_nodes and spare_count == 0:
         spare_count = 1
-    # A removal rate of 0 keeps idle nodes; an unhealthy one is removed anyway.
+    # A removal rate of 0 keeps idle nodes; an unhealthy node is removed anyway.
     count_max = min(max(1, settings.fast_node_removal_rate), spare_count)
     return tuple(sick[: max(0, count_max)])

@@ -1,4 +1,4 @@
-"""Reads Nodes and Pods, and keeps all nodes with the requests of their pods; as a table on request.
+"""Keeps all nodes with the requests of their pods, and provides them as a table.
 
 Input: changes of nodes and pods, and the usage of nodes. Output: the ``NodeTable`` for node scores, and the number of pods on a node.
 A change of a pod costs a few additions. The table is built on request, and only the columns of changed nodes are
@@ -26,7 +26,7 @@ _NOTHING_MEASURED = NoData(missing="measurement of the node")
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's facts for placement. ``pod_count_max`` is the number of pods it may run; None if it is not set."""
+    """A node's facts for placement. ``pod_count_max`` is the most pods it may run; None if it is not set."""
 
     name: str
     allocatable_cpu_m: int
@@ -100,15 +100,15 @@ class NodeBook:
         self._table = node_table((), version=0)
 
     def node(self, name: str) -> NodeFacts | None:
-        """A node by name; None if it is unknown."""
+        """The node with this name; None if it is unknown."""
         return self._nodes.get(name)
 
     def usage(self, name: str) -> NodeUsage | NoData:
-        """The load of a node."""
+        """The measured load of a node."""
         return self._usages.get(name, _UNMEASURED)
 
     def pod_count(self, node: str) -> int:
-        """Pods on a node."""
+        """The number of pods on a node."""
         return len(self._by_node.get(node, ()))
 
     def take_node(self, node: NodeFacts) -> None:
@@ -176,7 +176,7 @@ class NodeBook:
 
 
 class _LoadSample(msgspec.Struct, frozen=True):
-    """One measurement, in percent; None where the measurement or its whole is unknown."""
+    """One measurement, in percent; None if the measurement or its total is unknown."""
 
     stamp: str
     at_s: float
@@ -185,7 +185,7 @@ class _LoadSample(msgspec.Struct, frozen=True):
 
 
 class NodeLoads:
-    """The newest samples of each node, ``samples_max`` at most."""
+    """The newest samples of each node, at most ``samples_max``."""
 
     def __init__(self, samples_max: int) -> None:
         self._samples_max = samples_max
@@ -194,7 +194,7 @@ class NodeLoads:
     def update(
         self, items: Iterable[Mapping[str, Any]], node: Callable[[str], NodeFacts | None], now_s: float
     ) -> dict[str, NodeUsage]:
-        """Add a complete list of NodeMetrics; returns the usage of each node. ``node`` finds a node by name."""
+        """Add a complete list of NodeMetrics; return the usage of each node. ``node`` finds a node by name."""
         before, self._by_node = self._by_node, {}
         for item in items:
             name, stamp = item["metadata"]["name"], str(item.get("timestamp", ""))

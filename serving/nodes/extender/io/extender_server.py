@@ -1,4 +1,4 @@
-"""The extender over HTTP: ``POST /filter``, ``/prioritize``, ``/explain`` and ``/bind``, ``GET /healthz``, ``GET /watcher``.
+"""The extender's HTTP server: ``POST /filter``, ``/prioritize``, ``/explain`` and ``/bind``, ``GET /healthz``, ``GET /watcher``.
 
 A call that cannot be read is a 400 with what was expected; before all nodes and pods are known it is a 503, and a
 scheduler whose extender is ``ignorable`` goes on without. ``/watcher`` is load-watcher's API, so that Trimaran's own plugins
@@ -15,13 +15,13 @@ from serving.net.aio.clock import now_s
 from serving.nodes.extender.extender import BindingCall, Extender, ExtenderCall, read_binding, read_call
 from serving.nodes.extender.loadreport import LoadReport, watcher_body
 
-# The names of 100,000 nodes, or 1,000 whole Nodes with their images.
+# Largest body: the names of 100,000 nodes, or 1,000 whole Nodes with their images.
 _BODY_BYTES_MAX = 32 * 2**20
 _NOT_BINDING = "this placement does not bind pods: set binds to true, and give it the right to create bindings"
 
 
 class ExtenderServer:
-    """Serves the calls of schedulers about one extender.
+    """Serves scheduler calls for one extender.
 
     ``report`` is the newest measurement of nodes, None before the first; ``bind`` is None if it must not bind.
     """

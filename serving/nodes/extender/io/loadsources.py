@@ -1,4 +1,4 @@
-"""Reads node loads from the configured source, and makes a ``LoadReport`` of them.
+"""Reads node loads from the configured source, and creates a ``LoadReport``.
 
 Each call is one attempt; the next follows a period later. A source that is down, refuses or returns invalid data raises
 ``Unavailable`` or ``InvalidValue``; neither repeats the token, which is read from its file for each call. Redirects are not
@@ -37,15 +37,15 @@ from serving.nodes.placement.scores.metrics import NodeUsage
 
 
 class LoadSource(Protocol):
-    """Measures all nodes. ``now_s`` is on the clock of the scores, ``wall_s`` since the epoch."""
+    """Measures all nodes. ``now_s`` is on the scores' clock, ``wall_s`` since the epoch."""
 
     async def read(self, now_s: float, wall_s: float) -> LoadReport:
-        """One report. Raises ``ClusterError`` or ``InvalidValue``."""
+        """Read one report. Raises ``ClusterError`` or ``InvalidValue``."""
         ...
 
 
 class _MetricsServer:
-    """metrics.k8s.io of the cluster: single measurements, from which mean and deviation are computed here."""
+    """metrics.k8s.io of the cluster: single measurements, whose mean and deviation are computed here."""
 
     def __init__(self, settings: PlacementSettings, cluster: Cluster, node: Callable[[str], NodeFacts | None]) -> None:
         self._settings = settings
@@ -92,13 +92,13 @@ def _body(response: bytes | BaseException) -> bytes:
 
 
 class _PrometheusSource:
-    """A source that queries PromQL over HTTP. A wide window may exceed the server's limit of samples."""
+    """A source that queries PromQL over HTTP. A wide window may exceed the server's sample limit."""
 
     def __init__(self, caller: _Caller) -> None:
         self._caller = caller
 
     async def read(self, now_s: float, wall_s: float) -> LoadReport:
-        """Implement ``LoadSource.read``: the widest working window; a failed or empty one falls back to the next."""
+        """Implement ``LoadSource.read`` with the widest working window; a failed or empty one falls back to the next."""
         failure: Exception | None = None
         for window_s in WINDOWS_S:
             try:
@@ -118,7 +118,7 @@ class _PrometheusSource:
         calls = (
             self._caller.get("/api/v1/query", {"query": text}, accepted=(200, 400, 422)) for text in texts.values()
         )
-        # All calls end before a failure is reported: the session closes after this read.
+        # All calls end before a failure is reported, because the session closes after this read.
         responses = await asyncio.gather(*calls, return_exceptions=True)
         vectors = {key: read_vector(_body(response), settings) for key, response in zip(texts, responses, strict=True)}
         return node_usages(vectors, at_s=now_s)
@@ -133,7 +133,7 @@ class _WatcherSource:
         """Implement ``LoadSource.read``. The service chooses the window."""
         body = await self._caller.get("/watcher", {})
         report = read_watcher_body(body, quirks=self._settings.quirks)
-        # Its timestamps are wall-clock time; scores measure age on a monotonic clock.
+        # Its timestamps are wall-clock time, but scores measure age on a monotonic clock.
         at_s = now_s - max(0.0, wall_s - report.at_s)
         usages = {name: msgspec.structs.replace(usage, at_s=at_s) for name, usage in report.usages.items()}
         return msgspec.structs.replace(report, usages=usages)
@@ -143,7 +143,7 @@ class _WatcherSource:
 async def load_source(
     settings: PlacementSettings, cluster: Cluster, node: Callable[[str], NodeFacts | None]
 ) -> AsyncIterator[LoadSource]:
-    """The configured load source; ``node`` finds a node by name. Raises ``InvalidCertificate`` for an unreadable CA."""
+    """The configured load source; ``node`` finds a node by name. Raises ``InvalidCertificate`` for an invalid CA."""
     load = settings.load
     if load.source == METRICS_SERVER:
         yield _MetricsServer(settings, cluster, node)

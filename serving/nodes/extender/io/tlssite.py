@@ -1,4 +1,4 @@
-"""A listener whose certificate and callers' authorities follow their files.
+"""A TLS listener that reloads its certificate and client authorities from files.
 
 A change creates a new TLS context and a new site on the same socket; it serves new connections, and existing ones continue.
 Invalid files are reported once, and the last valid ones stay in use.
@@ -30,7 +30,7 @@ class TlsSite:
         self._site: web.SockSite | None = None
 
     async def start(self) -> None:
-        """Serve. Raises ``InvalidCertificate`` for invalid files."""
+        """Start serving. Raises ``InvalidCertificate`` for invalid files."""
         if self._settings.paths:
             self._seen = _read(self._settings)
             await self._serve(_context(self._settings, self._seen))
@@ -38,7 +38,7 @@ class TlsSite:
             await self._serve(None)
 
     async def reload(self) -> None:
-        """Load the present content of the files."""
+        """Load the current content of the files."""
         if not self._settings.paths:
             return
         try:
@@ -55,7 +55,7 @@ class TlsSite:
 
     async def _serve(self, context: ssl.SSLContext | None) -> None:
         before = self._site
-        # A copy each: a site closes its socket, and the next one needs it.
+        # A duplicate for each site, because a site closes its socket and the next one needs it.
         self._site = web.SockSite(self._runner, self._listener.dup(), ssl_context=context)
         await self._site.start()
         if before is not None:

@@ -1,4 +1,4 @@
-"""Carries out the effects of a pass, in order, and reports failures.
+"""Executes the effects of a pass, in order, and reports failures.
 
 The pass decided on a copy of the cluster. Right before each write the node is read again, and an effect that no longer applies is
 skipped: a node that was cordoned, protected, untainted, or that got a pod since is not deleted. Writes to the cluster carry the
@@ -45,20 +45,20 @@ _log = logging.getLogger("nodegroup")
 _NAMESPACE = "default"
 _COMPONENT = "serving-nodegroup"
 
-# Calls at once: an API server's default share for one client.
+# Parallel calls: an API server's default share for one client.
 _AT_ONCE_MAX = 16
-# A second read after a conflict; the next pass tries again.
+# One second read after a conflict; the next pass retries.
 _TRIES = 2
 
 
 class NodeGroupNotes:
-    """Writes Events at once. ``cluster`` may be fenced."""
+    """Writes Events immediately. ``cluster`` may be fenced."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._events = EventRecorder(cluster)
 
     async def write(self, of: Mapping[str, Any], words: EventText) -> None:
-        """Write an Event about an object, or count it once more."""
+        """Write an Event about an object, or increment its count."""
         about = About(api_version=of["apiVersion"], kind=of["kind"], namespace="", name=name_of(of), uid=uid_of(of))
         suffix = digest(about.uid, words.reason, words.message)
         event = new_event(about, words, suffix=suffix, component=_COMPONENT, now=stamp())
@@ -67,7 +67,7 @@ class NodeGroupNotes:
 
 
 def taints_after(node: Mapping[str, Any], effect: Taint | Untaint) -> list[Object] | None:
-    """All taints of the node after the effect; None without a change."""
+    """The node's taints after the effect; None without a change."""
     taints: list[Object] = list(nested(node, "spec", "taints") or ())
     state = state_of(node_of(node))
     if isinstance(effect, Taint):
@@ -95,7 +95,7 @@ class Done(msgspec.Struct, kw_only=True):
 
 
 class Actor:
-    """Acts for one group. ``check`` raises ``NotLeading`` without the lease; ``seen`` gets each written Node."""
+    """Executes effects for one group. ``check`` raises ``NotLeading`` without the lease; ``seen`` receives each written Node."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Actor:
         about: Object,
         why: str = "",
     ) -> Done:
-        """Carry out all effects in order. ``pod_counts`` are those of the pass; ``about`` is the NodeGroup, for Events.
+        """Execute all effects in order. ``pod_counts`` are the pass's; ``about`` is the NodeGroup, for Events.
 
         ``why`` is the reason that the Events give.
         """
@@ -195,15 +195,15 @@ class Actor:
             _failed(done, effect, [name], error=error)
 
     async def _evict(self, pod: Object, effect: Drain, done: Done) -> None:
-        """Evict one pod. A refusal by its budget does not hold up the others."""
+        """Evict one pod. A refusal by its budget does not delay the others."""
         name = f"{namespace_of(pod)}/{name_of(pod)}"
         try:
             await self._cluster.evict(namespace_of(pod), name_of(pod), uid=uid_of(pod))
         except TooManyRequests as error:
-            # The server's text names no pod.
+            # The server's message does not name the pod.
             _failed(done, effect, [effect.node_name], error=f"{name}: {error}")
         except (NotFound, Conflict):
-            # It was deleted, or replaced by another of its name: the next pass checks again.
+            # The pod was deleted, or replaced by one with the same name: the next pass checks again.
             return
         else:
             done.evicted_count += 1
@@ -280,7 +280,7 @@ class Actor:
 
 
 def _batches(effects: Sequence[Effect]) -> list[list[Effect]]:
-    """Group neighbouring effects of one kind; a deletion and a growth stay alone."""
+    """Group consecutive effects of the same kind; deletions and growth stay separate."""
     batches: list[list[Effect]] = []
     for effect in effects:
         alone = isinstance(effect, DeleteNodes | IncreaseSize)
@@ -292,7 +292,7 @@ def _batches(effects: Sequence[Effect]) -> list[list[Effect]]:
 
 
 def _is_evicted(pod: Object) -> bool:
-    """Whether draining evicts the pod: a DaemonSet's or static one stays."""
+    """Whether draining evicts the pod: DaemonSet and static pods stay."""
     facts = pod_of(pod)
     stays = is_finished(facts.phase) or not holds_a_node(facts.placement) or is_mirror_pod(pod)
     return not stays and not is_being_deleted(pod)
@@ -317,7 +317,7 @@ def _failed(done: Done, effect: Effect, names: Iterable[str], *, error: Exceptio
 
 
 def _reason(sentence: str) -> str:
-    """The Event's reason, from the first word of its sentence."""
+    """An Event's reason, from the first word of its sentence."""
     return {"taint": "NodeTainted", "untaint": "NodeUntainted", "evict": "PodEvicted", "delete": "NodeDeleted"}.get(
         sentence.split(maxsplit=1)[0], "ScaledUp"
     )

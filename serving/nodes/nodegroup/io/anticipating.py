@@ -1,4 +1,4 @@
-"""Follows Revisions and Deployments while a group counts anticipated pods, and keeps those pods in the daemon's book.
+"""Watches Revisions and Deployments while a group counts anticipated pods, and adds those pods to the daemon's book.
 
 Without such a group it follows neither kind: a cluster without Knative's definitions has no Revisions. No pod is anticipated
 until both kinds have been listed once, and no pass waits for that.
@@ -18,7 +18,7 @@ from serving.nodes.nodegroup.records import GroupPod
 
 
 class PodAnticipation:
-    """Anticipated pods. ``pods`` gets the Pods of the daemon's own watch; ``put`` updates a book before a pass."""
+    """The anticipated pods. ``pods`` receives Pods from the daemon's watch; ``put`` updates a book before a pass."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.pods = AnticipatedBook()
@@ -43,7 +43,7 @@ class PodAnticipation:
                 group.start(reflector.run(), name=f"nodegroup {reflector.kind.plural}")
 
     def put(self, book: NodeGroupBook, *, is_wanted: bool, now_s: float) -> None:
-        """Add missing pods to the book, and remove the other anticipated ones."""
+        """Add missing pods to the book, and remove other anticipated ones."""
         wanted: dict[str, GroupPod] = {}
         if is_wanted:
             self._is_wanted.set()
@@ -80,7 +80,7 @@ def _bare_revision(revision: Object) -> Object:
 
 
 def _bare_deployment(deployment: Object) -> Object:
-    """Strip a Deployment to the requests and placement of its pods."""
+    """Reduce a Deployment to the requests and placement of its pods."""
     pod = nested(deployment, "spec", "template", "spec") or {}
     fields = ("nodeSelector", "affinity", "overhead")
     resources = ("resources", "restartPolicy")

@@ -1,4 +1,4 @@
-"""The loop of the daemon: a pass over all groups at once and then each scan interval, with its metrics."""
+"""The loop of the daemon: an immediate pass over all groups, then one per scan interval, with metrics."""
 
 import asyncio
 import logging
@@ -18,12 +18,12 @@ from serving.nodes.nodegroup.status import gauges_of, registration_lags, room_ga
 
 _log = logging.getLogger("nodegroup")
 
-# How soon a change of the interval is seen.
+# How soon a change of the interval is detected, in seconds.
 _SETTINGS_PERIOD_S = 1.0
 
 
 class PassCounts:
-    """The rows of the metrics page about passes of groups. ``cloud`` returns the name of the cloud."""
+    """The metrics about passes of groups. ``cloud`` returns the name of the cloud."""
 
     def __init__(self, metrics: NodeGroupMetrics, *, cloud: Callable[[], str]) -> None:
         self._metrics = metrics
@@ -63,7 +63,7 @@ class PassCounts:
         metrics.counted(name, "escalator_node_group_scale_lock_check_was_locked", int(is_locked))
 
     def _time_changes(self, group_pass: GroupPass) -> None:
-        """Observes how long released locks were held and how long new nodes took to register."""
+        """Record how long released locks were held, and how long new nodes took to register."""
         name, now_lock = group_pass.settings.name, group_pass.state.lock
         lock = self._locks.get(name)
         if lock is not None and lock != now_lock:
@@ -73,7 +73,7 @@ class PassCounts:
         nodes = {
             node.name for part in (parts.untainted, parts.tainted, parts.force_tainted, parts.cordoned) for node in part
         }
-        # Nodes that were there before the first pass are not new.
+        # Nodes from before the first pass are not new.
         for lag_s in registration_lags(group_pass.plan, group_pass.state, known=self._nodes.get(name, nodes)):
             self._metrics.lasted(name, REGISTRATION_LAG, lag_s)
         self._nodes[name] = nodes
@@ -84,7 +84,7 @@ class PassCounts:
 
 
 class NodeGroupLoop:
-    """Makes passes until it is stopped. ``settings`` is read before each pass, so that the interval may change."""
+    """Makes passes until stopped. ``settings`` is read before each pass, so that the interval may change."""
 
     def __init__(
         self, passes: NodeGroupPasses, settings: Callable[[], NodeGroupDaemonSettings], metrics: NodeGroupMetrics
@@ -94,9 +94,9 @@ class NodeGroupLoop:
         self._metrics = metrics
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Follow the cluster and make passes until ``stop`` is set. Raises ``NotLeading`` when the lease is lost."""
+        """Watch the cluster and make passes until ``stop`` is set. Raises ``NotLeading`` when the lease is lost."""
         async with supervise() as tasks:
-            # Passes would drain nodes on a view that no longer changes.
+            # Passes must not drain nodes on an outdated view.
             tasks.start_background(self._passes.watch(), name="nodegroup following")
             await self._passes.synced()
             while not stop.is_set():
@@ -105,7 +105,7 @@ class NodeGroupLoop:
                 await self._pause(stop, begun_s)
 
     async def _pause(self, stop: asyncio.Event, begun_s: float) -> None:
-        """Wait until the next pass is due. An interval that becomes shorter applies at once."""
+        """Wait until the next pass is due. A shortened interval applies immediately."""
         while not stop.is_set() and (rest_s := begun_s + self._settings().scan_interval_s - now_s()) > 0:
             await wait_for(stop, until_s=now_s() + min(rest_s, _SETTINGS_PERIOD_S))
 

@@ -71,7 +71,7 @@ class GroupPass(msgspec.Struct, kw_only=True):
 
 
 class _GroupMemory(msgspec.Struct, kw_only=True):
-    """State of a group between passes. ``unsure_target`` is the target of a scale-up without a response."""
+    """The state of a group between passes. ``unsure_target`` is the target of a scale-up without a response."""
 
     state: NodeGroupState
     failures: Failures = Failures()
@@ -79,7 +79,7 @@ class _GroupMemory(msgspec.Struct, kw_only=True):
 
 
 class NodeGroupPasses:
-    """The loop's work. ``written`` returns the groups of the ConfigMap; NodeGroup objects are followed here.
+    """Makes the passes. ``written`` returns the groups of the ConfigMap; NodeGroup objects are watched here.
 
     ``on_groups`` gets the groups before they are passed, ``on_pass`` each finished pass of a group with the book, and
     ``on_cloud_error`` the name of a group whose cloud failed.
@@ -111,7 +111,7 @@ class NodeGroupPasses:
         self._own_versions: dict[str, int] = {}
         self._notes = NodeGroupNotes(cluster)
         self._actor = Actor(cluster, cloud, check=check, notes=self._notes, seen=self._seen)
-        # Images and environments of 50,000 pods are of no use here.
+        # Images and environments of 50,000 pods are not needed here.
         self._nodes = Reflector(cluster, NODE, on_change=self._node_changed)
         self._pods = Reflector(
             cluster,
@@ -131,12 +131,12 @@ class NodeGroupPasses:
             group.start(self._anticipation.watch(), name="nodegroup anticipation")
 
     async def synced(self) -> None:
-        """Wait until all kinds have been listed once."""
+        """Wait until every kind has been listed once."""
         for reflector in (self._nodes, self._pods, self._groups):
             await reflector.synced.wait()
 
     async def run_once(self) -> list[GroupPass]:
-        """One pass of each group, in their order. Raises ``NotLeading``."""
+        """Make one pass of each group, in order. Raises ``NotLeading``."""
         groups = await self._present_groups()
         self.book.take_groups([group.settings for group in groups])
         self._on_groups(groups)
@@ -212,7 +212,7 @@ class NodeGroupPasses:
         return _GroupMemory(state=state)
 
     async def _present_groups(self) -> list[WrittenGroup]:
-        """The groups of the ConfigMap, each with its NodeGroup, and those of other NodeGroups."""
+        """The groups of the ConfigMap, each with its NodeGroup, and the groups of other NodeGroups."""
         reading = self._written()
         objects = {key[1]: node_group for key, node_group in self._groups.cache.items()}
         ours = {name for name, node_group in objects.items() if labels_of(node_group).get(ORIGIN_LABEL) == _ORIGIN}
@@ -229,7 +229,7 @@ class NodeGroupPasses:
             if wrong.name and wrong.name not in shown:
                 await self._show_refused(wrong, objects, ours)
         if not reading.problems:
-            # With a ConfigMap that is wrong in part, a group that is missing may only be misspelt.
+            # If the ConfigMap is partly invalid, a missing group may only be misspelt.
             for name in ours - {group.settings.name for group in groups}:
                 await self._remove(name)
         for name in sorted(objects.keys() - ours):
@@ -241,7 +241,7 @@ class NodeGroupPasses:
         return [_dry(group) if is_dry else group for group in groups]
 
     async def _show_refused(self, group: RefusedGroup, objects: Mapping[str, Object], ours: Collection[str]) -> None:
-        """Show the problems of a group of the ConfigMap at its NodeGroup. Its spec stays the last right one."""
+        """Write the problems of a ConfigMap's group into the status of its NodeGroup, whose spec stays the last valid one."""
         if group.name in objects and group.name not in ours:
             return
         try:
@@ -291,7 +291,7 @@ class NodeGroupPasses:
         return await self._cluster.patch(NODE_GROUP, "", name_of(about), patch=patch, subresource="status")
 
     async def _keep(self, about: Object, state: NodeGroupState) -> Object:
-        """Write the lock and the breaker into the annotation, if they changed."""
+        """Write changed lock and breaker state into the annotation."""
         text = kept_text(state)
         if annotations_of(about).get(NODE_GROUP_STATE_ANNOTATION, "") == text:
             return about
@@ -311,7 +311,7 @@ class NodeGroupPasses:
             return
 
     def _seen(self, name: str, node: Object | None) -> None:
-        """The latest state of a Node that this process read or wrote; None if it is gone."""
+        """The latest Node that this process read or wrote; None if it is deleted."""
         if node is None:
             self.book.drop_node(name)
             return

@@ -1,4 +1,4 @@
-"""The shape that all node scores share: arrays of two rows, cpu above memory, with one column for each node.
+"""The arrays shared by all node scores: two rows, cpu above memory, with one column per node.
 
 One pod is scored over all nodes at once, so a formula is written once for both resources and all nodes. Amounts are
 int64 (millicores above bytes), shares and risks are float64. A pod is the same with a single column.
@@ -13,12 +13,12 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-# Largest amount in an array: what a node holds plus what a pod asks for still fits into int64.
+# Largest amount in an array, so that a node's content plus a pod's request fits into int64.
 AMOUNT_MAX = 2**62 - 1
 
 
 class Resource(enum.StrEnum):
-    """The resources that are scored, in the order of the rows."""
+    """The scored resources, in the order of the rows."""
 
     CPU = "cpu"
     MEMORY = "memory"

@@ -19,7 +19,7 @@ from serving.nodes.placement.scores.nodes import Placing
 
 
 class BalancedWhy(msgspec.Struct, frozen=True, kw_only=True):
-    """Explains a score: 10 - 10 * |cpu_ratio - memory_ratio|, cut off, or 0 if one resource is ``full``.
+    """Explains a score: 10 - 10 * |cpu_ratio - memory_ratio|, truncated, or 0 if one resource is ``full``.
 
     The ratios are requests, with the pod, to allocatable amounts; 1 where nothing is allocatable.
     """
@@ -30,7 +30,7 @@ class BalancedWhy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BalancedResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Scores of all nodes, with the arrays they came from."""
+    """Scores of all nodes, with the arrays they were computed from."""
 
     score: IntArray
     ratio: FloatArray
@@ -65,6 +65,6 @@ class BalancedResourceAllocation:
         full = share(binding, allocatable, of_nothing=1.0) >= 1.0
         cpu, memory = ratio
         evenness = 10.0 - np.abs(cpu - memory) * 10.0
-        # astype cuts off towards 0, as the original's int() does. A full node's value may be far below 0; it is not used.
+        # astype truncates towards 0, as the original's int() does. A full node's value may be far below 0; it is not used.
         score = np.where(full.any(axis=0), 0.0, evenness).astype(np.int64)
         return BalancedResult(score=score, ratio=ratio, full=full)

@@ -21,7 +21,7 @@ _TENFOLD_MAX = (2**63 - 1) // 10
 
 
 class AmountRule(enum.StrEnum):
-    """The rule behind the score of one resource."""
+    """The rule that scored one resource."""
 
     SHARE = "share"
     """The free or used part, in tenths, rounded down."""
@@ -33,7 +33,7 @@ class AmountRule(enum.StrEnum):
     """More is requested than is allocatable: 0."""
 
     FILLED_BY_ASSUMPTION = "filled_by_assumption"
-    """The amounts assumed for containers without requests would overfill the node; it counts as exactly full."""
+    """Assumed amounts of containers without requests would overfill the node; it counts as exactly full."""
 
 
 class ResourceFit(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,14 +46,14 @@ class ResourceFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FitWhy(msgspec.Struct, frozen=True, kw_only=True):
-    """Explains a score: (cpu.score + memory.score) / 2, cut off."""
+    """Explains a score: (cpu.score + memory.score) / 2, truncated."""
 
     cpu: ResourceFit
     memory: ResourceFit
 
 
 class FitResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Scores of all nodes, with the arrays they came from."""
+    """Scores of all nodes, with the arrays they were computed from."""
 
     score: IntArray
     total: IntArray
@@ -83,7 +83,7 @@ class FitResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class LeastRequested:
-    """(unused tenths of cpu + unused tenths of memory) / 2, cut off.
+    """(unused tenths of cpu + unused tenths of memory) / 2, truncated.
 
     250 m of 1000 m and 5 of 10 GiB taken: (7 + 5) / 2 = 6.
     """
@@ -92,7 +92,7 @@ class LeastRequested:
     score_max: ClassVar[int] = 10
 
     def __init__(self, settings: PlacementSettings) -> None:
-        """No setting changes this score."""
+        """Ignores the settings, none of which change this score."""
 
     def evaluate(self, placing: Placing) -> FitResult:
         """Score all nodes."""
@@ -108,7 +108,7 @@ class LeastRequested:
 
 
 class MostRequested:
-    """(used tenths of cpu + used tenths of memory) / 2, cut off.
+    """(used tenths of cpu + used tenths of memory) / 2, truncated.
 
     250 m of 1000 m and 5 of 10 GiB taken: (2 + 5) / 2 = 3.
     """
@@ -165,7 +165,7 @@ def _tenths(part: IntArray, whole: IntArray) -> IntArray:
     """``part * 10 // whole``, exact for all 0 <= part <= whole; 0 of 0 is 0."""
     divisor = np.maximum(whole, 1)
     if divisor.max(initial=1) > _TENFOLD_MAX:
-        # Python's integers have no bound; nodes of this size are not met, so that this is slow does no harm.
+        # Python's integers are unbounded but slow, which is acceptable because no node is that large.
         exact: IntArray = (part.astype(object) * 10 // divisor.astype(object)).astype(np.int64)
         return exact
     return part * 10 // divisor

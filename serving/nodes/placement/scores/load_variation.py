@@ -18,7 +18,7 @@ from serving.nodes.placement.scores.nodes import Placing
 
 
 class ResourceLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource of one node: mean load with the pod's request, deviation, both as shares, and the score from both."""
+    """One resource of one node: mean load with the pod's request, deviation, both as shares, and the resulting score."""
 
     mean_ratio: float
     deviation_ratio: float
@@ -33,7 +33,7 @@ class LoadVariationWhy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadVariationResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Scores of all nodes, with the arrays they came from."""
+    """Scores of all nodes, with the arrays they were computed from."""
 
     score: IntArray
     resource_score: FloatArray

@@ -33,7 +33,7 @@ from serving.nodes.placement.scores.risk import (
 
 
 class ForcedZero(enum.StrEnum):
-    """The original's reason to give 0 despite the risk."""
+    """Why the original gives 0 despite the risk."""
 
     BEST_EFFORT_POD = "best_effort_pod"
     NODE_WITHOUT_METRICS = "node_without_metrics"
@@ -62,7 +62,7 @@ class ResourceRisk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LowRiskWhy(msgspec.Struct, frozen=True, kw_only=True):
-    """Explains a score: 100 * (1 - risk of the worst resource), rounded, unless it was forced to 0."""
+    """Explains a score: 100 * (1 - risk of the riskier resource), rounded, unless it was forced to 0."""
 
     cpu: ResourceRisk
     memory: ResourceRisk
@@ -71,7 +71,7 @@ class LowRiskWhy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LowRiskResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Scores of all nodes, with the arrays they came from."""
+    """Scores of all nodes, with the arrays they were computed from."""
 
     score: IntArray
     placing: Placing
@@ -163,7 +163,7 @@ class LowRiskOverCommitment:
         )
 
     def _load_of(self, table: NodeTable) -> LoadRisk:
-        """Risk from load of all nodes; computed only where the version has changed."""
+        """Risk from load of all nodes; computed only if the version has changed."""
         load_risk = self._kept
         if load_risk is not None and self._kept_version == table.version:
             return load_risk

@@ -1,4 +1,4 @@
-"""Reads a node's metrics into its load: mean and deviation of cpu and memory.
+"""Converts a node's metrics to its load: mean and deviation of cpu and memory.
 
 Input: a node's list of metrics as load-watcher sends it; output: ``NodeUsage``, or ``NoData`` for missing measurements. Pure.
 
@@ -15,7 +15,7 @@ from serving.core.model.nodata import NoData
 from serving.core.settings.placement import PlacementQuirks
 from serving.nodes.placement.scores.arrays import FloatArray, IntArray, Resource
 
-# load-watcher's words, which are case-sensitive.
+# load-watcher's case-sensitive words.
 _TYPES = {Resource.CPU: "CPU", Resource.MEMORY: "Memory"}
 _AVERAGE = "AVG"
 _DEVIATION = "STD"
@@ -23,7 +23,7 @@ _LATEST = frozenset({"", "Latest"})
 
 
 class NodeMetric(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of a node: type "CPU" or "Memory", operator "AVG", "STD", "Latest" or "", value in percent."""
+    """A metric of a node: type "CPU" or "Memory", operator "AVG", "STD", "Latest" or "", value in percent."""
 
     type: str
     operator: str = ""
@@ -31,7 +31,7 @@ class NodeMetric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean and standard deviation of one resource in percent of the allocatable amount."""
+    """Mean and standard deviation of one resource, in percent of the allocatable amount."""
 
     mean_percent: float
     deviation_percent: float
@@ -56,7 +56,7 @@ def usage_of(percents: Iterable[float | None], *, missing: NoData) -> Usage | No
 
 
 def read_usage(metrics: Iterable[NodeMetric], *, at_s: float, quirks: PlacementQuirks) -> NodeUsage:
-    """Load of a node from its list of metrics, which may be empty."""
+    """The load of a node from its list of metrics, which may be empty."""
     metrics = list(metrics)
     return NodeUsage(
         at_s=at_s,

@@ -41,7 +41,7 @@ class ScoredNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeTable(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """All nodes at one moment, as read-only arrays: two rows (cpu, memory), a column a node.
+    """All nodes at one moment, as read-only arrays: two rows (cpu, memory), a column per node.
 
     ``version`` names the content: no two contents have the same one. ``changed_from`` and
     ``changed`` say from which version this table was made and which columns differ; None for a table that was built from nothing.
@@ -66,11 +66,11 @@ class NodeTable(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def node_count(self) -> int:
-        """Number of nodes."""
+        """The number of nodes."""
         return len(self.index_by_name)
 
     def with_nodes(self, nodes: Iterable[ScoredNode], *, version: int) -> "NodeTable":
-        """The same table with some nodes changed, under a new version. Raises ``KeyError`` for a node it lacks."""
+        """The table with some nodes changed, under a new version. Raises ``KeyError`` for an unknown node."""
         new = node_table(nodes, version=version)
         at = np.array([self.index_by_name[name] for name in new.index_by_name], dtype=np.int64)
         return NodeTable(
@@ -91,7 +91,7 @@ class NodeTable(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Placing(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One pending pod over all nodes at one time: the sums with the pod on each node.
+    """One pending pod on all nodes at one time: the sums including the pod on each node.
 
     ``pod`` is the pod's own demand; ``pod_request`` is its request as a column, cpu above memory.
     """
@@ -120,7 +120,7 @@ def place(table: NodeTable, pod: PodDemand, *, now_s: float) -> Placing:
 
 
 def node_table(nodes: Iterable[ScoredNode], *, version: int) -> NodeTable:
-    """Arrays of all nodes, in the order given.
+    """Arrays of all nodes, in the given order.
 
     Demands above 2**62 - 1 count as that much: no node is that large, so they exceed it anyway.
 
@@ -132,7 +132,7 @@ def node_table(nodes: Iterable[ScoredNode], *, version: int) -> NodeTable:
     if len(index_by_name) != len(nodes):
         twice = next(node.name for index, node in enumerate(nodes) if index_by_name[node.name] != index)
         raise InvalidValue(text=twice, expected="a name that only one node has")
-    # Turned so that one quantity of all nodes lies together, as it is read, rather than all quantities of one node.
+    # Transposed, so that one quantity of all nodes is contiguous, as it is read.
     amounts = np.array([_amount_row(node) for node in nodes], dtype=np.int64).reshape(len(nodes), 4, 2)
     allocatable, nonzero, request, limit = _read_only(np.ascontiguousarray(amounts.transpose(1, 2, 0)))
     loads = np.array([_load_row(node.usage) for node in nodes], dtype=np.float64).reshape(len(nodes), 8).T

@@ -14,7 +14,7 @@ import msgspec
 
 from serving.core.model.quantity import MEMORY_ASSUMED_BYTES, Resources, pod_peak
 
-# The assumed usage of a container without requests, so that such pods do not all land on one node (kubernetes issue 10242).
+# Assumed usage of a container without requests, so that such pods spread over nodes (kubernetes issue 10242).
 NONZERO_CPU_M = 100
 
 
@@ -27,7 +27,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodContainers(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a pod's spec that count for placement. ``overhead`` is the runtime's own need."""
+    """The parts of a pod's spec that matter for placement. ``overhead`` is the runtime's need."""
 
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
@@ -83,7 +83,7 @@ def pod_demand(pod: PodContainers) -> PodDemand:
 
 
 def total_demand(demands: Iterable[PodDemand]) -> PodDemand:
-    """Sum of several demands, such as those of a node's pods; zero without any."""
+    """The sum of several demands, such as those of a node's pods; zero without any."""
     demands = tuple(demands)
     return PodDemand(**{name: sum(getattr(demand, name) for demand in demands) for name in PodDemand.__struct_fields__})
 

@@ -1,4 +1,4 @@
-"""Combines several node scores into one number per node: the selected scores and their weights.
+"""Combines several node scores to one number per node, by the selected scores and their weights.
 
 Input: settings, then one table of nodes and one pod at a time; output: ``Scores``, from which ``pick`` takes the node.
 Kubernetes' providers also have scores that are not about resources (spreading of a service, affinity, taints); those are not
@@ -29,9 +29,9 @@ PROVIDERS: dict[str, dict[str, int]] = {
     CLUSTER_AUTOSCALER_PROVIDER: {"MostRequested": 1, "BalancedResourceAllocation": 1},
     LOW_RISK_PROVIDER: {"LowRiskOverCommitment": 1},
 }
-"""Weights by provider. The first two are Kubernetes' own, without scores that are not about resources."""
+"""Weights by provider. The first two are Kubernetes', without scores unrelated to resources."""
 
-# Scores are added on the scale of Kubernetes 1.7 and of its extenders; those from 0 to 100 count in tenths.
+# Totals use the scale of Kubernetes 1.7 and its extenders; scores from 0 to 100 count in tenths.
 _SCALE = 10
 
 
@@ -79,7 +79,7 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return rounded(self.total / sum(part.weight for part in self.parts))
 
     def explain(self, node: str) -> NodeExplanation:
-        """Explain the total of one node. Raises ``KeyError`` for a node that the table lacks."""
+        """Explain the total of one node. Raises ``KeyError`` for an unknown node."""
         index = self.table.index_by_name[node]
         return NodeExplanation(
             node=node,
@@ -100,10 +100,10 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Scorer:
-    """Scores nodes by the settings. Keeps cached results for the last version of the nodes."""
+    """Scores nodes by the settings. Caches results for the last version of the nodes."""
 
     def __init__(self, settings: PlacementSettings) -> None:
-        """Raises ``SettingsError`` for an unknown score and for one whose library is missing."""
+        """Raises ``SettingsError`` for an unknown score, or one whose library is missing."""
         weights = read_weights(settings.score_weights) or PROVIDERS[settings.provider]
         unknown = [name for name in weights if name not in NODE_SCORES]
         if unknown:
@@ -129,7 +129,7 @@ class Scorer:
 
 
 def pick(total: FloatArray, *, feasible: BoolArray, turn: int) -> int | NoData:
-    """Column of the feasible node with the highest total; NoData if no node is feasible.
+    """The column of the feasible node with the highest total; NoData if no node is feasible.
 
     Among equals the ``turn``-th wins, counted round: a caller that raises ``turn`` by one a pod spreads equals evenly.
     """

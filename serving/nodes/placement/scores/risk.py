@@ -20,11 +20,11 @@ from serving.core.model.errors import Problem, SettingsError
 from serving.core.settings.placement import PlacementQuirks
 from serving.nodes.placement.scores.arrays import BoolArray, FloatArray, IntArray, share
 
-# Smaller deviations (64 bytes of 64 GiB) are noise of floating-point sums, not something that was measured.
+# Smaller deviations (64 bytes of 64 GiB) are noise of floating-point sums.
 DEVIATION_MIN = 1e-9
 _SMALLEST = 5e-324
 
-# How much of the largest variance that a beta distribution can have is used; at all of it there is no distribution.
+# Used share of a beta distribution's largest variance, at which no distribution exists.
 _VARIANCE_SHARE_MAX = 0.99
 
 
@@ -124,13 +124,13 @@ class LoadRule(enum.StrEnum):
     """The rule behind the load risk of one resource."""
 
     TAIL = "tail"
-    """The chance that load exceeds the requests."""
+    """The probability that load exceeds the requests."""
 
     TAIL_BELOW_LIMITS = "tail_below_limits"
     """The same, given that limits below the capacity bound the load."""
 
     ABOVE_LIMITS = "above_limits"
-    """The mean load exceeds the sum of limits by more than the chance: the difference."""
+    """The mean load exceeds the sum of limits by more than that probability: the difference."""
 
     NO_LIMITS = "no_limits"
     """Nothing on the node has a limit, which the original counts as no risk."""
@@ -145,10 +145,10 @@ class LoadRule(enum.StrEnum):
     """No beta distribution has this mean and deviation: 1."""
 
     UNMEASURED = "unmeasured"
-    """The mean is missing: 0, so that requests and limits decide alone."""
+    """The mean is missing: 0, so that only requests and limits decide."""
 
     STALE = "stale"
-    """The measurement is too old to count: 0, so that requests and limits decide alone."""
+    """The measurement is too old: 0, so that only requests and limits decide."""
 
 
 LOAD_RULES = tuple(LoadRule)
@@ -185,7 +185,7 @@ class LoadRisk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     fitted: BoolArray
 
     def with_columns(self, at: IntArray, columns: "LoadRisk") -> "LoadRisk":
-        """A copy with some columns of another table."""
+        """A copy with some columns replaced by another table's."""
         copies = {name: getattr(self, name).copy() for name in self.__struct_fields__}
         for name, copy in copies.items():
             copy[:, at] = getattr(columns, name)
@@ -193,7 +193,7 @@ class LoadRisk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def limit_risk(committed: Commitment) -> FloatArray:
-    """The share of use beyond requests for which there is no capacity.
+    """The share of usage beyond requests for which there is no capacity.
 
     (limit - allocatable) / (limit - request), or 0 if all limits fit. Requests of 1500 m, limits of 6000 m on 4000 m:
     2000 / 4500 = 0.444. With requests at most the allocatable amount it is within 0..1.
@@ -201,7 +201,7 @@ def limit_risk(committed: Commitment) -> FloatArray:
     over = committed.limit > committed.allocatable
     missing = committed.limit - committed.allocatable
     excess = committed.limit - committed.request
-    # Only figures that no node can have (requests equal to limits above capacity) leave no excess: the highest risk.
+    # Only impossible figures (requests equal to limits above capacity) have no excess: the highest risk.
     risk = np.where(over, 1.0, 0.0)
     np.divide(missing, excess, out=risk, where=over & (excess != 0))
     return risk
@@ -212,14 +212,14 @@ def smoothed_deviation(mean: FloatArray, deviation: FloatArray, window_size: int
 
     deviation * sqrt(window_size), at most sqrt(0.99 * mean * (1 - mean)). 0.1 over 5 samples at mean 0.5: 0.2236.
     """
-    # Settings refuse sizes below 1; the original computes with them, and the square root of -1 is not a number.
+    # Settings reject sizes below 1; the original computes with them, and the square root of -1 is not a number.
     factor = math.sqrt(window_size) if window_size >= 0 else math.nan
     bound = np.sqrt(_VARIANCE_SHARE_MAX * mean * (1.0 - mean))
     return np.minimum(deviation * factor, bound)
 
 
 def load_risk(load: MeasuredLoad, committed: Commitment, quirks: PlacementQuirks) -> LoadRisk:
-    """The chance that load exceeds the requests; ``committed`` is without the pending pod.
+    """The probability that load exceeds the requests; ``committed`` excludes the pending pod.
 
     With t = request / allocatable and L = limit / allocatable: the risk is 1 - F(t), and 1 - F(t) / F(L) if limits keep
     load below L < 1. Mean 0.3, deviation 0.1118, t 0.125, L 0.75: 0.958. Limits do not bound a load whose mean is

@@ -1,4 +1,4 @@
-"""AWS as a cloud: Auto Scaling groups, and one-shot fleets where a launch template is given. Needs the extra ``aws``.
+"""AWS as a cloud: Auto Scaling groups, and instant fleets if a launch template is set. Needs the extra ``aws``.
 
 A group is the name of an Auto Scaling group. Growing sets its desired capacity, an absolute number, so a repeated call cannot double it.
 With ``launch_template_id`` a fleet of the type instant starts the machines and they are attached to the group: all start, or none stays.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # aws:///ZONE/ID
 _PROVIDER = "aws"
-# The API takes no more instances in one call.
+# Most instances in one API call.
 _ATTACHED_AT_ONCE = 20
 _POLL_S = 1.0
 _GROUPS, _MACHINES = "autoscaling", "ec2"
@@ -36,13 +36,13 @@ _GROUPS, _MACHINES = "autoscaling", "ec2"
 async def opened_aws(
     settings: NodeGroupDaemonSettings, *, options: Callable[[str], AwsOptions] = lambda _: AwsOptions()
 ) -> AsyncIterator["AwsCloud"]:
-    """The cloud while the context lasts. Raises ``SettingsError`` without the extra or a region."""
+    """The AWS cloud, while the context is open. Raises ``SettingsError`` without the extra or a region."""
     async with opened_apis(settings) as apis:
         yield AwsCloud(apis, options=options)
 
 
 class AwsCloud:
-    """``options`` returns the AWS options of a group by the name of its Auto Scaling group."""
+    """AWS as a cloud. ``options`` returns a group's AWS options by the name of its Auto Scaling group."""
 
     def __init__(self, apis: AwsApis, *, options: Callable[[str], AwsOptions]) -> None:
         self._apis = apis
@@ -99,7 +99,7 @@ class AwsCloud:
         return description
 
     async def _gone(self, instances: Sequence[str]) -> set[str]:
-        """Those instances that are terminated or unknown to AWS."""
+        """The instances that are terminated or unknown to AWS."""
         if not instances:
             return set()
         parameters = {"Filter.1.Name": "instance-id", **numbered("Filter.1.Value", instances)}
@@ -148,7 +148,7 @@ def _check_complete(answer: "Element", instances: Sequence[str], count: int) -> 
 
 
 def _fleet(description: "Element", count: int, options: AwsOptions) -> Parameters:
-    """A fleet in the subnets of a group."""
+    """The request for a fleet in the subnets of a group."""
     parameters = {"Type": "instant", "TargetCapacitySpecification.TotalTargetCapacity": str(count)}
     if options.lifecycle:
         parameters["TargetCapacitySpecification.DefaultTargetCapacityType"] = options.lifecycle
@@ -172,6 +172,6 @@ def _size_of(description: "Element") -> CloudGroup:
 
 
 def _instance_of(provider_id: str) -> str:
-    """The instance of "aws:///eu-west-1a/i-0a1b"; "" for another cloud's."""
+    """The instance id in "aws:///eu-west-1a/i-0a1b"; "" for other clouds."""
     scheme, _, rest = provider_id.partition(":///")
     return rest.rpartition("/")[2] if scheme == _PROVIDER else ""

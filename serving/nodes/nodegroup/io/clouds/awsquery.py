@@ -1,4 +1,4 @@
-"""Signed calls of AWS APIs that speak the Query protocol: a form goes in, XML comes out.
+"""Signed calls of AWS APIs with the Query protocol: form parameters in, XML out.
 
 Credentials and signatures (Signature Version 4) are awscrt's, AWS' own library, which needs no other package: credentials come from the
 environment, the profile, a web identity, or the container's or machine's role. boto3 and botocore cannot be installed beside the
@@ -32,7 +32,7 @@ _REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _BUSY_CODES = ("Throttl", "RequestLimitExceeded", "ServiceUnavailable", "InternalFailure", "InternalError")
 _FORM_TYPE = "application/x-www-form-urlencoded; charset=utf-8"
 _SESSION_NAME = "serving-nodegroup"
-# An assumed role is renewed this long before its credentials expire.
+# How long before its expiry an assumed role is renewed, in seconds.
 _RENEWED_BEFORE_S = 300.0
 
 
@@ -57,7 +57,7 @@ class AwsApis:
         self._assumed_until_s = 0.0
 
     async def call(self, service: str, action: str, parameters: Parameters) -> "Element":
-        """Call an action. Raises ``CloudRefused``, or ``CloudUnavailable`` where a later call may succeed."""
+        """Call an action. Raises ``CloudRefused``, or ``CloudUnavailable`` if a later call may succeed."""
         credentials = await self._assumed_role(time.time()) if self._role_arn else self._credentials
         return await self._signed(credentials, service, action, parameters=parameters)
 
@@ -107,7 +107,7 @@ class AwsApis:
 
 @asynccontextmanager
 async def opened_apis(settings: NodeGroupDaemonSettings) -> AsyncIterator[AwsApis]:
-    """The APIs while the context lasts. Raises ``SettingsError`` without the extra or a region."""
+    """The APIs, while the context is open. Raises ``SettingsError`` without the extra or a region."""
     try:
         from awscrt.auth import AwsCredentialsProvider  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -134,7 +134,7 @@ def numbered(name: str, values: Sequence[str]) -> dict[str, str]:
 
 
 def text_of(element: "Element", path: str) -> str:
-    """The text of an element below, in any namespace; "" without it."""
+    """The text of a descendant element, in any namespace; "" if it is missing."""
     return element.findtext("{*}" + path, default="")
 
 

@@ -1,4 +1,4 @@
-"""The registry of clouds. Libraries of clouds are extras, imported with their cloud."""
+"""The registry of clouds. Their libraries are extras, imported with the cloud."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -18,7 +18,7 @@ from serving.nodes.nodegroup.io.clouds.memory import MemoryCloud
 
 
 class CloudContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of a cloud. ``aws_options`` returns the options of a group by its name."""
+    """The inputs of a cloud. ``aws_options`` returns a group's options by its name."""
 
     settings: NodeGroupDaemonSettings
     cluster: Cluster
@@ -32,9 +32,9 @@ CLOUDS: Mapping[str, Callable[[CloudContext], AbstractAsyncContextManager[Cloud]
     "local": lambda context: nullcontext(LocalCloud(context.cluster, system_namespace())),
     "memory": lambda _: nullcontext(MemoryCloud({})),
 }
-"""The clouds by the values of ``cloud_provider``. ``tests/conformance/cloud`` runs over all of them."""
+"""The clouds by value of ``cloud_provider``. ``tests/conformance/cloud`` runs over all of them."""
 
 
 def opened_cloud(context: CloudContext) -> AbstractAsyncContextManager[Cloud]:
-    """The cloud of the settings while the context lasts. Raises ``SettingsError`` if its library is missing."""
+    """The configured cloud, while the context is open. Raises ``SettingsError`` if its library is missing."""
     return CLOUDS[context.settings.cloud_provider](context)

@@ -46,13 +46,13 @@ class _MachineOwner(msgspec.Struct, frozen=True):
 
 
 class ClusterApiCloud:
-    """Machines of the management cluster that ``cluster`` is."""
+    """The machines in the management cluster ``cluster``."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     async def describe(self, group: str) -> CloudGroup:
-        """Read the target and bounds of a group. Without annotations for its bounds, it may shrink to 0 but not grow."""
+        """Read the target and bounds of a group. Without bounds in annotations, it may shrink to 0 but not grow."""
         pool = await self._read(_owner_of(group))
         return _group_of(pool)
 
@@ -81,7 +81,7 @@ class ClusterApiCloud:
         for machine in going:
             patch = {"metadata": {"annotations": {_DELETE: _YES}}}
             await self._patch(MACHINE, owner.namespace, name_of(machine), patch=patch)
-        # Marked machines that the replicas count still, also those that a process marked before it died.
+        # Marked machines that still count as replicas, including those marked before a crash.
         living = [machine for machine in owned if not is_being_deleted(machine)]
         names = {name_of(machine) for machine in going}
         marked = [

@@ -1,4 +1,4 @@
-"""Any cloud with a provider of cluster-autoscaler's externalgrpc protocol (extra ``grpc``: grpcio and protobuf).
+"""Any cloud with a provider for cluster-autoscaler's externalgrpc protocol (extra ``grpc``: grpcio and protobuf).
 
 A group is the id of a node group of the provider. The messages are described here at run time, so there is no generated code. The
 provider's DeleteNodes lowers the target itself; a node that the provider does not know counts as gone.
@@ -85,7 +85,7 @@ def messages() -> dict[str, Any]:
 
 
 class ExternalGrpcCloud:
-    """A provider behind a channel."""
+    """A provider behind a gRPC channel."""
 
     def __init__(self, channel: "grpc.aio.Channel", timeout_s: float) -> None:
         self._messages = messages()
@@ -145,7 +145,7 @@ class ExternalGrpcCloud:
 
 @contextlib.asynccontextmanager
 async def opened_external_grpc(settings: NodeGroupDaemonSettings) -> AsyncIterator[ExternalGrpcCloud]:
-    """The provider of the settings while the context lasts. Raises ``SettingsError`` without grpcio or an address."""
+    """The configured provider, while the context is open. Raises ``SettingsError`` without grpcio or an address."""
     if not settings.grpc_address:
         problem = Problem(where="external-grpc-address", what="is missing", expected="host:port of a provider")
         raise SettingsError([problem])

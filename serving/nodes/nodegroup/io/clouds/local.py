@@ -1,4 +1,4 @@
-"""The cloud of ``serving up --nodes``: virtual nodes of this machine, one group, ``local``.
+"""The cloud of ``serving up --nodes``: virtual nodes of this machine in one group, ``local``.
 
 Machines are entries of a ConfigMap, changed by its version, so that two writers never lose a machine. The process that runs the
 pods follows it: a machine becomes a node after the boot time; the node of a removed machine is removed with its pods.
@@ -16,7 +16,7 @@ from serving.nodes.nodegroup.records import CloudGroup
 
 
 class LocalCloud:
-    """The ConfigMap in the system namespace of ``cluster``."""
+    """The machines in a ConfigMap in the system namespace of ``cluster``."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self._cluster = cluster
@@ -31,7 +31,7 @@ class LocalCloud:
         await self._change(group, lambda current: current.increased(count, now_s=wall_s()))
 
     async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
-        """Terminate machines and lower the target. A machine without an entry is gone already."""
+        """Terminate machines and lower the target. A machine without an entry is already gone."""
         names = [machine.node_name for machine in machines]
         await self._change(group, lambda current: current.without(names))
         return Deletion(deleted=tuple(names))

@@ -1,4 +1,4 @@
-"""A cloud in this process, for tests, the simulator and trials: it counts machines and refuses like a real cloud.
+"""A cloud in this process, for tests, the simulator and trials, which counts machines and enforces bounds.
 
 Machines are names. ``increase`` raises the target; the test adds the nodes. The bounds are those of an AWS Auto
 Scaling group, as Escalator's provider checks them. ``faults`` are raised by the next calls, one each.

@@ -77,6 +77,16 @@ def test_deploying_again_is_a_new_revision_and_keeps_the_traffic(serving: Stage)
     assert "sun" not in serving("invoke", "again", "/", "--tag", "first").stdout
 
 
+def test_a_revision_without_traffic_has_its_tags_url(serving: Stage) -> None:
+    deploy(serving, "dark", "--env", "TARGET=one")
+    url = deploy(serving, "dark", "--env", "TARGET=two", "--no-traffic", "--tag", "next")
+    assert url.startswith("http://next-dark.default.localhost")
+    assert serving("invoke", "dark", "/", "--tag", "next").stdout.startswith("Hello two")
+    serving("update", "dark", "--env", "TARGET=three")
+    assert serving("invoke", "dark").stdout.startswith("Hello one")
+    assert serving("invoke", "dark", "/", "--tag", "next").stdout.startswith("Hello two")
+
+
 async def test_a_policy_of_a_file_decides_and_why_prints_its_reason(serving: Stage, tmp_path: Path) -> None:
     file = tmp_path / "two.py"
     file.write_text(
@@ -278,6 +288,7 @@ def test_logs_come_with_their_pod_and_those_of_new_pods_too(serving: Stage) -> N
     serving("invoke", "chatty", "/other")
     (last,) = serving("logs", "chatty", "--tail", "1", "--no-prefix").stdout.splitlines()
     assert "/other" in last
+    assert re.search(r"^chatty-00001-\w{5} +127.*GET /other", serving("logs", "--tail", "1").stdout, re.MULTILINE)
     assert "app.readiness_changed" in serving("logs", "chatty", "-c", "queue-proxy").stdout
     assert "container x is not valid" in serving("logs", "chatty", "-c", "x", code=1).stderr
     assert "no pod of chatty ends with x" in serving("logs", "chatty", "--pod", "x", code=1).stderr

@@ -83,7 +83,7 @@ deploy shop FOLDER --asgi app => 'app' is not a module and the name of an ASGI a
 deploy shop FOLDER --asgi app:app --command true => --asgi says what to run, and how: leave out --command
 deploy shop FOLDER --command true --wait-timeout never => Invalid value for '--wait-timeout': 'never' is not a time; expected seconds as 90, or 90s, 5m, 1h
 deploy shop FOLDER --command true -o yaml => Invalid value for '-o' / '--output': 'yaml' is not one of 'text', 'json'.
-deploy shop FOLDER --command true --no-traffic => No such option: --no-traffic; first serving traffic NAME REVISION=100
+deploy shop FOLDER --command true --no-traffic => --no-traffic: shop is new, and its first revision gets all traffic: leave it out
 deploy shop FOLDER --command true --frob => No such option: --frob; `main deploy --help` lists the options
 deploy shop FOLDER extra --command true => Got unexpected extra argument (extra)
 deploy shop FOLDER --command true -n absent => namespaces "absent" not found
@@ -109,7 +109,7 @@ get -o frob => Invalid value for '-o' / '--output': 'frob' is not one of 'table'
 get -o 'jsonpath={.x' => -o jsonpath={.x: '{.x' is not text, or an expression in braces as {.metadata.name}
 get services -l 'a in' => unable to parse label selector 'a in': it stops making sense at 'a in'
 describe nope => no service nope in namespace default; there are hello
-logs => Missing argument 'NAME'.
+logs hello nope => no service nope in namespace default; there are hello
 logs hello --since yesterday => --since 'yesterday' is not a time: expected 10m (ago), 13:05 (of today) or 2026-11-24T13:05
 logs hello --grep '(' => --grep '(' is not a regular expression: missing ), unterminated subpattern at position 0
 logs hello --since 1m --until 2m => --since 1m is after --until 2m

@@ -48,13 +48,9 @@ def scale_patch(service: Object, scaling: Mapping[str, str]) -> Object:
 
 def desired_traffic(service: Object, wanted: AskedService) -> list[Object]:
     """The traffic targets for a Service's spec. Raises ``ServingError``."""
-    before: Sequence[Mapping[str, Any]] = (service.get("spec") or {}).get("traffic") or ()
+    before = _targets_of(service)
     tags = {target["tag"]: _revision_of(target) for target in before if target.get("tag")}
-    shares = dict(wanted.shares)
-    if not shares:
-        for target in before:
-            revision = _revision_of(target)
-            shares[revision] = shares.get(revision, 0) + (target.get("percent") or 0)
+    shares = dict(wanted.shares or _wanted_shares(before))
     total = sum(shares.values())
     if total != _ALL_PERCENT:
         text = " ".join(f"{revision}={percent}" for revision, percent in shares.items())
@@ -71,6 +67,30 @@ def desired_traffic(service: Object, wanted: AskedService) -> list[Object]:
         else:
             targets.append({**_target(revision, percent=0), "tag": tag})
     return targets
+
+
+def pinned_traffic(service: Object) -> list[Object]:
+    """The traffic targets with which a new revision gets no request: the latest ready one is named. Raises ``ServingError``."""
+    shares = _wanted_shares(_targets_of(service))
+    percent = shares.pop(LATEST, 0)
+    if percent:
+        ready = str(nested(service, "status", "latestReadyRevisionName") or "")
+        if not ready:
+            raise ServingError(f"no revision of {name_of(service)} is ready, so that none can have the traffic")
+        shares[ready] = shares.get(ready, 0) + percent
+    return desired_traffic(service, AskedService(shares=shares))
+
+
+def _targets_of(service: Object) -> Sequence[Mapping[str, Any]]:
+    return nested(service, "spec", "traffic") or ({"latestRevision": True, "percent": _ALL_PERCENT},)
+
+
+def _wanted_shares(targets: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    shares: dict[str, int] = {}
+    for target in targets:
+        revision = _revision_of(target)
+        shares[revision] = shares.get(revision, 0) + (target.get("percent") or 0)
+    return shares
 
 
 def shares_of(service: Object) -> dict[str, int]:

@@ -22,7 +22,7 @@ _EXIT_INTERRUPTED = 130
 _TRACEBACK = "SERVING_TRACEBACK"
 _CLICK_INTEGER = "is not a valid integer range"
 # Commands whose unknown options may be those of other tools.
-_WITH_OPTIONS = frozenset({"deploy", "dev", "update"})
+_WITH_OPTIONS = frozenset({"deploy", "dev", "scale", "update"})
 
 # A new command is one line: its name, its module and its line of help.
 SECTIONS: dict[str, Section] = {
@@ -84,7 +84,7 @@ SECTIONS: dict[str, Section] = {
             "serving.tools.cli.services.describe:describe",
             "Show details of a service: state, traffic, pods, events.",
         ),
-        "logs": ("serving.tools.cli.services.logs:logs", "Print the logs of a service's pods."),
+        "logs": ("serving.tools.cli.services.logs:logs", "Print the logs of services' pods."),
         "requests": (
             "serving.tools.cli.services.requests:requests",
             "List failed and slow requests of a service with their causes.",

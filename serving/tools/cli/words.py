@@ -19,6 +19,11 @@ RUNS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("service delete", "services delete"), "delete"),
     **dict.fromkeys(("service apply", "services replace", "create -f", "replace -f"), "apply -f"),
     "services update-traffic": "traffic",
+    "service wait": "wait",
+    **dict.fromkeys(("services logs read", "service logs read"), "logs"),
+    **dict.fromkeys(("tail", "services logs tail", "service logs tail"), "logs --follow"),
+    "inspect": "describe",
+    "domain-mappings list": "get domainmappings",
     "rollout status": "wait NAME",
     **dict.fromkeys(("rollout undo", "rollback"), "traffic NAME --rollback"),
     **dict.fromkeys(("rollout restart", "restart"), "update NAME --annotate client.knative.dev/updateTimestamp=NOW"),
@@ -33,7 +38,10 @@ ANSWERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("stop", "shutdown"), "down, or delete NAME"),
     **dict.fromkeys(("service", "services", "revision", "revisions"), "get services, or get revisions"),
     **dict.fromkeys(("service export", "services export"), "get services NAME -o yaml"),
+    "export": "get services NAME -o yaml",
     "service import": "apply -f FILE",
+    **dict.fromkeys(("revision delete", "revisions delete"), "delete revision/NAME"),
+    "kustomize": "apply -f -",
     "domain": "get domainmappings, or apply -f FILE",
     "rollout": "wait NAME, traffic NAME --rollback, or why NAME",
     "rollout pause": "traffic NAME REVISION=100",
@@ -73,8 +81,6 @@ ANSWERS: Final[Mapping[str, str]] = {
 OPTIONS: Final[Mapping[str, str]] = {
     "--source": "serving deploy NAME FOLDER",
     **dict.fromkeys(("--filename", "-f"), "serving apply -f FILE"),
-    "--tag": "serving traffic NAME --tag @latest=TAG",
-    "--no-traffic": "first serving traffic NAME REVISION=100",
     "--watch": "serving dev NAME FOLDER",
     **dict.fromkeys(("--min-instances", "--scale-min"), "--min COUNT"),
     **dict.fromkeys(("--max-instances", "--scale-max"), "--max COUNT"),
@@ -96,7 +102,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("--revision-name", "--revision-suffix", "--force"), "leave it out"),
     "--service-account": "serving apply -f FILE",
 }
-"""Options of other tools for `deploy`, `dev` and `update`, with the equivalent."""
+"""Options of other tools for `deploy`, `dev`, `scale` and `update`, with the equivalent."""
 
 
 def command_of(typed: Sequence[str], *, now_s: float) -> list[str] | None:
@@ -120,7 +126,7 @@ def answer_of(typed: Sequence[str]) -> str:
 
 
 def _longest(typed: Sequence[str], table: Mapping[str, str]) -> str:
-    return next((words for count in (2, 1) if (words := " ".join(typed[:count])) in table), "")
+    return next((words for count in (3, 2, 1) if (words := " ".join(typed[:count])) in table), "")
 
 
 def page() -> Iterator[str]:
@@ -133,7 +139,7 @@ def page() -> Iterator[str]:
     for title, head, table in (
         ("Words that run a command", "runs", RUNS),
         ("Words with an answer", "use", ANSWERS),
-        ("Options of deploy, dev and update", "use", OPTIONS),
+        ("Options of deploy, dev, scale and update", "use", OPTIONS),
     ):
         # Without spaces around the bars: the words of all pages are counted.
         yield from ("", f"## {title}", "", f"|you type|{head}|", "|---|---|")

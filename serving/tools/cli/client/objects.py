@@ -45,9 +45,9 @@ def seconds_since(stamp: object, now_s: float) -> float | None:
         return None
 
 
-def selector_of(service: str) -> str:
-    """The selector of all that belongs to a service."""
-    return f"{SERVICE_LABEL}={service}"
+def selector_of(*services: str) -> str:
+    """The selector of all that belongs to one of the services; without a name, to any."""
+    return f"{SERVICE_LABEL} in ({','.join(services)})" if services else SERVICE_LABEL
 
 
 def object_of(api: ApiClient, kind: Kind, name: str) -> Object:
@@ -91,9 +91,9 @@ def workloads_of(api: ApiClient, selector: str = "", *, everywhere: bool = False
     return sorted(({**own, **entry} for entry in listing.get("items", ())), key=_place) if status < 400 else []
 
 
-def revisions_of(api: ApiClient, service: str) -> list[Object]:
-    """The revisions of a service, the newest first."""
-    revisions = items_of(api, REVISION, selector_of(service))
+def revisions_of(api: ApiClient, *services: str) -> list[Object]:
+    """The revisions of services, of all without a name; those of one are ordered, the newest first."""
+    revisions = items_of(api, REVISION, selector_of(*services))
     return newest_first(revisions)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import msgspec
 
-from serving.core.model.errors import InvalidValue, SettingsError
+from serving.core.model.errors import InvalidValue, ServingError, SettingsError
 from serving.core.model.imagereference import parse_reference
 from serving.core.model.knative import DORMANT_ANNOTATION, UPDATE_TIMESTAMP_ANNOTATION
 from serving.core.model.objects import Object, nested
@@ -22,6 +22,7 @@ from serving.home.pods.podplan import command_words
 from serving.home.pods.snapshot import is_application, take_snapshot
 from serving.home.state import StateFolder
 from serving.net.cluster.kinds import SERVING_SERVICE
+from serving.net.cluster.servicepatch import pinned_traffic
 from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage, until_written
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import condition
@@ -53,6 +54,7 @@ from serving.tools.cli.services.deployment import (
 )
 from serving.tools.cli.services.detect import build_commands, named_port
 from serving.tools.cli.services.prepare import command_for, install_packages, placed
+from serving.tools.cli.services.traffic import NewTraffic, tagged, taken_traffic, traffic_options
 from serving.tools.cli.services.url import print_unrouted, print_url
 from serving.tools.cli.services.waiting import NotReady, Readiness, until_ready
 
@@ -78,6 +80,7 @@ class How(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: bool
     is_found: bool
     is_kept: bool = True
+    traffic: NewTraffic = NewTraffic()
 
 
 _OPTIONS: Sequence[Callable[[Callable[..., None]], Callable[..., None]]] = (
@@ -141,6 +144,7 @@ def deploy_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @deploy_options
+@traffic_options
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is ready.")
 @wait_timeout_option(_TIMEOUT_S)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -154,7 +158,8 @@ def deploy(*, api: ApiClient, wait: bool, wait_s: float, output: str, **options:
     The revision runs a copy of FOLDER, so that changed files are a new revision and an old one keeps its own. A virtual
     environment in FOLDER, or the active one, is used. Options that are not given keep the value of the previous revision.
     """
-    how = how_of(options, wait=wait, wait_s=wait_s, output=output)
+    traffic = taken_traffic(options, wait=wait)
+    how = how_of(options, wait=wait, wait_s=wait_s, output=output, traffic=traffic)
     deploy_once(api, deployment_of(api, options, replace=how.replace), how)
 
 
@@ -271,7 +276,7 @@ def deploy_once(api: ApiClient, deployment: Deployment, how: How) -> None:
         click.echo(json.dumps(service, indent=2))
         return
     if how.wait:
-        print_url(api, service)
+        print_url(api, service, tag=how.traffic.tag)
         print_aside(start_text(deployment, readiness.after_s))
     else:
         what = "created" if is_new else "changed"
@@ -314,7 +319,10 @@ def _written(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Re
         if not how.wait:
             return is_new, Readiness(service, 0.0)
         with _explained_interrupt(deployment.name) if how.is_kept else contextlib.nullcontext():
-            return is_new, until_ready(api, deployment.name, timeout_s=how.wait_s)
+            readiness = until_ready(api, deployment.name, timeout_s=how.wait_s)
+        if how.traffic.tag:
+            readiness = readiness._replace(service=tagged(api, readiness.service, how.traffic.tag))
+        return is_new, readiness
 
 
 @contextlib.contextmanager
@@ -339,6 +347,7 @@ def _write(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Obje
 
     def write() -> tuple[int, Any]:
         status, before = api.call("GET", f"{path}/{deployment.name}")
+        traffic = _pinned(deployment.name, before, is_new=status == _NOT_FOUND) if how.traffic.is_pinned else {}
         if status == _NOT_FOUND:
             return api.call("POST", path, manifest_of(deployment))
         if status >= 400:
@@ -346,6 +355,7 @@ def _write(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Obje
         retained[:] = [] if how.replace else kept_options(before, deployment)
         dropped[:] = [] if how.replace else dropped_options(before, deployment)
         wanted = merged(before, deployment, replace=how.replace)
+        wanted["spec"] |= traffic
         if is_again:
             from serving.net.aio.clock import stamp  # noqa: PLC0415 - it loads asyncio, which a first deploy does not need
 
@@ -364,3 +374,13 @@ def _write(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Obje
     if retained:
         print_aside(f"kept from before: {', '.join(retained)}; --replace drops them")
     return status == _CREATED, after
+
+
+def _pinned(name: str, before: Object, *, is_new: bool) -> Object:
+    """The traffic of the spec with which the new revision gets none. Exits if no other can have it."""
+    if is_new:
+        fail_usage(f"--no-traffic: {name} is new, and its first revision gets all traffic: leave it out")
+    try:
+        return {"traffic": pinned_traffic(before)}
+    except ServingError as error:
+        fail_usage(f"--no-traffic: {error}")

@@ -127,7 +127,7 @@ def execute(
     serving exec -it hello -- sh
     """  # noqa: D301 - click's mark for lines that stay as they are
     service_of(api, name)
-    pods = [pod for pod in pods_of(api, name, wanted) if not nested(pod, "metadata", "deletionTimestamp")]
+    pods = [pod for pod in pods_of(api, [name], wanted) if not nested(pod, "metadata", "deletionTimestamp")]
     if not pods:
         fail(
             f"no pod of {name} ends with {wanted}"

@@ -1,4 +1,4 @@
-"""``serving logs``: follows the logs of a service's pods, each line after its pod's name, or searches them by time and text."""
+"""``serving logs``: follows the logs of services' pods, each line after its pod's name, or searches them by time and text."""
 
 import contextlib
 import datetime as dt
@@ -7,7 +7,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -41,7 +41,7 @@ _Lines = queue.SimpleQueue[tuple[str, str]]
 
 
 @click.command()
-@click.argument("name", shell_complete=complete_service)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_service)
 @click.option("-f", "--follow", is_flag=True, help="Stream the logs, also of new pods, until interrupted.")
 @click.option("--tail", type=click.IntRange(0), metavar="LINES", help="Number of recent lines to print of each pod.")
 @click.option("--pod", "wanted", default="", help="Read only this pod; the end of its name is enough.")
@@ -60,22 +60,21 @@ _Lines = queue.SimpleQueue[tuple[str, str]]
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--prefix/--no-prefix", default=True, show_default=True, help="Prefix each line with its pod.")
 @api_options
-def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
-    """Print the logs of a service's pods."""
+def logs(*, api: ApiClient, names: tuple[str, ...], follow: bool, wanted: str, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
+    """Print the logs of services' pods, of all services without NAME."""
     if options["tail"] is not None and (options["until"] or options["grep"]):
         fail_usage("--tail counts lines before --until and --grep choose: leave it out")
     search = searched_lines(options.pop("since"), options.pop("until"), options.pop("grep"))
-    service_of(api, name)
-    pods = pods_of(api, name, wanted)
-    if search.is_given:
-        gone = _gone(api, name, wanted, since_s=search.since_s)
-    else:
-        gone = _gone(api, name, wanted)[:_GONE_MAX] if options["previous"] or (wanted and not pods) else []
+    for name in names:
+        service_of(api, name)
+    who = ", ".join(names) or f"namespace {api.namespace}"
+    pods = pods_of(api, names, wanted)
+    gone = _gone(api, names, wanted, search, shows_last=options["previous"] or bool(wanted and not pods))
     if not pods and not gone and not follow:
         if wanted:
-            fail(f"no pod of {name} ends with {wanted}")
+            fail(f"no pod of {who} ends with {wanted}")
         hint = "no log of an earlier one is kept" if options["previous"] else "--previous shows the last ones, -f waits"
-        click.echo(f"{name} has no pod now: it is at zero; {hint}", err=True)
+        click.echo(f"{who} has no pod now: it is at zero; {hint}", err=True)
         return
     lines: _Lines = queue.SimpleQueue()
     prefix, with_times = options.pop("prefix"), options.pop("timestamps")
@@ -87,19 +86,20 @@ def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, *
     for pod in pods:
         reader.start(pod)
     if not pods and not gone:
-        click.echo(f"{name} has no pod now: waiting for pods", err=True)
+        click.echo(f"{who} has no pod now: waiting for pods", err=True)
     form = "json" if output == "json" else "prefix" if prefix else "plain"
-    _print_lines(reader, lines, (name, wanted), shown=_shown(form, search, has_times=has_times, with_times=with_times))
+    _print_lines(reader, lines, (names, wanted), shown=_shown(form, search, has_times=has_times, with_times=with_times))
     if reader.problem and not follow and not reader.has_read:
         fail(reader.problem)
     if not reader.has_read and not options["previous"] and not search.is_given:
-        restarts = sum(
-            status.get("restartCount") or 0
-            for pod in pods
-            for status in nested(pod, "status", "containerStatuses") or ()
-        )
-        since = f"since its last start, after {restarts} restarts" if restarts else "yet"
-        print_aside(f"{name} has printed nothing {since}; --previous shows what ran before")
+        print_aside(f"{who} has printed nothing {_since_last_start(pods)}; --previous shows what ran before")
+
+
+def _since_last_start(pods: Sequence[Object]) -> str:
+    restarts = sum(
+        status.get("restartCount") or 0 for pod in pods for status in nested(pod, "status", "containerStatuses") or ()
+    )
+    return f"since its last start, after {restarts} restarts" if restarts else "yet"
 
 
 class SearchedLines(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,14 +181,14 @@ def _shown(
 
 
 def _print_lines(
-    reader: "_Reader", lines: _Lines, who: tuple[str, str], *, shown: Callable[[str, str, str], str | None]
+    reader: "_Reader", lines: _Lines, who: tuple[Sequence[str], str], *, shown: Callable[[str, str, str], str | None]
 ) -> None:
     width = 0
     checked_s = time.monotonic()
     while True:
         with contextlib.suppress(queue.Empty):
             pod, line = lines.get(timeout=_POLL_S if reader.follows else _END_POLL_S)
-            short = short_name(pod, who[0])
+            short = short_name(pod, who[0][0] if len(who[0]) == 1 else "")
             width = max(width, len(short))
             mark = paint(short.ljust(width), _COLORS[reader.number_of(pod) % len(_COLORS)]) + "  "
             text = shown(pod, mark, line)
@@ -205,18 +205,26 @@ def _print_lines(
 
 
 def short_name(pod: str, service: str) -> str:
-    """The short name of a pod, from its revision and its random suffix: "hello-00001-deployment-abcde" of hello is "00001-abcde"."""
+    """The short name of a pod: "hello-00001-deployment-abcde" of hello is "00001-abcde", and "hello-00001-abcde" of service ""."""
     return pod.removeprefix(f"{service}-").replace("-deployment-", "-")
 
 
-def pods_of(api: ApiClient, name: str, wanted: str) -> list[Object]:
-    """The pods of a service by name; ``wanted`` selects one by its name or suffix."""
-    pods = items_of(api, POD, selector_of(name))
-    return [pod for pod in pods if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")]
+def pods_of(api: ApiClient, names: Sequence[str], wanted: str) -> list[Object]:
+    """The pods of services, of all without a name; ``wanted`` selects one by its name or suffix."""
+    return _named(items_of(api, POD, selector_of(*names)), wanted)
 
 
-def _gone(api: ApiClient, name: str, wanted: str, *, since_s: float = 0.0) -> list[Object]:
-    pods = gone_pods(api, revisions_of(api, name), since_s=since_s)
+def _gone(
+    api: ApiClient, names: Sequence[str], wanted: str, search: SearchedLines, *, shows_last: bool
+) -> list[Object]:
+    """Deleted pods, the latest first: those with lines in the search's time, else the last ones if they are shown."""
+    if not search.is_given and not shows_last:
+        return []
+    pods = _named(gone_pods(api, revisions_of(api, *names), since_s=search.since_s), wanted)
+    return pods if search.is_given else pods[:_GONE_MAX]
+
+
+def _named(pods: Sequence[Object], wanted: str) -> list[Object]:
     return [pod for pod in pods if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")]
 
 

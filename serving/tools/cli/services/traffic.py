@@ -2,14 +2,15 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
+import msgspec
 
 from serving.core.model.errors import InvalidValue, ServingError
 from serving.core.model.event import ROLLBACK_REASON, TRAFFIC_REASON, EventText, about, new_event
-from serving.core.model.objects import Object, name_of, nested
+from serving.core.model.objects import Object, is_dns_label, name_of, nested
 from serving.net.cluster.kinds import EVENT, SERVING_SERVICE
 from serving.net.cluster.servicepatch import LATEST, AskedService, desired_traffic, rollback_target, shares_text
 from serving.tools.cli.client.api import ApiClient, api_options, fail_usage
@@ -21,6 +22,49 @@ from serving.tools.cli.services.waiting import until_ready
 
 _TIMEOUT_S = 300.0
 _ALL_PERCENT = 100
+
+
+class NewTraffic(msgspec.Struct, frozen=True, kw_only=True):
+    """What the traffic of a service does about its next revision."""
+
+    is_pinned: bool = False
+    """Whether the present revisions keep all of it."""
+    tag: str = ""
+    """The tag of the next revision; "" for none."""
+
+
+def traffic_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--no-traffic`` and ``--tag`` to a command that makes a revision."""
+    for option in (
+        click.option("--tag", default="", help="Tag the new revision, which gives it a URL of its own."),
+        click.option(
+            "--no-traffic", is_flag=True, help="Send the new revision no traffic until `serving traffic` does."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def taken_traffic(options: dict[str, Any], *, wait: bool) -> NewTraffic:
+    """Remove and return what the options say about traffic. Exits if they are wrong."""
+    traffic = NewTraffic(is_pinned=options.pop("no_traffic"), tag=options.pop("tag"))
+    if traffic.tag and not is_dns_label(traffic.tag):
+        fail_usage(
+            f"--tag {traffic.tag!r} is not a tag: expected at most 63 of a-z, 0-9 and '-', as in --tag candidate"
+        )
+    if traffic.tag and not wait:
+        fail_usage(
+            "--tag names the new revision once it is ready: leave out --no-wait, or later `serving traffic NAME --tag`"
+        )
+    return traffic
+
+
+def tagged(api: ApiClient, service: Object, tag: str) -> Object:
+    """Tag the newest revision of a service that is ready, and wait for its URL."""
+    newest = str(nested(service, "status", "latestReadyRevisionName"))
+    targets = desired_traffic(service, AskedService(tags={tag: newest}))
+    api.done("PATCH", path_of(SERVING_SERVICE, api.namespace, name_of(service)), {"spec": {"traffic": targets}})
+    return until_ready(api, name_of(service), timeout_s=_TIMEOUT_S).service
 
 
 @click.command()

@@ -8,11 +8,11 @@ from typing import Any
 import click
 import msgspec
 
-from serving.core.model.errors import InvalidValue, SettingsError
+from serving.core.model.errors import InvalidValue, ServingError, SettingsError
 from serving.core.model.knative import COMMAND_ANNOTATION
 from serving.core.model.objects import Object, nested
 from serving.net.cluster.kinds import SERVING_SERVICE
-from serving.net.cluster.servicepatch import scaling_annotations
+from serving.net.cluster.servicepatch import pinned_traffic, scaling_annotations
 from serving.tools.cli.client.api import ApiClient, api_options, fail_usage, until_written
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import service_of
@@ -35,6 +35,7 @@ from serving.tools.cli.services.containeroptions import (
     with_volumes,
 )
 from serving.tools.cli.services.deployment import command_of, policy_annotation, without_command
+from serving.tools.cli.services.traffic import NewTraffic, tagged, taken_traffic, traffic_options
 from serving.tools.cli.services.url import print_unrouted, print_url
 from serving.tools.cli.services.waiting import until_ready
 
@@ -129,12 +130,14 @@ def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
 @click.option(
     "--annotate", multiple=True, metavar="KEY=VALUE", help="Set an annotation of the template; KEY= removes it."
 )
+@traffic_options
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is ready.")
 @wait_timeout_option(_TIMEOUT_S)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Change settings of service NAME. Other settings, the code and the traffic are unchanged."""
+    traffic = taken_traffic(options, wait=wait)
     options["scaling_policy"] = policy_name(api, options["scaling_policy"])
     try:
         environment, secrets = taken_variables(options)
@@ -158,20 +161,22 @@ def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str,
     check_secrets(api, secrets)
     check_volumes(api, wanted.volumes)
     with Progress(f"updating {name}"):
-        service = _written(api, name, wanted)
+        service = _written(api, name, wanted, traffic)
         if wait:
             service = until_ready(api, name, timeout_s=wait_s).service
+        if traffic.tag:
+            service = tagged(api, service, traffic.tag)
     if output == "json":
         click.echo(json.dumps(service, indent=2))
     elif wait:
-        print_url(api, service)
+        print_url(api, service, tag=traffic.tag)
     else:
         click.echo(f"service/{name} changed; `serving wait {name}` waits until it is ready")
     if output != "json":
         print_unrouted(service)
 
 
-def _written(api: ApiClient, name: str, wanted: ServiceUpdate) -> Object:
+def _written(api: ApiClient, name: str, wanted: ServiceUpdate, traffic: NewTraffic) -> Object:
     path = f"{path_of(SERVING_SERVICE, api.namespace)}/{name}"
 
     def write() -> tuple[int, Any]:
@@ -183,10 +188,13 @@ def _written(api: ApiClient, name: str, wanted: ServiceUpdate) -> Object:
                 text=f"--image {wanted.image}",
                 expected=f"what {name} runs: it runs the command {command!r}. Add --command '' to run the image, or name another command",
             )
-        return api.call("PUT", path, updated(before, wanted))
+        changed = updated(before, wanted)
+        if traffic.is_pinned:
+            changed["spec"]["traffic"] = pinned_traffic(before)
+        return api.call("PUT", path, changed)
 
     try:
         _, after = until_written(write)
-    except InvalidValue as error:
+    except ServingError as error:
         fail_usage(str(error))
     return dict(after)

@@ -58,9 +58,9 @@ def address_of(api: ApiClient, service: Object, *, tag: str = "", is_inner: bool
     return ServiceAddress(url=url, host=host, connect_host=_LOOPBACK, connect_port=port)
 
 
-def print_url(api: ApiClient, service: Object) -> None:
-    """Print the URL, and the call with curl."""
-    address = address_of(api, service)
+def print_url(api: ApiClient, service: Object, *, tag: str = "") -> None:
+    """Print the URL of a service or tag, and the call with curl."""
+    address = address_of(api, service, tag=tag)
     click.echo(address.url)
     if address.connect_host != address.host:
         click.echo(address.curl)

@@ -3,7 +3,14 @@ from typing import Any
 import pytest
 
 from serving.core.model.errors import ServingError
-from serving.net.cluster.servicepatch import AskedService, desired_traffic, newest_first, rollback_target, scale_patch
+from serving.net.cluster.servicepatch import (
+    AskedService,
+    desired_traffic,
+    newest_first,
+    pinned_traffic,
+    rollback_target,
+    scale_patch,
+)
 
 Json = dict[str, Any]
 
@@ -52,6 +59,29 @@ def test_a_tag_that_is_taken_away_takes_its_empty_target_along() -> None:
 def test_shares_are_100_together() -> None:
     with pytest.raises(ServingError, match="a-00001=90 a-00002=20 is 110 % together; expected 100 %"):
         desired_traffic(service(LATEST), AskedService(shares={"a-00001": 90, "a-00002": 20}))
+
+
+@pytest.mark.parametrize(
+    ("targets", "pinned"),
+    [
+        ((), [target("a-00002", 100)]),
+        ((LATEST,), [target("a-00002", 100)]),
+        ((target("a-00001", 100),), [target("a-00001", 100)]),
+        (
+            (target("a-00002", 30), {**LATEST, "percent": 70, "tag": "new"}),
+            [target("a-00002", 100), {"latestRevision": True, "percent": 0, "tag": "new"}],
+        ),
+    ],
+)
+def test_pinned_traffic_names_the_revision_that_is_ready(targets: tuple[Json, ...], pinned: list[Json]) -> None:
+    before = service(*targets)
+    before["status"]["latestReadyRevisionName"] = "a-00002"
+    assert pinned_traffic(before) == pinned
+
+
+def test_traffic_cannot_be_pinned_to_a_revision_that_is_not_ready() -> None:
+    with pytest.raises(ServingError, match="no revision of a is ready"):
+        pinned_traffic(service(LATEST))
 
 
 def test_bounds_replace_both_spellings_and_what_is_not_said_stays() -> None:

@@ -40,6 +40,25 @@ def test_words_run_a_command(typed: str, command: str) -> None:
     assert command_of(typed.split(), now_s=7.5) == command.split()
 
 
+# What people type of each tool.
+VERBS = """
+kubectl: annotate api-resources api-versions apply attach auth autoscale cluster-info completion config cordon cp create debug delete describe diff
+drain edit events exec explain expose get kustomize label logs patch port-forward proxy replace rollout rollout+restart rollout+undo
+rollout+status rollout+history rollout+pause rollout+resume run scale set set+image set+env taint top uncordon version wait
+kn: service service+create service+update service+list service+describe service+delete service+apply service+export service+import service+wait
+revision+list revision+describe revision+delete route+list domain+list domain+create version
+gcloud: run+deploy services services+list services+describe services+update services+delete services+update-traffic services+replace
+services+logs+read services+logs+tail services+proxy revisions+list revisions+describe revisions+delete domain-mappings+list auth
+compose: attach build config cp create down events exec export images kill logs ls port ps pull restart rm run scale start stats stop top up
+version volumes wait watch inspect tail
+"""
+
+
+def test_each_verb_of_the_other_tools_is_a_command_runs_one_or_has_an_answer() -> None:
+    verbs = [words.split("+") for words in VERBS.split() if not words.endswith(":")]
+    assert [words for words in verbs if words[0] not in COMMANDS and not answer_of(words)] == []
+
+
 def test_words_that_run_nothing_have_an_answer_or_none() -> None:
     assert command_of(["create"], now_s=0) is None
     assert answer_of(["rollout", "frob"]) == ANSWERS["rollout"]

@@ -157,7 +157,7 @@ async def test_the_page_acts_with_the_token_and_shows_what_the_api_says() -> Non
 
 def _act(window: Browser, url: str) -> None:
     window.capture(dark=True, width=390, height=844)
-    window.open(f"{url}#default/hello-00002")
+    window.open(f"{url}?tab=settings#default/hello-00002")
     window.until("return !document.getElementById('act').hidden")
     window.run("document.getElementById('act').open = true; document.getElementById('min').value = 12")
     said = "return document.getElementById('done').textContent.includes(arguments[0])"
@@ -172,7 +172,7 @@ def _act(window: Browser, url: str) -> None:
     window.run(press)
     window.until(said, "at least 3 pods, at most 9 pods")
     assert window.violations() == []
-    assert window.run("return document.cookie + location.href").endswith("/#default/hello-00002")
+    assert window.run("return document.cookie + location.href").endswith("/?tab=settings#default/hello-00002")
 
 
 async def test_a_keyboard_alone_acts_and_keeps_its_place() -> None:
@@ -202,6 +202,9 @@ def _tab_to(window: Browser, wanted: str) -> None:
 def _act_by_keyboard(window: Browser, url: str) -> None:
     window.capture(dark=False, width=1200, height=900)
     window.open(f"{url}#default/hello-00002")
+    _tab_to(window, "tab-overview")
+    window.press(*["ArrowRight"] * 5)
+    assert window.run("return location.search") == "?tab=settings"
     window.until("return !document.getElementById('act').hidden")
     _tab_to(window, "act-title")
     window.press("Enter")

@@ -285,12 +285,14 @@ def _check_page(window: Browser, pods: Pods) -> None:
     state = "return document.getElementById('logs-state').textContent.includes(arguments[0])"
     press = "document.getElementById('logs-read').click()"
     window.capture(dark=False, width=390, height=844)
-    window.open(f"{pods.stage.url}#default/hello-00002")
+    window.open(f"{pods.stage.url}?tab=logs#default/hello-00002")
     window.until("return document.getElementById('logs-part').checkVisibility()")
     window.run(press)
     window.until(state, "The token is missing")
     assert window.run("return document.activeElement.id") == "token"
-    window.run("document.getElementById('token').value = arguments[0]", "x" * 43)
+    window.run(
+        "document.getElementById('token').value = arguments[0]; document.getElementById('tab-logs').click()", "x" * 43
+    )
     window.run(press)
     window.until(state, "the token is wrong")
     window.run("document.getElementById('token').value = arguments[0]", TOKEN)
@@ -325,7 +327,7 @@ def _check_page(window: Browser, pods: Pods) -> None:
 async def test_a_page_without_a_token_says_why_it_shows_no_logs() -> None:
     def capture(window: Browser, url: str) -> None:
         window.capture(dark=False, width=1400, height=900)
-        window.open(f"{url}#default/hello-00002")
+        window.open(f"{url}?tab=logs#default/hello-00002")
         said = "return document.getElementById('logs-state').textContent.includes(arguments[0])"
         window.until(said, "serving logs -f hello")
         assert not window.run("return document.getElementById('logs-read').checkVisibility()")

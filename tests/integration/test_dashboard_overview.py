@@ -174,6 +174,28 @@ async def test_a_choice_stands_in_the_address_and_is_kept_by_it() -> None:
         await seen(stage.url, capture)
 
 
+async def test_a_head_sorts_its_column_as_the_address_says() -> None:
+    stage = OverviewStage()
+    for number in range(3):
+        stage.add(number, pods=number)
+    stage.tick()
+
+    def capture(window: Browser) -> None:
+        def names() -> list[str]:
+            return [row[SERVICE].split()[0] for row in until_rows(window, 3)]
+
+        until_rows(window, 3)
+        press = "document.querySelector('th[data-sort=pods] button').click()"
+        window.run(press)
+        assert (window.run("return location.search"), names()) == ("?sort=pods-", ["app-002", "app-001", "app-000"])
+        window.run(press)
+        assert names() == ["app-000", "app-001", "app-002"]
+        assert window.run("return document.querySelector('[aria-sort]').textContent") == "Pods"
+
+    async with overview(stage):
+        await seen(stage.url, capture)
+
+
 async def test_a_keyboard_alone_opens_a_revision_and_comes_back() -> None:
     def capture(window: Browser) -> None:
         until_rows(window, 60)
@@ -192,8 +214,14 @@ async def test_a_keyboard_alone_opens_a_revision_and_comes_back() -> None:
         window.until("return document.getElementById('overview').checkVisibility()")
         assert window.run(where) == "app-011"
         assert not window.run("return document.querySelector('nav').checkVisibility()")
+        window.press("Enter")
+        window.until("return document.getElementById('detail').checkVisibility()")
         window.press("/")
-        assert window.run("return document.activeElement.id") == "filter"
+        window.until("return document.activeElement.id === 'filter'")
+        window.run("document.activeElement.value = 'app-027'")
+        window.run("document.activeElement.dispatchEvent(new Event('input', { bubbles: true }))")
+        window.press("Enter")
+        window.until("return location.hash === '#shop/app-027-00001'")
 
     stage = OverviewStage()
     stage.fill(60)

@@ -240,7 +240,7 @@ async def test_the_page_shows_by_what_the_last_pod_is_kept_and_what_that_saved(w
 
     async with staged() as stage:
         stage.policies = [calls_each_ten_minutes()]
-        await seen(stage, capture, width=width, height=height)
+        await seen(stage, capture, width=width, height=height, at="?tab=cold#default/hello-00002")
 
 
 async def test_under_knatives_policy_the_page_shows_the_adaptive_one_in_shadow() -> None:
@@ -252,7 +252,7 @@ async def test_under_knatives_policy_the_page_shows_the_adaptive_one_in_shadow()
 
     async with staged() as stage:
         stage.policies = [calls_each_ten_minutes("knative")]
-        await seen(stage, capture)
+        await seen(stage, capture, at="?tab=cold#default/hello-00002")
 
 
 async def test_a_revision_without_a_policy_shows_no_curve() -> None:
@@ -264,7 +264,7 @@ async def test_a_revision_without_a_policy_shows_no_curve() -> None:
             )
             is None
         )
-        assert not window.run(_IS_SHOWN, "#policy-part")
+        assert window.run("return document.getElementById('policy-part').hidden")
 
     async with staged() as stage:
         await seen(stage, capture)

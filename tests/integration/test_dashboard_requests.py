@@ -117,4 +117,4 @@ async def test_the_page_lists_failed_and_slow_requests_as_text(width: int) -> No
         window.until(f'return {rows}[0].textContent.includes("1.5 s cold: start 1.5 s, app 10 ms")')
 
     async with recorded() as (stage, _):
-        await seen(stage, check, width=width)
+        await seen(stage, check, width=width, at="?tab=requests#default/hello-00002")

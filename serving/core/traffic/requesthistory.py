@@ -98,6 +98,18 @@ def merged(reports: Iterable[RequestReport]) -> list[RequestReport]:
     return [_merged(by_revision[revision]) for revision in sorted(by_revision)]
 
 
+def since(report: RequestReport, from_s: float) -> RequestReport:
+    """The part of a report since the creation of its revision: a deleted one may have had the same name."""
+    return RequestReport(
+        service=report.service,
+        revision=report.revision,
+        failed=[record for record in report.failed if record.at_wall_s >= from_s],
+        slow=[record for record in report.slow if record.at_wall_s >= from_s],
+        sampled=[record for record in report.sampled if record.at_wall_s >= from_s],
+        errors=[cause for cause in report.errors if cause.last_wall_s >= from_s],
+    )
+
+
 def _merged(reports: Sequence[RequestReport]) -> RequestReport:
     causes: dict[tuple[str, int, str], ErrorCause] = {}
     for error in (cause for report in reports for cause in report.errors):

@@ -20,7 +20,7 @@ from serving.tools.dashboard.board import COLUMNS
 from serving.tools.dashboard.cost import RevisionOwner, RevisionUsage, ServiceUsage, UsageReport
 from serving.tools.dashboard.marks import Mark
 
-VERSION = 1
+VERSION = 2
 """The format of the file, in its ``user_version``."""
 
 DAY_S = 86_400.0
@@ -128,8 +128,16 @@ class Archive:
                     f"CREATE TABLE IF NOT EXISTS row_{step.step_s} (at_s INTEGER, id INTEGER, {columns}, "
                     "PRIMARY KEY (at_s, id)) WITHOUT ROWID"
                 )
+                self._add_columns(f"row_{step.step_s}")
             self._db.execute(f"PRAGMA user_version = {VERSION}")
         self._load()
+
+    def _add_columns(self, table: str) -> None:
+        """Add the columns that a file of an earlier version lacks; they are the last ones."""
+        known = {name for _, name, *_ in self._db.execute(f"PRAGMA table_info({table})")}
+        for name in COLUMNS:
+            if name not in known:
+                self._db.execute(f"ALTER TABLE {table} ADD COLUMN {name} REAL")
 
     def close(self) -> None:
         """Close the file."""

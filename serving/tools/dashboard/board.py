@@ -19,6 +19,7 @@ from serving.tools.dashboard.coldstarts import ColdRequest, ColdStarts, StartFac
 from serving.tools.dashboard.cost import RevisionOwner, RevisionUsage, ServiceUsage, UsageReport
 from serving.tools.dashboard.marks import Marks
 from serving.tools.dashboard.nodes import Nodes
+from serving.tools.dashboard.poduse import UNKNOWN_USE, PodUse
 from serving.tools.dashboard.requests import RequestRates
 from serving.tools.dashboard.views import View
 
@@ -27,8 +28,9 @@ COLUMNS = (
     *("desired", "ready", "starting", "is_panic", "dormant"),
     *("rps_2xx", "rps_3xx", "rps_4xx", "rps_5xx"),
     *("p50_s", "p95_s", "p99_s"),
+    *("cpu_cores", "memory_bytes"),
 )
-"""The columns of a row: requests in flight, pod counts, responses a second by class, latencies in seconds."""
+"""The columns of a row: requests in flight, pod counts, responses a second by class, latencies in seconds, use of all pods."""
 
 _BUNCH = 128
 _READY = COLUMNS.index("ready")
@@ -172,6 +174,7 @@ class Board:
         self.revision_pods: dict[str, dict[str, View]] = {}
         """The pods of each revision that has any, by key."""
         self._revision_of_pod: dict[str, str] = {}
+        self._uses: Mapping[str, PodUse] = {}
         self._samples: dict[str, Mapping[str, Any]] = {}
         self._fresh: dict[str, Mapping[str, Any]] = {}
         self._requests: Mapping[str, RequestRates] | None = None
@@ -222,6 +225,10 @@ class Board:
             decisions.append(seen)
         return seen
 
+    def measured(self, uses: Mapping[str, PodUse]) -> None:
+        """Replace the last measurements of all pods, by "namespace/name"."""
+        self._uses = uses
+
     def requests(self, seen: Mapping[str, RequestRates] | None) -> None:
         """Store the activators' rates since the last tick; None while no activator responds."""
         self._requests = seen
@@ -259,10 +266,17 @@ class Board:
         return gone + changed
 
     def pods(self, revision: str) -> list[View]:
-        """The pods of a revision by name, each with its requests in flight; None without a sample."""
+        """The pods of a revision by name, each with its requests in flight and its use; None without a sample."""
         running = (self._samples.get(revision) or {}).get("pods", {})
         pods = self.revision_pods.get(revision, {})
-        return [{**pods[key], "running": running.get(pods[key]["name"])} for key in sorted(pods)]
+        return [
+            {
+                **pods[key],
+                "running": running.get(pods[key]["name"]),
+                **self._uses.get(key, UNKNOWN_USE)._asdict(),
+            }
+            for key in sorted(pods)
+        ]
 
     def pods_of_service(self, namespace: str, service: str) -> list[View]:
         """The pods of all revisions of a service, the newest revision first."""
@@ -363,7 +377,11 @@ class Board:
             # The activators count exactly how many requests wait; the autoscaler's number counts some of them twice.
             load[1] = seen.waiting
         counts = (float(ready_count), float(starting_count), is_panic, float(dormant_count))
-        row = [*load, desired, *counts, *seen.rates, *seen.quantiles_s]
+        uses = [use for pod in self.revision_pods.get(key, ()) if (use := self._uses.get(pod)) is not None]
+        used = (
+            [sum(use.cpu_cores for use in uses), float(sum(use.memory_bytes for use in uses))] if uses else [None] * 2
+        )
+        row = [*load, desired, *counts, *seen.rates, *seen.quantiles_s, *used]
         return [None if value is None else round(value, 4) for value in row]
 
 

@@ -26,6 +26,7 @@ from serving.net.cluster.kinds import (
     NODE_GROUP,
     NODE_METRICS,
     POD,
+    POD_METRICS,
     REVISION,
     ROUTE,
     SERVING_SERVICE,
@@ -38,6 +39,7 @@ from serving.tools.dashboard.coldstarts import ColdRequest
 from serving.tools.dashboard.cost import owner_of
 from serving.tools.dashboard.deciders import Deciders, read_pages
 from serving.tools.dashboard.marks import Mark
+from serving.tools.dashboard.poduse import pod_uses
 from serving.tools.dashboard.requests import Requests
 from serving.tools.dashboard.topology import ServedHost, hosts_of
 from serving.tools.dashboard.views import View, lean_pod, pod_view, revision_view, service_view, start_facts
@@ -220,9 +222,19 @@ class Feed:
                 _log.debug("use.unknown", extra={"error": str(error)})
             else:
                 self._board.nodes.measured(listing.items, wall_s())
+                await self._measure_pods()
                 # A metrics-server that has just started answers soon.
                 wait_s = _USES_PERIOD_S if listing.items else PERIOD_S
             await next_beat(wait_s)
+
+    async def _measure_pods(self) -> None:
+        try:
+            listing = await self._cluster.list(POD_METRICS)
+        except ClusterError as error:
+            # An installation of before may not list them.
+            _log.debug("pod_use.unknown", extra={"error": str(error)})
+        else:
+            self._board.measured(pod_uses(listing.items))
 
     async def _follow_groups(self) -> None:
         groups = Reflector(

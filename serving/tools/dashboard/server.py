@@ -26,7 +26,7 @@ from aiohttp import web
 
 from serving.core.model.grants import Grant, Role
 from serving.core.settings.dashboard import DashboardSettings
-from serving.core.traffic.requesthistory import RequestReport
+from serving.core.traffic.requesthistory import RequestReport, since
 from serving.net.aio.clock import wall_s
 from serving.net.aio.supervise import supervise
 from serving.tools.dashboard.actions import DashboardActions
@@ -304,7 +304,8 @@ class Pages:
         revision = request.query.get("revision", "")
         namespace, _, name = revision.partition("/")
         report = await self._sources.recorded(namespace, name) if revision in self._board.rows else None
-        return json_response_of(revision, report)
+        own = None if report is None else since(report, self._board.created_s(revision))
+        return json_response_of(revision, own)
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
         body = {

@@ -132,8 +132,18 @@ def pod_view(pod: Mapping[str, Any]) -> View | None:
         "ip": status.get("podIP", ""),
         "restarts": sum(container.get("restartCount", 0) for container in containers),
         "oom_kills": oom_kill_count_of(status),
+        "memory_limit_bytes": _memory_limit_of(spec),
         "reason": waiting.get("reason") or status.get("reason", ""),
     }
+
+
+def _memory_limit_of(spec: Mapping[str, Any]) -> int:
+    """The memory limit of all containers together; 0 if one has none."""
+    limits = [
+        amount(((container.get("resources") or {}).get("limits") or {}).get("memory"), is_cpu=False)
+        for container in spec.get("containers") or ()
+    ]
+    return sum(limits) if all(limits) else 0
 
 
 def lean_pod(pod: Mapping[str, Any]) -> View:

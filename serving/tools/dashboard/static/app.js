@@ -1,7 +1,7 @@
 // What the page knows, and its tables. Everything that comes from outside is set as text, never as markup.
 import { Actions } from "./actions.js";
 import { address, asked as inQuery } from "./address.js";
-import { Charts, cells, clock, make, moment, number } from "./charts.js";
+import { Charts, bytes, cells, clock, cores, make, moment, number } from "./charts.js";
 import { ColdStarts } from "./coldstarts.js";
 import { Compare } from "./compare.js";
 import { Cost } from "./cost.js";
@@ -13,6 +13,7 @@ import { Policy } from "./policy.js";
 import { Requests } from "./requests.js";
 import { keyed, many, write } from "./rows.js";
 import { streamed } from "./stream.js";
+import "./tabs.js";
 import { onThemeChange } from "./themebutton.js";
 
 const by = (id) => document.getElementById(id);
@@ -187,7 +188,7 @@ function show() {
   document.body.dataset.view = view;
   for (const one of by("views").children) { if ((one.hash.slice(1) || "overview") === view) one.setAttribute("aria-current", "page"); else one.removeAttribute("aria-current"); }
   map.show(view === "map" && count > 0, { objects, rows, overview, nodes });
-  cost.show(view === "cost", overview.wanted);
+  cost.show(view === "cost", overview.wanted, new Set(grouped(objects).keys()));
   showServices();
   showDetail();
   showPods();
@@ -257,10 +258,11 @@ function showDetail() {
   const row = rows[selected] || [];
   const at = Object.fromEntries(columns.map((name, place) => [name, row[place]]));
   const [text, tone] = revisionState(view, row);
-  // Eight tiles, so that no row of them has a gap at any width.
+  // Ten tiles, so that no row of them has a gap at any width.
   showFacts(by("facts"), [["State", text, tone], ["Pods ready", number(at.ready)], ["Desired", number(at.desired)], ["Starting", number(at.starting)],
     ["Running", number(at.running)], ["Held", number(at.held)], ["Pod target", at.ready ? number(at.target / at.ready) : "–"],
-    ["Mode", at.is_panic == null ? "–" : at.is_panic ? "panic" : "stable", at.is_panic ? "bad" : ""]]);
+    ["Mode", at.is_panic == null ? "–" : at.is_panic ? "panic" : "stable", at.is_panic ? "bad" : ""],
+    ["CPU", cores(at.cpu_cores)], ["Memory", bytes(at.memory_bytes)]]);
   showWhy();
   showFacts(by("scaling"), [["requests a pod", view.concurrency || "no limit"], ...Object.entries(view.scaling)]);
   by("scaling-part").hidden = false;
@@ -337,7 +339,7 @@ function showPods() {
       meter.setAttribute("aria-label", `slots in use of ${one.name}`);
       slots.prepend(meter);
     }
-    cells(node, one.name.replace(`${one.revision}-deployment-`, "") + restarts(one), badge(text, tone), slots, one.node);
+    cells(node, one.name.replace(`${one.revision}-deployment-`, "") + restarts(one), badge(text, tone), slots, cores(one.cpu_cores), `${bytes(one.memory_bytes)}${one.memory_limit_bytes ? ` of ${bytes(one.memory_limit_bytes)}` : ""}`, one.node);
   });
 }
 

@@ -9,8 +9,10 @@ export const CHARTS = [
   { id: "queue", title: "Queue", whole: true, note: "requests held by the activator", series: [["held", "held", "--b", "fill"]] },
   { id: "requests", title: "Answers a second", from: "the activator", series: [
     ["rps_2xx", "2xx", "--a"], ["rps_3xx", "3xx", "--c"], ["rps_4xx", "4xx", "--d"], ["rps_5xx", "5xx", "--b"]] },
-  { id: "latency", title: "Latency", unit: "ms", note: "logarithmic", log: true, from: "the activator", scale: 1000, series: [
+  { id: "latency", title: "Latency", unit: "ms", note: "logarithmic", log: true, from: "the activator", scale: 1000, text: (value) => duration(value == null ? null : value / 1000), series: [
     ["p50_s", "p50", "--a"], ["p95_s", "p95", "--d"], ["p99_s", "p99", "--b"]] },
+  { id: "cpu", title: "CPU", unit: "cores", from: "the metrics API", series: [["cpu_cores", "all pods", "--a", "fill"]] },
+  { id: "memory", title: "Memory", unit: "MiB", from: "the metrics API", scale: 2 ** -20, text: (value) => bytes(value == null ? null : value * 2 ** 20), series: [["memory_bytes", "all pods", "--c", "fill"]] },
 ];
 // Steps between the lines of what is counted in whole numbers.
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
@@ -26,6 +28,10 @@ export const number = (value) => value == null ? "–" : value >= 100 ? value.to
 
 // "0.4 ms", "35 ms", "5.1 s".
 export const duration = (seconds) => seconds == null ? "–" : seconds < 1 ? `${+(1000 * seconds).toFixed(seconds < 0.01 ? 1 : 0)} ms` : `${seconds.toFixed(1)} s`;
+
+// "0.25", "73 MiB", "1.5 GiB".
+export const cores = (value) => value == null ? "–" : value < 0.01 ? "0" : number(value);
+export const bytes = (value) => value == null ? "–" : value >= 2 ** 30 ? `${number(value / 2 ** 30)} GiB` : `${Math.round(value / 2 ** 20)} MiB`;
 
 export function make(tag, properties = {}, ...children) {
   const found = Object.assign(document.createElement(tag), properties);
@@ -131,7 +137,7 @@ export class Charts {
       width: Math.max(200, one.holder.clientWidth), height: HEIGHT, padding: [10, 24, 0, 0],
       cursor: { y: false, sync: { key: "revision" }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       legend: { live: true },
-      scales: { x: { range: () => one.range }, y: one.chart.log ? { distr: 3, range: decades } : { range: (plot, low, high) => [0, Math.max(1, (high ?? 1) * 1.1)] } },
+      scales: { x: { range: () => one.range }, y: one.chart.log ? { distr: 3, range: decades } : { range: (plot, low, high) => [0, Math.max(one.chart.id === "cpu" ? 0.1 : 1, (high ?? 1) * 1.1)] } },
       axes: [
         { ...axis, space: 76, size: 26, values: (plot, ticks) => ticks.map((at) => tickText(plot, at, ticks[1] - ticks[0])) },
         { ...axis, size: 44, space: 22, ...(one.chart.whole && { incrs: WHOLE }), values: (plot, ticks) => ticks.map(one.chart.log ? decade : number) },
@@ -139,7 +145,7 @@ export class Charts {
       series: [
         { label: "time", value: (plot, at) => at == null ? "–" : moment(at) },
         ...one.chart.series.map(([, label, name, style]) => ({
-          label, stroke: colour(name), width: 1.75, points: { show: false }, value: (plot, value) => number(value),
+          label, stroke: colour(name), width: 1.75, points: { show: false }, value: (plot, value) => (one.chart.text || number)(value),
           ...(style === "dash" && { dash: [6, 4] }),
           ...(style === "fill" && { fill: colour(name) + "26" }),
           ...(style === "step" && { paths: STEP() }),
@@ -221,7 +227,7 @@ export class Charts {
     const from = one.plot.cursor.idx ?? last;
     const at = Math.max(0, Math.min(last, from + step));
     one.plot.setCursor({ left: one.plot.valToPos(this.times[at], "x"), top: HEIGHT / 3 });
-    const said = one.chart.series.map(([, label], place) => `${label} ${number(one.data[place + 1][at])}`);
+    const said = one.chart.series.map(([, label], place) => `${label} ${(one.chart.text || number)(one.data[place + 1][at])}`);
     const decision = one.chart.id === "pods" ? this.#near(one.plot) : null;
     this.spoken.textContent = `${moment(this.times[at])}: ${said.join(", ")}${decision ? `; ${decision.sentence}` : ""}`;
   }
@@ -231,7 +237,7 @@ export class Charts {
     const rows = [];
     for (let at = this.times.length - 1; at >= 0 && rows.length < TABLE_ROWS; at -= 1) {
       rows.push(make("tr", {}, make("td", { className: "time", textContent: moment(this.times[at]) }),
-        ...one.data.slice(1).map((column) => make("td", { textContent: number(column[at]) }))));
+        ...one.data.slice(1).map((column) => make("td", { textContent: (one.chart.text || number)(column[at]) }))));
     }
     one.body.replaceChildren(...rows);
   }

@@ -39,9 +39,10 @@ export class Cost {
     setInterval(() => { if (this.isShown && !document.hidden && Date.now() - this.readAt >= PERIOD_MS) this.#load(); }, PERIOD_MS / 10);
   }
 
-  show(isShown, wanted) {
+  // `names` are the services that there are, as "namespace/name".
+  show(isShown, wanted, names) {
     const isNew = isShown && !this.isShown, isOther = JSON.stringify(wanted) !== JSON.stringify(this.wanted);
-    Object.assign(this, { isShown, wanted });
+    Object.assign(this, { isShown, wanted, names });
     this.root.hidden = !isShown;
     if (isNew) this.#load();
     else if (isShown && isOther) this.#draw();
@@ -105,7 +106,7 @@ export class Cost {
       else head.removeAttribute("aria-sort");
     }
     const shown = this.isAll ? matching : matching.slice(0, ROWS_FIRST), most = Math.max(...matching.map((one) => one.always_on_pod_hours), 0);
-    keyed(this.body, shown.map((one) => [`${one.namespace}/${one.service}`, { one, most, names: columns.map(([name]) => name) }]), drawRow);
+    keyed(this.body, shown.map((one) => [`${one.namespace}/${one.service}`, { one, most, names: columns.map(([name]) => name), isGone: !this.names.has(`${one.namespace}/${one.service}`) }]), drawRow);
     this.sums.replaceChildren(make("th", { scope: "row", textContent: "Total" }), ...columns.slice(1).map(([name, , , isPrice]) =>
       make("td", { className: `num ${name}`, textContent: name === "known_hours" ? "" : (isPrice ? money : hours)(sum(matching, name)) })));
     this.more.hidden = shown.length === matching.length;
@@ -133,7 +134,7 @@ export class Cost {
 // A total of what is not all known would be of fewer services.
 const sum = (services, name) => services.some((one) => one[name] == null) ? null : services.reduce((total, one) => total + one[name], 0);
 
-function drawRow(node, { one, most, names }) {
+function drawRow(node, { one, most, names, isGone }) {
   const bar = make("span", { className: "bar" });
   for (const [className, value] of [["asked", one.always_on_pod_hours], ["used", one.pod_hours]]) {
     const part = make("i", { className });
@@ -141,6 +142,6 @@ function drawRow(node, { one, most, names }) {
     bar.append(part);
   }
   bar.setAttribute("aria-hidden", "true");
-  node.replaceChildren(make("th", { scope: "row" }, one.service, " ", make("small", { textContent: one.namespace }), bar), ...names.slice(1).map((name) =>
+  node.replaceChildren(make("th", { scope: "row" }, one.service, " ", make("small", { textContent: `${one.namespace}${isGone ? ", deleted" : ""}` }), bar), ...names.slice(1).map((name) =>
     make("td", { className: `num ${name}`, textContent: (name.endsWith("price") ? money : hours)(one[name]) })));
 }

@@ -1,6 +1,7 @@
 // The logs of a service's pods, as the dashboard streams them to the holder of the token. Lines are text, never markup.
 import { credentials } from "./actions.js";
 import { make } from "./charts.js";
+import { chooseTab } from "./tabs.js";
 
 const ROWS_MAX = 2000, TONES = 4, RETRY_MS_MAX = 30_000;
 const by = (id) => document.getElementById(id);
@@ -45,7 +46,7 @@ export class Logs {
     const service = `${namespace}/${name}`;
     if (service === this.#service) return;
     const isReading = Boolean(this.#reading);
-    this.#stop(mayRead ? user ? "" : "Read with the token of “Act on …”." : by("logs-state").textContent);
+    this.#stop(mayRead ? user ? "" : "Read with the token of Settings." : by("logs-state").textContent);
     this.#service = service;
     this.#namespace = namespace;
     this.#name = name;
@@ -56,7 +57,8 @@ export class Logs {
   async #start() {
     const token = by("token").value.trim();
     if (!token && !this.#user) {
-      this.#say("The token is missing: paste it above, then read the logs.", "bad");
+      this.#say("The token is missing: paste it under Settings, then read the logs.", "bad");
+      chooseTab("settings");
       by("act").open = true;
       by("token").focus();
       return;

@@ -1,5 +1,5 @@
 // Nodes: what pods ask for and what is in use, as bars and in words; and how each scores for the next pod, with reasons to open.
-import { make, number } from "./charts.js";
+import { bytes, make, number } from "./charts.js";
 import { keyed, many } from "./rows.js";
 
 const GIB = 2 ** 30, MIB = 2 ** 20;
@@ -28,17 +28,13 @@ export class Nodes {
     // A scheduler leaves out nodes that are not ready, and most pods tainted ones, before it looks at scores.
     const isOpen = (one) => one.score != null && one.ready === "True" && !one.taints.length && !one.removal;
     const best = Math.max(...sized.filter(isOpen).map((one) => one.score));
-    const asked = pod.cpu_millicores || pod.memory_bytes ? `requests ${many(number(pod.cpu_millicores / 1000), "core")} and ${size(pod.memory_bytes)}` : "requests nothing";
+    const asked = pod.cpu_millicores || pod.memory_bytes ? `requests ${many(number(pod.cpu_millicores / 1000), "core")} and ${bytes(pod.memory_bytes)}` : "requests nothing";
     this.note.textContent = [
       count > lines.length ? `${lines.length} of ${count}.` : "",
       sized.some((one) => one.score != null) ? `Scores, of 10, are for the next pod of this revision, which ${asked}; more is better.` : "",
     ].filter(Boolean).join(" ");
     keyed(this.list, sized.map((one) => [one.name, { ...one, isBest: isOpen(one) && one.score === best }]), draw, "li");
   }
-}
-
-function size(bytes, unit = bytes >= GIB ? GIB : MIB) {
-  return `${number(bytes / unit)} ${unit === GIB ? "GiB" : "MiB"}`;
 }
 
 // Their meaning is said in words.

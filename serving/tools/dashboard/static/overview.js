@@ -1,6 +1,6 @@
 // The overview: one row a service, those in trouble first. What is chosen stands in the address, so that a view can be shared.
 import { address, asked } from "./address.js";
-import { duration, make, number } from "./charts.js";
+import { bytes, cores, duration, make, number } from "./charts.js";
 import { keyed } from "./rows.js";
 
 export const STATES = {
@@ -9,6 +9,11 @@ export const STATES = {
 const ORDER = Object.keys(STATES);
 const ROWS_FIRST = 100, ERRORS_FROM = 0.01, RECENT_STEPS = 2;
 const NUMBERS = 3;
+// What a column is sorted by; nothing known comes last of the largest first.
+const SORTS = {
+  state: (one) => ORDER.indexOf(one.state), service: (one) => one.key, rps: (one) => one.order.rps, p95: (one) => one.order.p95, errors: (one) => one.order.errors,
+  pods: (one) => one.order.pods, cpu: (one) => one.order.cpu, memory: (one) => one.order.memory, age: (one) => one.order.age,
+};
 const SPARK = { width: 110, height: 16 };
 const by = (id) => document.getElementById(id);
 
@@ -57,6 +62,13 @@ export class Overview {
       onChange();
     };
     for (const id of ["filter", "namespace", "states"]) by(id).addEventListener("input", changed);
+    this.heads = [...root.querySelectorAll("th[data-sort]")];
+    for (const head of this.heads) {
+      const button = make("button", { type: "button", textContent: head.textContent, title: head.title });
+      button.addEventListener("click", () => { const { column, isUp } = this.#order(); address({ sort: `${head.dataset.sort}${(column === head.dataset.sort ? !isUp : isUpAtFirst(head)) ? "" : "-"}` }); onChange(); });
+      head.replaceChildren(button);
+      head.removeAttribute("title");
+    }
     by("all-rows").addEventListener("click", () => { this.isAll = true; onChange(); });
     document.querySelector("main").addEventListener("keydown", (event) => this.#move(event));
     addEventListener("popstate", () => {
@@ -98,7 +110,8 @@ export class Overview {
 
   // `view` is "overview", or that of another page; their services are filtered alike. Returns how many fail.
   show(objects, rows, view) {
-    const lines = [...grouped(objects)].map(([key, one]) => this.#line(key, one, rows)).sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || compare(a.key, b.key));
+    const { column, isUp } = this.#order(), value = SORTS[column];
+    const lines = [...grouped(objects)].map(([key, one]) => this.#line(key, one, rows)).sort((a, b) => (isUp ? 1 : -1) * compare(value(a), value(b)) || compare(a.key, b.key));
     const failing = lines.filter((one) => one.state === "failing").length;
     if (view === "revision") return failing;
     const { text, namespace, state } = this.wanted, part = text.trim().toLowerCase();
@@ -109,12 +122,22 @@ export class Overview {
     by("states").hidden = view === "cost";
     if (view !== "overview") { set(by("found"), ""); return failing; }
     const shown = this.isAll ? found : found.slice(0, ROWS_FIRST);
-    keyed(by("rows"), shown.map(({ names, ...one }) => [one.key, one]), draw);
+    for (const head of this.heads) {
+      if (head.dataset.sort === column) head.setAttribute("aria-sort", isUp ? "ascending" : "descending");
+      else head.removeAttribute("aria-sort");
+    }
+    keyed(by("rows"), shown.map(({ names, order, ...one }) => [one.key, one]), draw);
     by("all-rows").hidden = shown.length === found.length;
     set(by("all-rows"), `Show all ${found.length}`);
     by("none").hidden = found.length > 0;
     set(by("found"), found.length === lines.length ? "" : `${found.length} of ${lines.length} shown`);
     return failing;
+  }
+
+  // The column to sort by, as in the address: "service" or "rps-", the largest first. Those in trouble come first otherwise.
+  #order() {
+    const text = asked("sort"), column = text.replace(/-$/, "");
+    return SORTS[column] ? { column, isUp: column === text } : { column: "state", isUp: true };
   }
 
   #line(key, { view, revisions }, rows) {
@@ -138,11 +161,13 @@ export class Overview {
     const latencies = revisions.map(([one]) => at(one, "p95_s")).filter((one) => one != null);
     const main = failed || live[0] || newest;
     const changed = Math.max(...revisions.flatMap(([one, its]) => [this.changes[one] || 0, Date.parse(its.created) / 1000 || 0]), Date.parse(view.created) / 1000 || 0);
-    const rates = ["rps_2xx", "rps_3xx", "rps_4xx", "rps_5xx"];
+    const rps = revisions.some(([one]) => at(one, "rps_2xx") != null) ? sum(["rps_2xx", "rps_3xx", "rps_4xx", "rps_5xx"].map(total)) : null;
+    const p95 = latencies.length ? Math.max(...latencies) : null, errors = recent.requests ? recent.errors / recent.requests : null;
+    const [cpu, memory] = ["cpu_cores", "memory_bytes"].map((name) => revisions.some(([one]) => at(one, name) != null) ? total(name) : null);
     return {
       key, state, why: brief(why), name: view.name, namespace: view.namespace, url: view.url, host: view.url.replace(/^https?:\/\//, ""), revision: main?.[0] || "", names: revisions.map(([one]) => one).join(" "),
-      rps: revisions.some(([one]) => at(one, "rps_2xx") != null) ? number(sum(rates.map(total))) : "–", p95: latencies.length ? duration(Math.max(...latencies)) : "–",
-      errors: recent.requests ? percent(recent.errors / recent.requests) : "–", pods: desired === ready ? number(ready) : `${number(ready)} → ${number(desired)}`,
+      order: Object.fromEntries(Object.entries({ rps, p95, errors, pods: ready, cpu, memory, age: changed ? 1e10 - changed : null }).map(([name, its]) => [name, its ?? -1])),
+      rps: number(rps), p95: duration(p95), errors: errors == null ? "–" : percent(errors), cpu: cores(cpu), memory: bytes(memory), pods: desired === ready ? number(ready) : `${number(ready)} → ${number(desired)}`,
       spark: this.#spark(revisions), age: changed ? age(Date.now() / 1000 - changed) : "–",
     };
   }
@@ -182,8 +207,14 @@ export class Overview {
 
   // Arrows go from row to row, "/" to the filter.
   #move(event) {
-    const isText = event.target.matches("input:not([type=radio]), select");
-    if (event.key === "/" && !isText && !by("choices").hidden) { event.preventDefault(); by("filter").focus(); return; }
+    const isText = event.target.matches("input:not([type=radio]), select"), find = () => { by("filter").focus(); by("filter").select(); };
+    if (event.key === "/" && !isText && !event.ctrlKey && !event.metaKey) {
+      event.preventDefault();
+      if (!by("choices").hidden) find();
+      else { addEventListener("hashchange", find, { once: true }); location.hash = ""; }
+      return;
+    }
+    if (event.key === "Enter" && event.target === by("filter")) by("rows").querySelector("th a")?.click();
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!step || this.root.hidden || event.target.matches("select, input[type=radio]")) return;
     const links = [...by("rows").querySelectorAll("th a")], place = links.indexOf(event.target.closest("tr")?.querySelector("th a"));
@@ -204,6 +235,7 @@ function brief(text) {
 
 const sum = (values) => values.reduce((total, one) => total + (one || 0), 0);
 const compare = (a, b) => a < b ? -1 : a > b ? 1 : 0;
+const isUpAtFirst = (head) => ["state", "service"].includes(head.dataset.sort);
 const percent = (ratio) => ratio === 0 ? "0 %" : ratio < 0.01 ? "< 1 %" : `${(100 * ratio).toFixed(0)} %`;
 function set(node, text) { if (node.textContent !== text) node.textContent = text; }
 
@@ -220,7 +252,7 @@ function read() {
 
 function draw(node, one) {
   if (!node.firstChild) build(node);
-  const { state, link, where, why, host, rps, p95, errors, pods, spark, line, age } = node.parts;
+  const { state, link, where, why, host, rps, p95, errors, pods, cpu, memory, spark, line, age } = node.parts;
   const [text, tone] = STATES[one.state];
   state.className = `state ${tone}`;
   set(state, text);
@@ -235,7 +267,7 @@ function draw(node, one) {
   set(host, one.host);
   host.href = one.url;
   host.title = one.url;
-  for (const [cell, value] of [[rps, one.rps], [p95, one.p95], [errors, one.errors], [pods, one.pods], [age, one.age]]) set(cell, value);
+  for (const [cell, value] of [[rps, one.rps], [p95, one.p95], [errors, one.errors], [pods, one.pods], [cpu, one.cpu], [memory, one.memory], [age, one.age]]) set(cell, value);
   errors.classList.toggle("bad", one.state === "errors");
   // A reason takes the room of numbers that there are none of.
   const isQuiet = Boolean(one.why) && one.p95 === "–" && one.errors === "–";
@@ -257,8 +289,8 @@ function build(node) {
   spark.append(line);
   head.setAttribute("role", "rowheader");
   node.setAttribute("role", "row");
-  const [rps, p95, errors, pods, age] = ["num rps", "num p95", "num errors", "num pods", "num age"].map((name) => cell(name));
-  for (const [one, label] of [[rps, "/s"], [p95, "p95"], [errors, "5xx"], [pods, "pods"]]) one.dataset.label = label;
-  node.parts = { state, link, where, why, host, rps, p95, errors, pods, spark, line, age };
-  node.append(cell("what", state), head, cell("host", host), why, rps, p95, errors, pods, cell("spark", spark), age);
+  const [rps, p95, errors, pods, cpu, memory, age] = ["rps", "p95", "errors", "pods", "cpu", "memory", "age"].map((name) => cell(`num ${name}`));
+  for (const [one, label] of [[rps, "/s"], [p95, "p95"], [errors, "5xx"], [pods, "pods"], [cpu, "CPU"], [memory, ""]]) one.dataset.label = label;
+  node.parts = { state, link, where, why, host, rps, p95, errors, pods, cpu, memory, spark, line, age };
+  node.append(cell("what", state), head, cell("host", host), why, rps, p95, errors, pods, cpu, memory, cell("spark", spark), age);
 }

@@ -13,6 +13,7 @@ from serving.core.traffic.requesthistory import (
     RequestReport,
     merged,
     printable,
+    since,
 )
 
 KEY = ("shop", "cart-00001")
@@ -146,6 +147,9 @@ def test_reports_of_several_activators_become_one_a_revision() -> None:
     assert (cause.count, cause.why, cause.first_wall_s, cause.last_wall_s) == (2, "port 1", 0.0, 1.0)
     assert other.why == "other"
     assert merged([]) == []
+    later = since(found[1], 2.0)
+    assert [one.at_wall_s for one in (*later.failed, *later.slow, *later.sampled)] == [2.0, 2.0, 2.0]
+    assert [one.why for one in later.errors] == ["other"]
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,22 @@ def test_a_file_outlives_its_process_and_is_its_owners_alone(tmp_path: Path) -> 
     second.close()
 
 
+def test_a_file_of_an_earlier_format_keeps_its_rows_and_gets_columns(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    first = Archive(path, STEPS, bytes_max=2**30)
+    first.put(NOW_S, {KEY: row(5)}, ())
+    first.close()
+    with sqlite3.connect(path) as made:
+        made.execute("ALTER TABLE row_5 DROP COLUMN memory_bytes")
+        made.execute("PRAGMA user_version = 1")
+    made.close()
+    second = Archive(path, STEPS, bytes_max=2**30)
+    second.put(NOW_S + 5, {KEY: [7.0] * len(COLUMNS)}, ())
+    found = second.read(KEY, from_s=NOW_S, to_s=NOW_S + 5, now_s=NOW_S + 5).columns
+    assert (found["ready"], found["memory_bytes"]) == ([5, 7], [None, 7])
+    second.close()
+
+
 def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     with sqlite3.connect(path) as made:

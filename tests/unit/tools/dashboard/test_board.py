@@ -3,6 +3,7 @@ from typing import Any
 
 from serving.tools.dashboard.board import COLUMNS, STEP_S, STEPS, Board, RevisionHistory, Sparklines
 from serving.tools.dashboard.coldstarts import ColdRequest, StartFacts
+from serving.tools.dashboard.poduse import pod_uses
 from serving.tools.dashboard.requests import RequestRates
 
 KEY = "default/hello-00001"
@@ -60,11 +61,25 @@ def test_a_row_is_made_of_pods_the_last_sample_and_what_was_counted() -> None:
     made.put("pod", "default/d", pod("d", dormant=True))
     made.sample(sample())
     made.requests({KEY: RequestRates(rates=(5.0, 0.0, 0.0, 1.0), quantiles_s=(0.1, None, None), waiting=4.0)})
-    row = [3.0, 4.0, 7.0, 2.5, 2, 2.0, 1.0, 1.0, 1.0, 5.0, 0.0, 0.0, 1.0, 0.1, None, None]
+    row = [3.0, 4.0, 7.0, 2.5, 2, 2.0, 1.0, 1.0, 1.0, 5.0, 0.0, 0.0, 1.0, 0.1, None, None, None, None]
     assert made.tick(2.0) == {KEY: row}
     assert made.rows == {KEY: row}
     assert made.tick(4.0) == {}
     assert made.history.read(KEY)["ready"] == [2.0, 2.0]
+
+
+def test_the_use_of_pods_is_added_up_for_their_revision() -> None:
+    made = board()
+    for name in ("a", "b"):
+        made.put("pod", f"default/{name}", pod(name))
+    made.measured(pod_uses([used("a", "250m", "64Mi"), used("elsewhere", "1", "1Gi")]))
+    assert made.tick(2.0)[KEY][-2:] == [0.25, 64 * 2**20]
+    assert [(one["cpu_cores"], one["memory_bytes"]) for one in made.pods(KEY)] == [(0.25, 64 * 2**20), (None, None)]
+
+
+def used(name: str, cpu: str, memory: str) -> dict[str, Any]:
+    containers = [{"name": "c", "usage": {"cpu": cpu, "memory": memory}}, {"name": "queue-proxy"}]
+    return {"metadata": {"namespace": "default", "name": name}, "containers": containers}
 
 
 def test_number_mode_and_sentence_are_of_one_decision() -> None:
@@ -170,7 +185,7 @@ def test_rows_are_read_back_by_column_with_their_times() -> None:
     found = history.read("default/a")
     assert found["at_s"] == [100.0, 102.0]
     assert math.isnan(found["running"][1])
-    assert found["p99_s"] == [float(len(COLUMNS) - 1)] * 2
+    assert found[COLUMNS[-1]] == [float(len(COLUMNS) - 1)] * 2
     assert history.read("default/b")["at_s"] == [102.0]
 
 

@@ -58,6 +58,15 @@ def test_a_pod_shows_why_it_waits() -> None:
     assert (view["reason"], view["ready"], view["restarts"]) == ("CrashLoopBackOff", False, 2)
 
 
+@pytest.mark.parametrize(("limits", "bound"), [(["64Mi", "32Mi"], 96 * 2**20), (["64Mi", None], 0), ([], 0)])
+def test_a_pod_shows_its_memory_limit(limits: list[str | None], bound: int) -> None:
+    found = pod()
+    found["spec"] = {
+        "containers": [{"resources": {"limits": {"memory": limit}} if limit else None} for limit in limits]
+    }
+    assert (pod_view(lean_pod(found)) or {})["memory_limit_bytes"] == bound
+
+
 def test_a_pod_of_another_owner_is_not_shown() -> None:
     assert pod_view({"metadata": META}) is None
 

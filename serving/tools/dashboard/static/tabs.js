@@ -1,0 +1,29 @@
+// The tabs of a revision's page. The chosen one is in the address.
+import { address, asked } from "./address.js";
+
+const list = document.getElementById("tabs"), tabs = [...list.children];
+const nameOf = (tab) => tab.id.replace("tab-", "");
+
+function show(chosen) {
+  for (const one of tabs) {
+    one.setAttribute("aria-selected", one === chosen);
+    one.tabIndex = one === chosen ? 0 : -1;
+    document.getElementById(one.getAttribute("aria-controls")).hidden = one !== chosen;
+  }
+}
+
+export function chooseTab(name) {
+  const tab = tabs.find((one) => nameOf(one) === name) || tabs[0];
+  address({ tab: tab === tabs[0] ? null : nameOf(tab) });
+  show(tab);
+  return tab;
+}
+
+list.addEventListener("click", (event) => { if (event.target !== list) chooseTab(nameOf(event.target)); });
+list.addEventListener("keydown", (event) => {
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (!step) return;
+  event.preventDefault();
+  chooseTab(nameOf(tabs.at((tabs.indexOf(event.target) + step) % tabs.length))).focus();
+});
+show(tabs.find((one) => nameOf(one) === asked("tab")) || tabs[0]);

@@ -173,6 +173,9 @@ def _act(window: Browser, url: str) -> None:
     window.until(said, "at least 3 pods, at most 9 pods")
     assert window.violations() == []
     assert window.run("return document.cookie + location.href").endswith("/?tab=settings#default/hello-00002")
+    window.open(f"{url}#token={'z' * 43}")
+    window.until("return document.getElementById('token').value === arguments[0]", "z" * 43)
+    assert "z" not in window.run("return location.href")
 
 
 async def test_a_keyboard_alone_acts_and_keeps_its_place() -> None:

@@ -106,9 +106,9 @@ class Script:
 
     @contextlib.asynccontextmanager
     async def pod_log(
-        self, namespace: str, pod: str, *, container: str, tail_line_count: int
+        self, namespace: str, pod: str, *, container: str, tail_line_count: int, follow: bool = True
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        assert (namespace, pod, container) == ("default", ONE, "app")
+        assert (namespace, pod, container, follow) == ("default", ONE, "app", True)
         self.tails.append(tail_line_count)
         yield self._runs.pop(0)()
 
@@ -169,6 +169,18 @@ async def test_lines_of_all_revisions_come_and_new_pods_are_followed(
     roles = yaml.safe_load_all((tree_folder() / "components" / "dashboard-actions" / "rbac.yaml").read_text())
     rules = next(roles)["rules"]
     assert {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]} in rules
+
+
+async def test_the_last_lines_of_a_deleted_pod_come_first(tmp_path: Path) -> None:
+    async with with_files(tmp_path) as pods:
+        await pods.add(ONE, "last words")
+        await pods.add(OTHER, "hello")
+        await _seen(pods.stage, 2)
+        await pods.stage.cluster.delete(POD, "default", ONE, grace_s=0)
+        await _seen(pods.stage, 1)
+        async with reading(pods.stage) as page:
+            await page.until([OTHER, "hello"])
+            assert page.lines == [[ONE, "last words"], ["", f"{ONE} is gone"], [OTHER, "hello"]]
 
 
 async def _seen(stage: DashboardStage, count: int) -> None:

@@ -151,11 +151,11 @@ class KubeCluster(Cluster):
 
     @contextlib.asynccontextmanager
     async def pod_log(
-        self, namespace: str, pod: str, *, container: str, tail_line_count: int
+        self, namespace: str, pod: str, *, container: str, tail_line_count: int, follow: bool = True
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Stream the log of a container."""
         path = object_path(POD, namespace, pod, subresource="log")
-        query = query_of(container=container, follow="true", tailLines=str(tail_line_count))
+        query = query_of(container=container, follow="true" if follow else "", tailLines=str(tail_line_count))
         # A container may write nothing for hours.
         async with self._stream(path, query, silence_s=None) as response:
             yield _pieces(response, path)

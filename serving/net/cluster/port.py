@@ -341,9 +341,9 @@ class PodLogSource(Protocol):
     """Reads the logs of pods, which only a server has."""
 
     def pod_log(
-        self, namespace: str, pod: str, *, container: str, tail_line_count: int
+        self, namespace: str, pod: str, *, container: str, tail_line_count: int, follow: bool = True
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """A container's last lines in pieces, then its further output until it ends.
+        """A container's last lines in pieces and, with ``follow``, its further output until it ends.
 
         Leaving the context ends the reading. Raises ``NotFound``, ``Invalid`` while the container has not started, and
         ``Unavailable`` on entry or while iterating.

@@ -39,6 +39,8 @@ _ROW_STANDS_S = 10.0
 _RATES = slice(COLUMNS.index("rps_2xx"), COLUMNS.index("rps_5xx") + 1)
 
 _DECISIONS_MAX = 200
+# Deleted pods of a service whose logs a page may show.
+_GONE_PODS_MAX = 3
 # Deletions kept for pages that have not received them. A page that is further behind receives everything again.
 _GONE_MAX = 10_000
 # A sample is drawn as unknown so many seconds after the time that it is valid for: decisions arrive every 2 s, but at rest.
@@ -174,6 +176,7 @@ class Board:
         self.revision_pods: dict[str, dict[str, View]] = {}
         """The pods of each revision that has any, by key."""
         self._revision_of_pod: dict[str, str] = {}
+        self._gone_pods: dict[str, deque[View]] = {}
         self._uses: Mapping[str, PodUse] = {}
         self._samples: dict[str, Mapping[str, Any]] = {}
         self._fresh: dict[str, Mapping[str, Any]] = {}
@@ -287,6 +290,10 @@ class Board:
         ]
         return [pod for key in sorted(keys, reverse=True) for _, pod in sorted(self.revision_pods.get(key, {}).items())]
 
+    def gone_pods_of_service(self, namespace: str, service: str) -> list[View]:
+        """The last pods of a service that were deleted, the latest last."""
+        return list(self._gone_pods.get(f"{namespace}/{service}", ()))
+
     def decisions(self, revision: str) -> list[Mapping[str, Any]]:
         """The last decisions about a revision, oldest first."""
         return list(self._decisions.get(revision, ()))
@@ -342,6 +349,8 @@ class Board:
         if before is not None:
             pods = self.revision_pods.get(before, {})
             old = pods.pop(key, None)
+            if view is None and old is not None:
+                self._put_gone(before, old)
             if view is not None:
                 self.marks.change("pod", key, before=old, after=view)
             if not pods:
@@ -350,7 +359,15 @@ class Board:
             self.revision_pods.setdefault(revision, {})[key] = view
             self._revision_of_pod[key] = revision
 
+    def _put_gone(self, revision: str, pod: View) -> None:
+        _, view = self._views.get(("revision", revision), (0, {}))
+        service = f"{pod['namespace']}/{view.get('service')}"
+        if ("service", service) in self._views:
+            self._gone_pods.setdefault(service, deque(maxlen=_GONE_PODS_MAX)).append(pod)
+
     def _forget(self, kind: str, key: str) -> None:
+        if kind == "service":
+            self._gone_pods.pop(key, None)
         if kind == "revision":
             self._samples.pop(key, None)
             self._decisions.pop(key, None)

@@ -1,7 +1,7 @@
 """``POST /logs`` streams the logs of a service's pods to the holder of the token, because logs may contain secrets.
 
 The body is ``{"namespace", "service"}``. The response is one JSON object a line, a ``LogBatch`` each: the last lines of each
-pod's app first, then new ones, and those of new pods. A page that reads slowly loses lines and learns how many.
+pod's app first, of the last deleted pods too, then new ones, and those of new pods. A page that reads slowly loses lines and learns how many.
 """
 
 import asyncio
@@ -121,12 +121,23 @@ class _LogRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class LogPages:
-    """Serves the logs of all open pages. ``pods`` returns the present pod views of a namespace and service."""
+    """Serves the logs of all open pages.
 
-    def __init__(self, source: PodLogSource, gate: Gate, *, pods: Callable[[str, str], list[View]]) -> None:
+    ``pods`` returns the present pod views of a namespace and service, ``gone_pods`` those of the last deleted ones.
+    """
+
+    def __init__(
+        self,
+        source: PodLogSource,
+        gate: Gate,
+        *,
+        pods: Callable[[str, str], list[View]],
+        gone_pods: Callable[[str, str], list[View]],
+    ) -> None:
         self._source = source
         self._gate = gate
         self._pods = pods
+        self._gone_pods = gone_pods
         self._open_count = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -153,9 +164,9 @@ class LogPages:
         self._open_count += 1
         try:
             await response.prepare(request)
-            await self._stream(
-                response, _Follower(self._source, lambda: self._pods(log_request.namespace, log_request.service))
-            )
+            place = log_request.namespace, log_request.service
+            follower = _Follower(self._source, lambda: self._pods(*place), self._gone_pods(*place))
+            await self._stream(response, follower)
         except ConnectionResetError:
             # The page was closed.
             pass
@@ -181,16 +192,19 @@ class LogPages:
 
 
 class _Follower:
-    def __init__(self, source: PodLogSource, pods: Callable[[], list[View]]) -> None:
+    def __init__(self, source: PodLogSource, pods: Callable[[], list[View]], gone_pods: list[View]) -> None:
         self.queue = LogQueue(_WAITING_LINES_MAX)
         self.has_lines = asyncio.Event()
         self._source = source
         self._pods = pods
+        self._gone_pods = gone_pods
         self._views: dict[str, View] = {}
         self._is_crowded = False
 
     async def run(self) -> None:
-        """Follow existing and new pods until cancelled."""
+        """Read the last deleted pods, then follow existing and new ones until cancelled."""
+        for pod in self._gone_pods:
+            await self._read_gone(pod)
         tasks: dict[str, asyncio.Task[None]] = {}
         async with supervise() as group:
             while True:
@@ -209,6 +223,24 @@ class _Follower:
         if is_crowded and not self._is_crowded:
             self._add("", f"{len(self._views)} pods: the logs of {_PODS_MAX} are shown")
         self._is_crowded = is_crowded
+
+    async def _read_gone(self, pod: View) -> None:
+        """Add the last lines of a deleted pod. A cluster has none."""
+        splitter, lines = LineSplitter(), []
+        with contextlib.suppress(ClusterError):
+            async with self._source.pod_log(
+                pod["namespace"],
+                pod["name"],
+                container=pod["container"],
+                tail_line_count=_TAIL_LINES // len(self._gone_pods),
+                follow=False,
+            ) as pieces:
+                async for piece in pieces:
+                    lines += splitter.feed(piece)
+        for line in [*lines, *splitter.finish()]:
+            self._add(pod["name"], line)
+        if lines:
+            self._add("", f"{pod['name']} is gone")
 
     async def _read(self, name: str, tail: int) -> None:
         """Follow one pod over restarts of its container until it is deleted."""

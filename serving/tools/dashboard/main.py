@@ -126,7 +126,9 @@ class Dashboard:
                 users=read_users(settings.proxy_users),
                 tokens=TokenUsers(cluster),
             ),
-            logs=None if logs is None else LogPages(logs, gate, pods=self._board.pods_of_service),
+            logs=None
+            if logs is None
+            else LogPages(logs, gate, pods=self._board.pods_of_service, gone_pods=self._board.gone_pods_of_service),
             keeper=self._keeper,
             sources=PageSources(
                 cold_requests=self._feed.cold_requests,

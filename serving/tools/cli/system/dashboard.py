@@ -34,9 +34,11 @@ def dashboard(*, place: Place, port: int, is_token: bool) -> None:
     if is_token and place.state_path is not None:
         path = StateFolder(place.state_path).dashboard_token
         try:
-            click.echo(path.read_text())
+            token = path.read_text().strip()
         except OSError as error:
             fail(f"{path}: {error.strerror}; start the system with `serving up`")
+        click.echo(token)
+        print_aside(f"the link that may act and read logs: {Reach(place.api()).dashboard_link()}#token={token}")
         return
     reach = Reach(place.api())
     try:

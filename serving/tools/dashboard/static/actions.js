@@ -1,7 +1,7 @@
 // Actions on the service of the chosen revision, for the holder of the token. The token stays in this tab.
 import { make } from "./charts.js";
 
-const KEPT = "serving-token", LATEST = "@latest", ROWS_SHOWN = 3;
+const KEPT = "serving-token", CARRIED = "#token=", LATEST = "@latest", ROWS_SHOWN = 3;
 const by = (id) => document.getElementById(id);
 
 // By whom a request is made: the token of this tab, or the user whom a proxy knows.
@@ -25,10 +25,15 @@ export async function act(name, body, user) {
 export class Actions {
   constructor() {
     this.service = null;
-    try { by("token").value = sessionStorage.getItem(KEPT) || ""; } catch { /* no session storage: the field keeps it */ }
-    by("token").addEventListener("input", () => {
-      try { sessionStorage.setItem(KEPT, by("token").value.trim()); } catch { /* as above */ }
-    });
+    const keep = () => { try { sessionStorage.setItem(KEPT, by("token").value.trim()); } catch { /* no session storage: the field keeps it */ } };
+    try { by("token").value = sessionStorage.getItem(KEPT) || ""; } catch { /* as above */ }
+    by("token").addEventListener("input", keep);
+    // A link may carry the token behind "#", which no server sees; it leaves the address at once.
+    if (location.hash.startsWith(CARRIED)) {
+      by("token").value = location.hash.slice(CARRIED.length);
+      history.replaceState(null, "", location.pathname + location.search);
+      keep();
+    }
     for (const name of ["scale", "traffic", "wake"]) {
       by(name).addEventListener("submit", (event) => {
         event.preventDefault();

@@ -16,7 +16,7 @@ from serving.home.store.memory import MemoryCluster
 from serving.tools.dashboard.main import Dashboard
 from tests.eventually import until
 from tests.integration.browser import Browser
-from tests.integration.dashboard_stage import DashboardStage, served
+from tests.integration.dashboard_stage import LONG_AGO, DashboardStage, served
 from tests.integration.test_dashboard_page import seen
 
 FAILED = RequestRecord(
@@ -42,7 +42,7 @@ COLD = msgspec.structs.replace(
 async def recorded(status: int = 200) -> AsyncIterator[tuple[DashboardStage, list[str]]]:
     """A dashboard with two activators of the same two requests, and the paths of its queries."""
     stage, stop, paths = DashboardStage(MemoryCluster(admit=admit)), asyncio.Event(), []
-    await stage.fill()
+    await stage.fill(LONG_AGO)
     history = RequestHistory(100)
     for one in (FAILED, COLD):
         history.record("default", one, 0.0)

@@ -19,7 +19,7 @@ from serving.tools.dashboard.coldstarts import ColdRequest, ColdStarts, StartFac
 from serving.tools.dashboard.cost import RevisionOwner, RevisionUsage, ServiceUsage, UsageReport
 from serving.tools.dashboard.marks import Marks
 from serving.tools.dashboard.nodes import Nodes
-from serving.tools.dashboard.poduse import UNKNOWN_USE, PodUse
+from serving.tools.dashboard.poduse import PodUse
 from serving.tools.dashboard.requests import RequestRates
 from serving.tools.dashboard.views import View
 
@@ -272,14 +272,11 @@ class Board:
         """The pods of a revision by name, each with its requests in flight and its use; None without a sample."""
         running = (self._samples.get(revision) or {}).get("pods", {})
         pods = self.revision_pods.get(revision, {})
-        return [
-            {
-                **pods[key],
-                "running": running.get(pods[key]["name"]),
-                **self._uses.get(key, UNKNOWN_USE)._asdict(),
-            }
-            for key in sorted(pods)
-        ]
+        return [{**pods[key], "running": running.get(pods[key]["name"]), **self._use_of(key)} for key in sorted(pods)]
+
+    def _use_of(self, pod: str) -> View:
+        use = self._uses.get(pod)
+        return dict.fromkeys(PodUse._fields) if use is None else use._asdict()
 
     def pods_of_service(self, namespace: str, service: str) -> list[View]:
         """The pods of all revisions of a service, the newest revision first."""

@@ -8,13 +8,10 @@ from serving.tools.dashboard.views import amount
 
 
 class PodUse(NamedTuple):
-    """Cores and memory in use by all containers of a pod; None where they are not measured."""
+    """Cores and memory in use by all containers of a pod."""
 
-    cpu_cores: float | None
-    memory_bytes: int | None
-
-
-UNKNOWN_USE = PodUse(None, None)
+    cpu_cores: float
+    memory_bytes: int
 
 
 def pod_uses(items: Iterable[Mapping[str, Any]]) -> dict[str, PodUse]:

@@ -69,7 +69,7 @@ def logs(*, api: ApiClient, names: tuple[str, ...], follow: bool, wanted: str, o
         service_of(api, name)
     who = ", ".join(names) or f"namespace {api.namespace}"
     pods = pods_of(api, names, wanted)
-    gone = _gone(api, names, wanted, search, shows_last=options["previous"] or bool(wanted and not pods))
+    gone = _gone(api, names, wanted, search=search, shows_last=options["previous"] or bool(wanted and not pods))
     if not pods and not gone and not follow:
         if wanted:
             fail(f"no pod of {who} ends with {wanted}")
@@ -215,7 +215,7 @@ def pods_of(api: ApiClient, names: Sequence[str], wanted: str) -> list[Object]:
 
 
 def _gone(
-    api: ApiClient, names: Sequence[str], wanted: str, search: SearchedLines, *, shows_last: bool
+    api: ApiClient, names: Sequence[str], wanted: str, *, search: SearchedLines, shows_last: bool
 ) -> list[Object]:
     """Deleted pods, the latest first: those with lines in the search's time, else the last ones if they are shown."""
     if not search.is_given and not shows_last:

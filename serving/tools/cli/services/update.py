@@ -161,7 +161,7 @@ def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str,
     check_secrets(api, secrets)
     check_volumes(api, wanted.volumes)
     with Progress(f"updating {name}"):
-        service = _written(api, name, wanted, traffic)
+        service = _written(api, name, wanted, traffic=traffic)
         if wait:
             service = until_ready(api, name, timeout_s=wait_s).service
         if traffic.tag:
@@ -176,7 +176,7 @@ def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str,
         print_unrouted(service)
 
 
-def _written(api: ApiClient, name: str, wanted: ServiceUpdate, traffic: NewTraffic) -> Object:
+def _written(api: ApiClient, name: str, wanted: ServiceUpdate, *, traffic: NewTraffic) -> Object:
     path = f"{path_of(SERVING_SERVICE, api.namespace)}/{name}"
 
     def write() -> tuple[int, Any]:

@@ -267,7 +267,8 @@ function draw(node, one) {
   set(host, one.host);
   host.href = one.url;
   host.title = one.url;
-  for (const [cell, value] of [[rps, one.rps], [p95, one.p95], [errors, one.errors], [pods, one.pods], [cpu, one.cpu], [memory, one.memory], [age, one.age]]) set(cell, value);
+  for (const [cell, value] of [[rps, one.rps], [p95, one.p95], [errors, one.errors], [pods, one.pods], [cpu, one.cpu], [memory, one.memory], [age, one.age]]) { set(cell, value); cell.classList.toggle("none", value === "–"); }
+  pods.dataset.label = one.pods === "1" ? "pod" : "pods";
   errors.classList.toggle("bad", one.state === "errors");
   // A reason takes the room of numbers that there are none of.
   const isQuiet = Boolean(one.why) && one.p95 === "–" && one.errors === "–";

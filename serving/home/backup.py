@@ -1,4 +1,4 @@
-"""Archives of a state folder: writes and restores what a machine needs to serve the same services.
+"""Archives of a state folder: writes and restores everything needed to serve the same services.
 
 An archive is a gzipped tar with ``backup.json``, the journal as one SQLite file, secrets and certificates, snapshots of apps, the
 decision log, and on request the images. ``backup.json`` names the format: a reader ignores fields that it does not know and
@@ -30,30 +30,30 @@ from serving.home.trees import is_virtualenv, remove_tree
 from serving.net.aio.inputfile import open_input
 
 FORMAT = 2
-"""Increase it when an older program would restore an archive wrongly."""
+"""The archive format. Increase it when older programs would restore an archive wrongly."""
 
 _MANIFEST = "backup.json"
 _JOURNAL = "journal.db"
-# Secrets first: without the key no token of an earlier client is valid.
+# Secrets first: without the key, tokens of earlier clients are invalid.
 _KEPT = (*SECRET_FILES, "certificates", "snapshots", "policies", "decisions.jsonl", note_of(Path(_JOURNAL)).name)
 _IMAGES, _VOLUMES = "images", "volumes"
-# Without setuid and setgid.
+# Permission bits without setuid and setgid.
 _MODE = 0o1777
 _FOLDER_MODE, _FILE_MODE, _EXECUTABLE, _READABLE = 0o755, 0o644, 0o100, 0o600
 _UNFILTERED: Any = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
 _MANIFEST_BYTES_MAX = 64 * 2**10
-# Far above what snapshots and images have, and far below where paths or recursion end.
+# Far above real snapshots and images, and far below limits of paths and recursion.
 _DEPTH_MAX, _ENTRIES_MAX = 200, 5_000_000
 _VERSION = re.compile(r"[0-9A-Za-z.+_-]{1,64}")
-# The year 9999, after which no date can be shown.
+# The year 9999, after which no date can be displayed.
 _CREATED_MAX_S = 253_402_300_799.0
 _PRIVATE_FOLDER, _SHOWN_MAX = 0o700, 80
-# What reading an archive raises: tarfile passes some errors of a damaged stream or header on as they are.
+# Errors while reading an archive: tarfile passes through some errors of damaged streams and headers.
 _BROKEN = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, OverflowError)
 
 
 class BadBackup(ServingError):
-    """The file is not an archive that this program can restore, or its target is not empty."""
+    """The file is not a restorable archive, or its target is not empty."""
 
 
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int
     version: str
-    """The program that wrote the archive."""
+    """The version of the program that wrote the archive."""
 
     created_s: float
     has_images: bool = False
@@ -81,12 +81,12 @@ def journal_copy(path: Path) -> bytes:
 
 
 def write_backup(file: Path, state: StateFolder, *, journal: bytes, manifest: BackupManifest) -> int:
-    """Write an archive, complete or not at all; return its size in bytes. Raises ``OSError``."""
+    """Write an archive, completely or not at all; return its size in bytes. Raises ``OSError``."""
     names = [*_KEPT, *((_IMAGES,) if manifest.has_images else ()), *((_VOLUMES,) if manifest.has_volumes else ())]
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.absolute().parent)
     except OSError as error:
-        # The caller knows the name of its file only.
+        # The caller only knows the file name.
         raise type(error)(error.errno, error.strerror, str(file)) from error
     try:
         with os.fdopen(descriptor, "wb") as out:
@@ -106,9 +106,9 @@ def write_backup(file: Path, state: StateFolder, *, journal: bytes, manifest: Ba
 
 
 def _add_tree(archive: tarfile.TarFile, path: Path, name: str) -> None:
-    """Add a file or folder. A snapshot's absolute link, such as ``node_modules``, becomes its target."""
+    """Add a file or folder. Absolute links of a snapshot, such as ``node_modules``, are replaced by their targets."""
     if path.is_symlink() and name.startswith("snapshots/") and is_virtualenv(path):
-        # It belongs to its machine.
+        # It belongs to one machine.
         return
     if path.is_symlink() and name.startswith("snapshots/") and path.readlink().is_absolute():
         path = path.resolve()
@@ -150,7 +150,7 @@ def read_manifest(file: Path) -> BackupManifest:
 
 
 def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
-    """Restore an archive into a state folder without a journal; nothing is left there if it fails. Raises ``BadBackup``."""
+    """Restore an archive into a state folder without a journal; on failure nothing remains. Raises ``BadBackup``."""
     manifest = read_manifest(file)
     if state.holder() is not None:
         raise BadBackup(
@@ -165,7 +165,7 @@ def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
             members = (_filtered(member, unpacked) for member in _members(archive, file, unpacked))
             archive.extractall(unpacked, members=members, numeric_owner=True, **_UNFILTERED)  # noqa: S202 - each is checked
         _check_journal(unpacked / _JOURNAL, file)
-        # The journal last: without it the folder counts as empty, and the next try is not refused.
+        # The journal comes last: without it the folder counts as empty, so a retry is not refused.
         for path in sorted(unpacked.iterdir(), key=lambda entry: entry.name == _JOURNAL):
             if path.name != _MANIFEST:
                 target = state.path / path.name
@@ -181,7 +181,7 @@ def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
 
 
 def _check_manifest(manifest: BackupManifest) -> None:
-    """Check the values of a manifest before any of them is used. Raises ``ValueError``."""
+    """Check the values of a manifest before use. Raises ``ValueError``."""
     if not _VERSION.fullmatch(manifest.version):
         raise ValueError(f"its version {manifest.version[:80]!r} is none of a program")
     if not 0 <= manifest.created_s <= _CREATED_MAX_S:
@@ -189,7 +189,7 @@ def _check_manifest(manifest: BackupManifest) -> None:
 
 
 def _filtered(member: tarfile.TarInfo, folder: Path) -> tarfile.TarInfo:
-    """Refuse members that lead out of the folder. Links of images and volumes may be absolute, within their pods.
+    """Reject members outside the folder. Absolute links in images and volumes are allowed, because they stay within pods.
 
     Images and volumes keep their modes, without setuid and setgid: users of an image write into folders that are open to all, such
     as a volume. The state folder, which only its owner enters, keeps other users of the machine out. Python 3.11 has filters of its
@@ -216,7 +216,7 @@ def _filtered(member: tarfile.TarInfo, folder: Path) -> tarfile.TarInfo:
 
 
 def _within(top: Path, path: Path, member: tarfile.TarInfo) -> Path:
-    """The real path, with links of before followed. Raises ``ReadError`` outside of ``top``."""
+    """The real path, following earlier links. Raises ``ReadError`` outside of ``top``."""
     place = path.resolve()
     if not place.is_relative_to(top):
         raise tarfile.ReadError(f"{member.name!r} leads to a place outside the destination, {place}")
@@ -224,11 +224,11 @@ def _within(top: Path, path: Path, member: tarfile.TarInfo) -> Path:
 
 
 def _members(archive: tarfile.TarFile, file: Path, folder: Path) -> Iterator[tarfile.TarInfo]:
-    """The members that belong in a state folder. Raises ``BadBackup`` for any other."""
+    """Yield the members that belong in a state folder. Raises ``BadBackup`` for any other."""
     known = {_MANIFEST, _JOURNAL, _IMAGES, _VOLUMES, *_KEPT}
     free_bytes = shutil.disk_usage(folder).free
     for count, member in enumerate(archive):
-        # Each size is declared before its content, which is not read when it is too much.
+        # Each size is declared before its content, which is not read if it is too large.
         free_bytes -= member.size
         if free_bytes < 0 or count > _ENTRIES_MAX:
             raise BadBackup(f"{file} has more than fits: the free bytes at {folder.parent}, and {_ENTRIES_MAX} entries")

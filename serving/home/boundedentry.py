@@ -1,4 +1,4 @@
-"""Reads entries of tar files that others have made: their extended headers are bounded."""
+"""Reads entries of untrusted tar files, with a limit on extended headers."""
 
 import tarfile
 
@@ -8,12 +8,12 @@ _LONG_HEADERS = frozenset(
         *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
     )
 )
-# Longest header of an entry, with its names and attributes: tarfile reads one into memory. Go's archive/tar takes 1 MiB too.
+# Longest extended header of an entry, which tarfile reads into memory. Go's archive/tar also accepts 1 MiB.
 _LONG_HEADER_BYTES_MAX = 2**20
 
 
 class BoundedEntry(tarfile.TarInfo):
-    """An entry of a tar file whose extended headers are bounded before they are read."""
+    """A tar entry whose extended headers are limited before they are read."""
 
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
         if self.size > _LONG_HEADER_BYTES_MAX and self.type in _LONG_HEADERS:

@@ -1,4 +1,4 @@
-"""``python -m serving.home.main``: the store, its API, the controllers, and the kubelet of this machine.
+"""The control process: ``python -m serving.home.main`` runs the store, its API, the controllers, and the kubelet.
 
 Environment, from the supervisor: ``SERVING_STATE`` (the state folder), ``SERVING_KEY_FILE``, ``SERVING_STATS_URL``, and
 ``SERVING_LISTEN_FDS`` with the socket "api". The journal restores what users wrote, pods are taken over from the
@@ -7,7 +7,7 @@ without its status and no slice without its pods.
 """
 
 if __name__ == "__main__":
-    # Before the imports below, which take long: see there.
+    # Before the slow imports below; see ``serving.net.aio.startup``.
     from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("control")
 
-# After this time the API answers although not everything has been rebuilt.
+# Longest wait before the API answers although not everything is rebuilt, in seconds.
 _REBUILD_S = 5.0
 
 
@@ -102,7 +102,7 @@ async def _body(stop: asyncio.Event) -> None:
     try:
         async with (
             supervise() as group,
-            # Before the pods: what they get at their start, such as inner TLS, is a setting that the other daemons follow too.
+            # Before the pods, because settings such as inner TLS affect their start.
             followed(cluster, system_namespace(), config.all) as watch,
             contextlib.AsyncExitStack() as stack,
         ):
@@ -149,7 +149,7 @@ async def _node(
     virtual: VirtualNodes | None,
     hosts: HostsFiles,
 ) -> NodeContext:
-    """The context of all pods. As in other daemons, the mode of inner TLS is that of the start."""
+    """The context of all pods. As in other daemons, the mode of inner TLS is read at the start."""
     key, inner_tls = read_key(state.key), config.proxy.settings.inner_tls.resolved(os.environ)
     return NodeContext(
         cluster=cluster,
@@ -201,7 +201,7 @@ def _api(
 def _store(
     journal: Path, config: ControllerConfig, *, has_runtime: bool
 ) -> tuple[MemoryCluster, NamespaceRules, PodSecurity]:
-    """The store with its admission; the rules among a namespace's objects are not enforced yet."""
+    """The store with its admission; rules across a namespace's objects are not enforced yet."""
 
     def admitted(
         kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
@@ -223,7 +223,7 @@ def _store(
 def _start_controllers(
     group: SupervisedTasks, cluster: MemoryCluster, state: StateFolder, *, scheduler: PodScheduler, reach: Reach
 ) -> list[asyncio.Task[None]]:
-    """Start the controllers that other clusters have."""
+    """Start the controllers that a cluster has by itself."""
     jobs = {
         "namespaces": NamespaceObjects(cluster).run(),
         "scheduler": scheduler.run(),
@@ -240,7 +240,7 @@ def _start_controllers(
 def _beside_containers(
     group: SupervisedTasks, cluster: Cluster, containers: ContainerHost | None, *, rules: Callable[[], HostRules]
 ) -> list[asyncio.Task[None]]:
-    """The services for containers: the name server, its hosts, and image collection."""
+    """The services for containers: the DNS server, its hosts, and image collection."""
     if containers is None:
         return []
     images = group.start(collect_images(cluster, containers.images.store), name="images")
@@ -265,7 +265,7 @@ def _container_host(state: Path) -> ContainerHost | None:
 
 
 def _cgroups(state: Path, containers: ContainerHost | None) -> CgroupTree | None:
-    """The cgroups of processes: those of containers, where there are any."""
+    """The cgroups of processes: those of containers, if any."""
     if containers is not None and containers.cgroups is not None:
         return containers.cgroups
     return find_cgroups(cgroup_name_of(state)) if os.geteuid() == 0 else None

@@ -61,7 +61,7 @@ from serving.net.cluster.schedules import schedule_problems
 
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS = ("grpc", "httpGet", "tcpSocket")
-# Stands for the port of the container.
+# Represents the port of the container.
 
 _ANNOTATIONS = (CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION)
 _ANNOTATED = {SERVING_SERVICE, CONFIGURATION, ROUTE, DOMAIN_MAPPING}
@@ -74,9 +74,9 @@ _METADATA = frozenset(
         *("ownerReferences", "resourceVersion", "selfLink", "uid"),
     }
 )
-# Where a kind's annotations for the autoscaler are.
+# Location of the autoscaler's annotations by kind.
 _TEMPLATES = {SERVING_SERVICE: ("spec", "template"), CONFIGURATION: ("spec", "template"), REVISION: ()}
-# Kinds that say how long a rollout lasts.
+# Kinds with a rollout duration.
 _ROLLED_OUT = {SERVING_SERVICE, ROUTE}
 _KNATIVES_WORDS = ("invalid key name ", "invalid value: ")
 _SETTINGS = AutoscalerSettings()
@@ -84,7 +84,7 @@ _FEATURES = ControllerSettings()
 
 
 def template_problems(spec: Any, where: str, features: ControllerSettings) -> Iterator[Problem]:  # noqa: ANN401 - JSON
-    """Yield the problems of the spec of a revision's pods."""
+    """Yield the problems in the pod spec of a revision."""
     wrong = list(pod_type_problems(spec, where))
     if wrong or not isinstance(spec, dict):
         yield from wrong
@@ -105,7 +105,7 @@ def template_problems(spec: Any, where: str, features: ControllerSettings) -> It
 
 
 def _with_ports(container: Json, *, serves: bool) -> Json:
-    """A container as its Deployment has it: probes name a port, and port 0 is the default one."""
+    """A container as in its Deployment: probes have a port, and port 0 is the default one."""
     deployed = {
         **container,
         "ports": [
@@ -144,7 +144,7 @@ def own_problems(kind: Kind, whole: Object) -> Iterator[Problem]:
 
 
 def _policy_problems(spec: object) -> Iterator[Problem]:
-    """Yield all that the autoscaler would reject and CEL cannot express, such as unknown trigger types."""
+    """Yield problems that CEL cannot express, such as unknown trigger types."""
     try:
         policy = msgspec.convert(spec, type=ScalingPolicySpec)
     except msgspec.ValidationError as error:
@@ -166,7 +166,7 @@ def _is_annotated(kind: Kind, whole: Object) -> bool:
 
 
 def with_user_info(kind: Kind, new: Object, old: Object | None, *, user: str) -> Object:
-    """Set both annotations on a new object, and the modifier when the spec changes. "" is a write of the system.
+    """Set both user annotations on a new object, and the modifier when the spec changes. "" is a write of the system.
 
     An omitted annotation keeps its value, so that a complete manifest can be applied again; Knative rejects that.
     """
@@ -185,7 +185,7 @@ def with_user_info(kind: Kind, new: Object, old: Object | None, *, user: str) ->
 
 
 def user_info_problems(kind: Kind, new: Object, old: Object | None) -> Iterator[Problem]:
-    """Yield a problem for each annotation that a writer changed; the modifier may change with the spec."""
+    """Yield a problem for each user annotation that a client changed; the modifier may change with the spec."""
     if old is None or not _is_annotated(kind, new):
         return
     after, before = annotations_of(new), annotations_of(old)
@@ -212,7 +212,7 @@ def admit(  # noqa: PLR0913 - settings
     features: ControllerSettings = _FEATURES,
     is_one_machine: bool = False,
 ) -> Object:
-    """The object as it is stored. ``old`` is the one before, None for a new one. Raises ``Invalid``.
+    """Complete and check an object; return the object to store. ``old`` is None for a new one. Raises ``Invalid``.
 
     Annotations are validated against ``scaling``; ``features`` are the feature flags. ``is_one_machine`` checks what a real API
     server checks in its own kinds.
@@ -230,7 +230,7 @@ def admit(  # noqa: PLR0913 - settings
         if kind in {CONFIG_MAP, SECRET}:
             new = _without_null_data(new)
         return _with_encoded_data(new) if kind == SECRET and "stringData" in new else new
-    # Unchanged parts were completed and validated when they were written.
+    # Unchanged parts were completed and checked when they were written.
     same = frozenset(key for key, value in new.items() if old is not None and value is old.get(key))
     whole = _completed(kind, new, same, old=old or {})
     if subresource is None:
@@ -249,7 +249,7 @@ def admit(  # noqa: PLR0913 - settings
 
 
 def _is_checked(kind: Kind, new: Object, old: Object) -> bool:
-    """Whether rules apply to a write: only to changes, and for system writes only to pods and Deployments."""
+    """Whether rules apply to a write: only to changes; for the system's own writes only to pods and Deployments."""
     is_changed = any(value is not old.get(key) for key, value in new.items() if key not in {"metadata", "status"})
     return is_changed and (kind in {POD, DEPLOYMENT} or bool(acting_manager()))
 
@@ -257,7 +257,7 @@ def _is_checked(kind: Kind, new: Object, old: Object) -> bool:
 def _rule_problems(
     kind: Kind, whole: Object, old: Object | None, *, scaling: AutoscalerSettings, features: ControllerSettings | None
 ) -> list[Problem]:
-    """The problems of an object that matches its schema: one per place, of the first rule broken."""
+    """The problems of an object that matches its schema: at most one per field."""
     problems = [
         *rule_problems(crds()[kind].rules, whole, ABSENT if old is None else old),
         *own_problems(kind, whole),
@@ -271,7 +271,7 @@ def _rule_problems(
 
 
 def _key_problems(kind: Kind, whole: Object, old: Object | None) -> Sequence[Problem]:
-    """The added keys without effect. Derived objects copy the keys of their owner and are not checked."""
+    """Added keys without effect. Derived objects copy their owner's keys and are not checked."""
     return () if nested(whole, "metadata", "ownerReferences") else check_keys(kind.name, whole, old).problems
 
 
@@ -283,7 +283,7 @@ def _invalid(kind: Kind, name: str, problems: Sequence[Problem]) -> Invalid:
 
 
 def _text_of(problem: Problem) -> str:
-    """Format one problem. Keys, visibility and a ServiceAccount's name keep Knative's wording, as clients rely on it.
+    """Format one problem. Clients depend on Knative's wording for keys, visibility and ServiceAccounts.
 
     The causes of the error keep a kube-apiserver's: CEL allows no line break.
     """
@@ -298,10 +298,10 @@ def _text_of(problem: Problem) -> str:
 
 
 def unknown(kind: Kind, body: Object) -> list[str]:
-    """The paths of fields that would be dropped, in the order of the object."""
+    """The paths of unknown fields, in the order of the object."""
     paths = [f"metadata.{key}" for key in body.get("metadata") or {} if key not in _METADATA]
     crd = crds().get(kind)
-    # The schema of metadata has only fields that rules read.
+    # The schema of metadata only has fields that rules read.
     rest = {key: value for key, value in body.items() if key != "metadata"}
     return paths if crd is None else [*unknown_fields(crd.schema, rest), *_unknown_of_init(kind, body), *paths]
 
@@ -321,7 +321,7 @@ def _pod_spec(kind: Kind, whole: Object) -> tuple[Any, str]:
 
 
 def annotation_warnings(kind: Kind, body: Object) -> list[str]:
-    """Labels and annotations of the autoscaler's group, and of this project's, without effect: they do not exist."""
+    """Labels and annotations of the autoscaler's and this project's groups that are unknown."""
     annotations = _annotations(kind, body)
     scaling = [str(problem) for problem in read_annotations(annotations, _SETTINGS).warnings] if annotations else []
     return [*scaling, *(check_keys(kind.name, body).warnings if kind.group == SERVING_GROUP else ())]
@@ -358,7 +358,7 @@ def _annotations(kind: Kind, body: Object) -> dict[str, str]:
 
 
 def _completed(kind: Kind, body: Object, same: frozenset[str], *, old: Object) -> Object:
-    """The object with all defaults. Parts in ``same`` or shared with ``old`` are complete already."""
+    """The object with all defaults. Parts in ``same``, or shared with ``old``, are already complete."""
     schema = crds()[kind].schema
     known = schema.get("properties", {})
     result = {key: value for key, value in body.items() if key in known and value is not None}

@@ -1,4 +1,4 @@
-"""Defaults that no schema can state, because they depend on other fields or on metadata.
+"""Defaults that depend on other fields or on metadata, and so cannot be in a schema.
 
 Input: the spec of an object whose schema defaults are filled in, and the kind; the spec is changed in place. Filling in
 twice changes nothing. Follows knative/serving 98e5ef90, pkg/apis/serving/v1 and v1beta1, ``*_defaults.go``.
@@ -61,7 +61,7 @@ def _objects_at(value: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 def _fill_pod(pod: dict[str, Any]) -> None:
     if pod.get("timeoutSeconds") == 0:
-        # Go clients send 0 for a field that they leave out.
+        # Go clients send 0 for omitted fields.
         pod["timeoutSeconds"] = _TIMEOUT_S
     containers = _objects_at(pod, "containers")
     taken = {container.get("name") for container in containers}

@@ -1,4 +1,4 @@
-"""Refuses programs and folders of the machine to users who may not run them.
+"""Refuses commands and folders of the machine to users without the right to run programs.
 
 A pod of a command is a process of this machine: its command, its environment and its annotations name files that the kubelet
 shows to it. So a user without that right writes pods of images only. Unchanged parts that another user wrote are allowed: such a
@@ -34,7 +34,7 @@ _PROCESS_ANNOTATIONS = (
     *(COMMAND_ANNOTATION, FOLDER_ANNOTATION, SNAPSHOT_ANNOTATION, NETWORK_ANNOTATION),
     *(TEMPLATE_ANNOTATION, PRELOAD_MODULES_ANNOTATION, QUEUE_PROXY_ANNOTATION),
 )
-# Limits of requests, and what a server fills in.
+# Requests, limits, and fields that a server fills in.
 _HARMLESS = frozenset(TemplateFields.__annotations__) | {
     "servingState",
     "enableServiceLinks",
@@ -44,7 +44,7 @@ _HARMLESS = frozenset(TemplateFields.__annotations__) | {
 
 
 def without_host_programs(kind: Kind, new: Object, old: Object | None, *, has_runtime: bool) -> Object:
-    """The object to store. If the user may not run programs, its pods may only run as containers. Raises ``Forbidden``.
+    """The object to store; without the right, its pods may only run as containers. Raises ``Forbidden``.
 
     ``has_runtime`` is whether images run as containers here; else every pod with a command is a process.
     """
@@ -89,7 +89,7 @@ def _host_parts(template: Object, *, has_runtime: bool) -> Iterator[str]:
 
 
 def _process_parts(template: Object) -> Object:
-    """The parts of a template that determine the program, its input and its folder."""
+    """The parts of a template that select the program, its input and its folder."""
     annotations = annotations_of(template)
     spec = template.get("spec") or {}
     annotation_names = (*_PROCESS_ANNOTATIONS, IMAGES_ONLY_ANNOTATION)

@@ -1,4 +1,4 @@
-"""Fills in the defaults of Kubernetes' own kinds, as a kube-apiserver answers. Pure.
+"""Fills in the defaults of Kubernetes' own kinds, as a kube-apiserver does. Pure.
 
 Input: an object as a user wrote it, and the one before; output: the object with each field that the server sets when it is left
 out. Filling in twice changes nothing, and what a write leaves as it was stays so: another template is another pod. ``tests/conformance/data/defaults.jsonl`` has the answers of a real server. Objects of controllers are complete for
@@ -56,7 +56,7 @@ _SCALE_DOWN: Final = {"selectPolicy": "Max", "policies": [{"type": "Percent", "v
 
 
 def with_kube_defaults(kind: Kind, whole: Object, old: Object | None = None) -> Object:
-    """The object with all defaults of its kind. Parts of a wrong type, and those of ``old``, stay as they are."""
+    """The object with all defaults of its kind. Invalid parts, and those of ``old``, stay unchanged."""
     fill = _BY_KIND.get(kind)
     spec, before = whole.get("spec"), None if old is None else old.get("spec")
     if fill is None or (old is not None and isinstance(spec, dict) and same_json(spec, before)):
@@ -233,13 +233,13 @@ def _secret(whole: Json) -> Json:
 
 
 def _within(owner: Json, key: str, fill: Callable[[Json], Json]) -> Json:
-    """An object with the defaults of one member filled in. A missing member, or one that is no object, stays unchanged."""
+    """An object with one member's defaults filled in. A missing or invalid member stays unchanged."""
     value = owner.get(key)
     return {**owner, key: fill(_present(value))} if isinstance(value, dict) else owner
 
 
 def _each(owner: Json, key: str, fill: Callable[[Json], Json]) -> Json:
-    """The owner with each object of one of its lists filled in."""
+    """The object with each element of a list filled in."""
     items = owner.get(key)
     if not isinstance(items, list):
         return owner
@@ -247,7 +247,7 @@ def _each(owner: Json, key: str, fill: Callable[[Json], Json]) -> Json:
 
 
 def _present(value: Json) -> Json:
-    """An object without its nulls: a null means a field without a value."""
+    """An object without null members, which mean unset fields."""
     return {key: field for key, field in value.items() if field is not None}
 
 

@@ -1,4 +1,4 @@
-"""Admission by other objects: ServiceAccounts, LimitRanges and ResourceQuotas of a namespace, and claims of hosts.
+"""Admission by other objects: ServiceAccounts, LimitRanges, ResourceQuotas, and claims of hosts.
 
 Input: an object that is to be created or replaced, after ``admission``, and the store. Templates of pods are held to the Pod
 Security Standards (``podsecurity.py``). A pod gets its account, the account's
@@ -41,14 +41,14 @@ _LIMIT_TYPES = ("Container", "Pod", "PersistentVolumeClaim")
 
 
 Tables = Callable[[Kind], KindTable]
-"""The present content of the store."""
+"""The current objects in the store."""
 
-# A claim lasts as long as its version of the object.
+# A claim is valid for one version of its object.
 _claims: WeakKeyDictionary[Stored, Claim] = WeakKeyDictionary()
 
 
 def claims_in(tables: Tables, namespace: str) -> Callable[[Kind], Iterable[Claim]]:
-    """The claims of the objects of a namespace, each computed once for each version of an object."""
+    """The claims of a namespace's objects, computed once per version of an object."""
     return lambda kind: (_claim_of(kind, stored) for stored in _stored(tables, kind, namespace))
 
 
@@ -62,7 +62,7 @@ def _claim_of(kind: Kind, stored: Stored) -> Claim:
         try:
             claim = claim_of(kind, decoded(stored.encoded))
         except InvalidValue:
-            # Stored before the quota existed, when its amounts were not read: it does not count.
+            # Stored before the quota existed, when its amounts were not checked: it does not count.
             claim = Claim(usage={})
         _claims[stored] = claim
     return claim
@@ -83,7 +83,7 @@ class NamespaceRules:
     def admit(
         self, kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
     ) -> Object:
-        """The object as it is stored. Raises ``Forbidden`` or ``Invalid``."""
+        """Check and complete an object for its namespace. Raises ``Forbidden`` or ``Invalid``."""
         if self._is_enforced or not may_run_programs():
             self._security.check(kind, new, old, subresource=subresource)
         if subresource is not None or not kind.namespaced:
@@ -93,7 +93,7 @@ class NamespaceRules:
         if kind == PERSISTENT_VOLUME_CLAIM:
             _check_claim(new, old)
         namespace = namespace_of(new)
-        # Without its namespace it cannot be created anyhow.
+        # Without its namespace it cannot be created in any case.
         if old is not None or not self._is_enforced or ("", namespace) not in self._tables(NAMESPACE).objects:
             return new
         try:
@@ -118,7 +118,7 @@ class NamespaceRules:
         return new
 
     def _check_host(self, mapping: Object, namespace: str) -> None:
-        """Raise ``Forbidden`` for a host that its namespace has not claimed: the controller would claim it for the user."""
+        """Raise ``Forbidden`` for a host that the namespace has not claimed; the controller would claim it for the user."""
         host = name_of(mapping)
         claim = self._tables(CLUSTER_DOMAIN_CLAIM).objects.get(("", host))
         if claim is None or nested(decoded(claim.encoded), "spec", "namespace") != namespace:
@@ -130,7 +130,7 @@ class NamespaceRules:
         spec = pod["spec"]
         name = spec.get("serviceAccountName") or spec.get("serviceAccount") or DEFAULT_ACCOUNT
         stored_account = self._tables(SERVICE_ACCOUNT).objects.get((namespace, name))
-        # A namespace that was just created gets its default account a moment later.
+        # A new namespace gets its default account a moment later.
         if stored_account is None and name != DEFAULT_ACCOUNT:
             missing = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
             raise _forbidden(POD, pod, missing)
@@ -144,7 +144,7 @@ class NamespaceRules:
 
 
 def _check_claim(claim: Object, old: Object | None) -> None:
-    """Raise ``Invalid`` for a claim that this machine cannot bind, or whose spec changes but for its size."""
+    """Raise ``Invalid`` for a claim that this machine cannot bind, or whose spec changes other than in size."""
     name, problems = name_of(claim), claim_problems(claim) if old is None else []
     if problems:
         lines = ", ".join(f"{problem.where}: {problem.what}" for problem in problems)
@@ -157,7 +157,7 @@ def _check_claim(claim: Object, old: Object | None) -> None:
 
 
 def _forbidden(kind: Kind, whole: Object, why: str) -> Forbidden:
-    """The server's message of a refusal, without the generated name, so that each try has the same one."""
+    """The server's message for a refusal, without the generated name, so that retries have the same message."""
     name = nested(whole, "metadata", "generateName") or name_of(whole)
     return Forbidden(f'{kind.resource} "{name}" is forbidden: {why}')
 

@@ -33,18 +33,18 @@ TEMPLATES: Mapping[Kind, tuple[str, ...]] = {
     **dict.fromkeys((SERVING_SERVICE, CONFIGURATION, DEPLOYMENT), ("spec", "template")),
     **dict.fromkeys((REVISION, POD), ()),
 }
-"""Where each kind has its template of pods; () is the object itself."""
+"""The location of each kind's pod template; () is the object itself."""
 
 _PREFIX = "pod-security.kubernetes.io/"
 _MODES = ("enforce", "audit", "warn")
 _VERSION = re.compile(r"latest\Z|v1\.(0|[1-9]\d{0,4})\Z")
 _VERSION_SUFFIX = "-version"
-# Fields of a revision's template that are not of its pods, and what a scheduler fills in.
+# Fields of a revision's template that do not belong to its pods, and fields that a scheduler sets.
 _NOT_OF_PODS = frozenset(RevisionFields.__annotations__) | {"nodeName", "tolerations"}
 
 
 def level_of(labels: Mapping[str, str], mode: str = "enforce") -> str:
-    """The level of a namespace by its labels; an unknown one is the strictest, as in Kubernetes."""
+    """The level in a namespace's labels; an unknown level is the strictest, as in Kubernetes."""
     level = labels.get(_PREFIX + mode, PRIVILEGED)
     return level if level in LEVELS else RESTRICTED
 
@@ -66,7 +66,7 @@ def label_problems(labels: Mapping[str, str], old: Mapping[str, str]) -> Iterato
 
 
 def _template_of(kind: Kind, whole: Object, features: ControllerSettings) -> Object:
-    """The template of an object; a service's has the security context of ``secure-pod-defaults``."""
+    """The pod template of an object; a service's includes the security context of ``secure-pod-defaults``."""
     path = TEMPLATES[kind]
     template = nested(whole, *path) if path else whole
     if not isinstance(template, dict):
@@ -78,14 +78,14 @@ def _template_of(kind: Kind, whole: Object, features: ControllerSettings) -> Obj
 
 
 def _parts(template: Object) -> Object:
-    """The parts of a template that pods are made of: a change of others, such as the time of a request, needs no right."""
+    """The parts of a template that affect pods; changes of other parts need no right."""
     spec = {key: value for key, value in (template.get("spec") or {}).items() if key not in _NOT_OF_PODS}
     annotations = {key: text for key, text in annotations_of(template).items() if key.startswith(APPARMOR_PREFIX)}
     return {"annotations": annotations, "spec": spec}
 
 
 class PodSecurity:
-    """The standards on one store. ``tables`` is its present content, ``features`` the feature flags in force."""
+    """Enforces the standards on one store. ``tables`` is its current content, ``features`` the feature flags."""
 
     def __init__(
         self, tables: Callable[[Kind], KindTable], features: Callable[[], ControllerSettings] = ControllerSettings
@@ -96,7 +96,7 @@ class PodSecurity:
     def check(
         self, kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
     ) -> None:
-        """Raise ``Forbidden`` for pods beyond the level of their writer or namespace, and ``Invalid`` for a label of no level.
+        """Raise ``Forbidden`` for pods above the level of user or namespace, and ``Invalid`` for an unknown level in a label.
 
         Parts that another user wrote and that stay are allowed: such a Deployment can be scaled.
         """
@@ -120,7 +120,7 @@ class PodSecurity:
             raise Forbidden(f'{kind.resource} "{name}" is forbidden: {text}')
 
     def warnings(self, kind: Kind, stored: Object) -> list[str]:
-        """A sentence for each violation of a written object, or of the pods below a namespace's new level."""
+        """A sentence for each violation by an object, or by the existing pods under a namespace's new level."""
         if kind == NAMESPACE:
             return self._namespace_warnings(stored)
         if kind not in TEMPLATES:

@@ -14,9 +14,9 @@ from serving.core.model.quantity import Amounts, ExactAmount, amounts_of, pod_pe
 from serving.net.cluster.kinds import KINDS, POD, SERVICE, Kind
 
 _ONE = ExactAmount(10**9)
-# Resources that have a request and a limit, each with a quota of its own; the plain name is the request.
+# Resources with separate quotas for request and limit; the plain name is the request.
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")
-# With a quota on one of these, each container must state an amount.
+# With a quota on one of these, each container must specify an amount.
 _NEEDED = ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
 _COUNT = "count/"
 _SERVICE_TYPES = {"LoadBalancer": "services.loadbalancers", "NodePort": "services.nodeports"}
@@ -30,7 +30,7 @@ _CONTAINERS = (("containers", "container"), ("initContainers", "init container")
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """One object's usage and quota scopes. ``priority_class`` is a pod's, "" without one."""
+    """The usage and quota scopes of one object. ``priority_class`` is a pod's, "" without one."""
 
     usage: Amounts
     scopes: frozenset[str] = frozenset()
@@ -42,7 +42,7 @@ ClaimsOf = Callable[[Kind], Iterable[Claim]]
 
 
 def claim_of(kind: Kind, whole: Object) -> Claim:
-    """The claim of an object. A pod that has ended counts for ``count/pods`` only. Raises ``InvalidValue``."""
+    """The claim of an object. An ended pod only counts for ``count/pods``. Raises ``InvalidValue``."""
     usage = {_COUNT + kind.resource: _ONE}
     if kind != POD:
         if kind.resource in _PLAIN:
@@ -65,7 +65,7 @@ def claim_of(kind: Kind, whole: Object) -> Claim:
 
 
 def pod_sums(spec: Mapping[str, Any], field: str) -> dict[str, ExactAmount]:
-    """The ``requests`` or ``limits`` of a pod by resource: the containers together, or more where an init container needs it.
+    """A pod's ``requests`` or ``limits`` by resource: the sum of its containers, or more if an init container needs it.
 
     Containers of 1 and 2 cpu, an init container of 4 before them: max(4, 1 + 2) = 4.
     """
@@ -124,14 +124,14 @@ def _is_in(requirement: Mapping[str, Any], claim: Claim) -> bool:
 
 
 def counted_kinds(quota: Object) -> frozenset[Kind]:
-    """The kinds counted by a quota. Every limit without an object count applies to pods."""
+    """The kinds that a quota counts. All limits except object counts apply to pods."""
     named = (name.removeprefix(_COUNT) for name in nested(quota, "spec", "hard") or ())
     plain = (SERVICE.resource if name in _SERVICE_TYPES.values() else name for name in named)
     return frozenset(_KINDS.get(name, POD) for name in plain)
 
 
 def quota_refusal(kind: Kind, new: Object, quotas: Sequence[Object], *, claims_of: ClaimsOf) -> str:
-    """The reason that the namespace's quotas refuse a new object; "" if they admit it."""
+    """Why the namespace's quotas refuse a new object; "" if they admit it."""
     claim = claim_of(kind, new)
     for quota in sorted(quotas, key=name_of):
         hard = amounts_of(nested(quota, "spec", "hard"))
@@ -156,7 +156,7 @@ def quota_refusal(kind: Kind, new: Object, quotas: Sequence[Object], *, claims_o
 
 
 def _missing(pod: Object, hard: Amounts) -> str:
-    """The amounts that a quota bounds and containers leave open: "limits.cpu for: app,helper; memory for: app"."""
+    """The amounts that a quota limits and containers omit: "limits.cpu for: app,helper; memory for: app"."""
     parts = []
     for name in sorted(amount_name for amount_name in hard if amount_name in _NEEDED):
         part, _, resource = name.rpartition(".")
@@ -178,7 +178,7 @@ def _used(quota: Object, hard: Amounts, claims: Iterable[Claim]) -> dict[str, Ex
 
 
 def quota_status(quota: Object, claims_of: ClaimsOf) -> Object:
-    """The status of a quota: its bounds, and what is used of each."""
+    """The status of a quota: its limits, and the usage of each."""
     hard = amounts_of(nested(quota, "spec", "hard"))
     parts = [_used(quota, hard, claims_of(kind)) for kind in counted_kinds(quota)]
     used = total(parts)
@@ -210,7 +210,7 @@ def with_limit_defaults(pod: Object, ranges: Iterable[Object]) -> Object:
 
 
 def _defaults(limit_range: Object) -> dict[str, dict[str, str]]:
-    """The requests and limits of a container without any: the maximum as limit; the limit or minimum as request."""
+    """The default requests and limits of a container: the maximum as limit; the limit or minimum as request."""
     defaults: dict[str, dict[str, str]] = {"limits": {}, "requests": {}}
     for item in _items(limit_range, "Container"):
         limits = {**(item.get("max") or {}), **(item.get("default") or {})}
@@ -221,7 +221,7 @@ def _defaults(limit_range: Object) -> dict[str, dict[str, str]]:
 
 
 def _filled(container: Object, defaults: Mapping[str, Mapping[str, str]]) -> tuple[Object, list[str]]:
-    """A container with the defaults, and the set ones: "cpu, memory request", "memory limit"."""
+    """A container with the defaults, and a list of the filled ones: "cpu, memory request", "memory limit"."""
     resources = {**(container.get("resources") or {})}
     filled: list[str] = []
     # A missing request equals the limit.
@@ -236,7 +236,7 @@ def _filled(container: Object, defaults: Mapping[str, Mapping[str, str]]) -> tup
 
 
 def limit_breaches(pod: Object, ranges: Iterable[Object]) -> list[str]:
-    """The amounts of a pod out of bounds, in the order of the LimitRanges."""
+    """The amounts of a pod that violate LimitRanges, in their order."""
     spec = pod["spec"]
     breaches: list[str] = []
     every = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
@@ -274,7 +274,7 @@ def _breaches(item: Mapping[str, Any], requests: Amounts, limits: Amounts, *, ti
 def _out_of(
     what: str, bound: ExactAmount, amounts: Sequence[tuple[str, ExactAmount | None]], *, is_max: bool
 ) -> Iterator[str]:
-    """The first of two amounts that is out of bounds; the first amount is required."""
+    """The first amount outside the bound; the first of the two amounts is required."""
     for index, (title, amount) in enumerate(amounts):
         if amount is None and not index:
             yield f"{what}.  No {title} is specified"

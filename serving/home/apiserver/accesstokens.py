@@ -1,4 +1,4 @@
-"""Tokens of users: each is a Secret in the system's namespace with its role, its expiry and the hash of its text.
+"""User tokens for the API: a Secret in the system's namespace per token, with role, expiry and hash.
 
 A token is ``NAME.SECRET``. The secret has 256 random bits, so one SHA-256 is enough to protect it. It is shown once, to its
 creator, and is in neither the store nor a log. A token ends when its Secret is deleted, with the next request.
@@ -91,7 +91,7 @@ def read_token(secret: Object) -> AccessToken:
 
 
 class Unauthorized(Fault):
-    """A request without a valid token. ``reason`` is for the log; the client learns nothing."""
+    """A request without a valid token. ``reason`` is for the log; clients do not see it."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -99,14 +99,14 @@ class Unauthorized(Fault):
 
 
 class Authenticator:
-    """Recognizes the bearer of a token: the state folder's, or one of the users'."""
+    """Identifies the owner of a token: the state folder's token, or a user's."""
 
     def __init__(self, cluster: MemoryCluster, admin_token: str) -> None:
         self._secrets = cluster.table(SECRET).objects
         self._admin_token = admin_token
 
     def authenticate(self, header: str, *, now_s: float) -> Grant:
-        """The grant of an Authorization header. Raises ``Unauthorized``, with the reason for the log.
+        """The grant for an Authorization header. Raises ``Unauthorized``, with the reason for the log.
 
         ``now_s`` is seconds since the epoch.
         """
@@ -117,7 +117,7 @@ class Authenticator:
         return self.grant_of(text, now_s=now_s)
 
     def grant_of(self, text: str, *, now_s: float) -> Grant:
-        """The grant of a token. Raises ``Unauthorized``, as ``authenticate``."""
+        """The grant for a token. Raises ``Unauthorized``, as ``authenticate`` does."""
         if matches(text, self._admin_token):
             return FULL_GRANT
         name, _, secret = text.partition(".")

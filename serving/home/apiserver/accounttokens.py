@@ -1,4 +1,4 @@
-"""Tokens of service accounts for pods, for projected volumes with ``serviceAccountToken``.
+"""ServiceAccount tokens for pods, for projected volumes with ``serviceAccountToken``.
 
 A token is a JSON Web Token (RFC 7519) signed with HMAC-SHA256 and the cluster key, with the claims that a kube-apiserver writes.
 The server's TokenReview accepts it; it grants no right in the API. A token covers a fixed slot of time, so that each reader
@@ -63,7 +63,7 @@ def account_token(key: bytes, pod: Object, *, audience: str, lifetime_s: int, no
 
 
 def read_account_token(key: bytes, text: str) -> KnownToken | None:
-    """The account of a token, even expired; None if it was not signed with this key."""
+    """The account in a token, even an expired one; None if it was not signed with this key."""
     signed, _, signature = text.encode("utf-8", "surrogateescape").rpartition(b".")
     if not hmac.compare_digest(signature, _signature(key, signed)):
         return None

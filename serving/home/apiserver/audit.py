@@ -21,7 +21,7 @@ AUDIT_BYTES_MAX = 10 * 2**20
 """Size of each file of the log; five are kept."""
 
 AUDIT_FILES_MAX = 5
-# Requests without a valid token that are logged each second. Without a bound, a stranger could push everything else out of the log.
+# Logged requests without a valid token per second; without a limit, an attacker could displace all other entries.
 _STRANGERS_MAX = 10
 _AGENT_MAX = 256
 _FAILED = 400
@@ -66,7 +66,7 @@ class _AuditEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class AuditedRequest(msgspec.Struct, kw_only=True):
-    """One request. ``grant`` None is a client without a valid token; ``version`` is of the API."""
+    """An audited request. ``grant`` None is a client without a valid token; ``version`` is the API's."""
 
     uri: str
     verb: str
@@ -88,7 +88,7 @@ class AuditedRequest(msgspec.Struct, kw_only=True):
 
 
 class AuditLog:
-    """Writes events by ``write``, which gets one line and never waits."""
+    """Formats audit events and passes lines to ``write``, which must not block."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
@@ -101,7 +101,7 @@ class AuditLog:
         if _is_routine(request) and code < _FAILED:
             return
         annotations = {}
-        # The line that an address guesses comes once a minute at most, and is not left out.
+        # The line about guesses from an address appears at most once a minute, and is never dropped.
         if request.grant is None and not request.reason:
             if not self._is_within_budget(now_s):
                 return
@@ -141,7 +141,7 @@ class AuditLog:
 
 
 def _is_routine(request: AuditedRequest) -> bool:
-    """Whether the request is a read with the token of the state folder, except of Secrets. Daemons send several each second."""
+    """Whether the request is a read with the state folder's token, except of Secrets. Daemons send several per second."""
     access = request.access
     return (
         request.grant is FULL_GRANT

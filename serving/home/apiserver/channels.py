@@ -1,4 +1,4 @@
-"""exec and attach over a websocket: the protocols and their channels, as server and client use them.
+"""exec and attach over a websocket: the protocols and their channels, for server and client.
 
 The first byte of each message is its channel; since v5, ``CLOSE`` and a channel end that one. Source:
 k8s.io/apimachinery/pkg/util/remotecommand.

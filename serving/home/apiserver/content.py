@@ -37,14 +37,14 @@ _YAML_TYPES = {"application/yaml", "application/x-yaml", "text/yaml"}
 
 _LEVELS = ("", "Ignore", "Strict", "Warn")
 _HEADER_LENGTH_MAX = 1024
-# Values and brackets of a body in YAML, which takes 20 µs of the loop each: 3 MiB of it took 40 s. JSON is a hundred times faster.
+# Most values and brackets in a YAML body: each takes 20 µs of the event loop, and 3 MiB took 40 s. JSON is 100 times faster.
 YAML_EVENTS_MAX = 5_000
 YAML_BYTES_MAX = StoreLimits().object_bytes_max
-"""Largest body in YAML. A larger one would hold no object that is stored, and long texts take 25 ms a MiB, three times."""
+"""Largest YAML body. A larger one cannot be stored, and long texts take 25 ms per MiB, three times."""
 
-# The parser looks at each open bracket for each event. Objects of Kubernetes have 30 levels at most.
+# The YAML parser visits each open bracket for each event. Objects of Kubernetes have at most 30 levels.
 _YAML_DEPTH_MAX = 200
-# Python reads a number in base 60 in quadratic time.
+# Python parses base 60 numbers in quadratic time.
 _NUMBER_LENGTH_MAX = 100
 _WARNINGS_MAX = 50
 _TOO_MANY = "a body has at most %d values, members and elements together"
@@ -60,7 +60,7 @@ JSON_TYPE = "application/json"
 
 
 class Shape(enum.StrEnum):
-    """The shape of objects in a response; the values are the ``as`` parameter of the Accept header."""
+    """The shape of objects in a response; the values are the Accept header's ``as`` parameter."""
 
     WHOLE = ""
     TABLE = "Table"
@@ -69,14 +69,14 @@ class Shape(enum.StrEnum):
 
 
 class WantedShape(msgspec.Struct, frozen=True):
-    """A shape and its version of ``meta.k8s.io``."""
+    """A shape, and its version of ``meta.k8s.io``."""
 
     shape: Shape
     version: str = "v1"
 
 
 def wanted(accept: str) -> WantedShape:
-    """The first supported entry of the Accept header. Raises ``Fault`` 406."""
+    """Parse the first supported entry of the Accept header. Raises ``Fault`` 406."""
     for clause in accept.split(",") if accept.strip() else ("*/*",):
         media, *parameters = (part.strip() for part in clause.split(";"))
         if media.lower() not in _JSON_TYPES:
@@ -104,13 +104,13 @@ def decode_body(data: bytes, content_type: str) -> Any:  # noqa: ANN401 - whatev
 
 
 def _from_json(data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
-    """Decode JSON. Raises ``Fault`` 400 or 413, before the work where it can: a million lists take longer to free than to refuse."""
+    """Decode JSON. Raises ``Fault`` 400 or 413, before decoding if possible, because freeing a million lists is slow."""
     # A list is a JSON patch.
     values_max = JSON_PATCH_VALUES_MAX if _JSON_LIST.match(data) else VALUES_MAX
-    # Each value has one text, or two with its key; each text has two quotes that are not escaped.
+    # Each value has one text, or two with its key; each text has two unescaped quotes.
     if data.count(b'"') - data.count(b'\\"') > 4 * values_max:
         raise Fault(413, _TOO_MANY % values_max)
-    # Texts may have any number of brackets, commas and digits.
+    # Texts may contain any number of brackets, commas and digits.
     if _separators_in(data) > values_max or _has_long_number(data):
         bare = _without_texts(data)
         if _separators_in(bare) > values_max:
@@ -134,18 +134,18 @@ def _depth_of(bare: bytes) -> int:
     return deepest
 
 
-# Each of these holds the interpreter, for a tenth of the time of a regular expression.
+# Each of these blocks the interpreter for a tenth of a regular expression's time.
 def _has_long_number(data: bytes) -> bool:
     return _LONG_NUMBER in data.translate(_DIGITS_AS_ZEROS)
 
 
 def _without_texts(data: bytes) -> bytes:
-    """Remove the texts of a JSON body. Of another body, the part that a parser reads before it fails stays."""
+    """Remove the texts from a JSON body. Of an invalid body, the part before the error remains."""
     return b"".join(data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
 
 
 def _separators_in(data: bytes) -> int:
-    """The brackets or commas, of which a body without texts has at most one more than values."""
+    """The number of brackets or commas; a body without texts has at most one more value."""
     return max(data.count(b"[") + data.count(b"{") - 1, data.count(b","))
 
 
@@ -160,14 +160,14 @@ def duplicate_fields(data: bytes, content_type: str = "") -> list[str]:
     duplicates: list[str] = []
 
     def collect(pairs: list[tuple[str, Any]]) -> None:
-        # A dict is built ten times as fast as keys are compared here.
+        # Building a dict is ten times as fast as comparing the keys here.
         if len(dict(pairs)) < len(pairs):
             duplicates.extend(_repeated(key for key, _ in pairs))
 
     try:
         json.loads(data, object_pairs_hook=collect)
     except ValueError:
-        # It has been read before, so it is YAML, which is as short as that may be.
+        # It was decoded before, so it is YAML of an allowed length.
         return _duplicate_yaml_keys(yaml.compose(data, Loader=YamlLoader))
     return duplicates
 
@@ -194,13 +194,13 @@ def _repeated(keys: Iterable[str]) -> list[str]:
 def _decoded(decode: Callable[[bytes], Any], data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
     try:
         return decode(data)
-    # ValueError: numbers of more digits than Python reads.
+    # ValueError: numbers with more digits than Python parses.
     except (*UNREADABLE, yaml.YAMLError, ValueError) as error:
         raise Fault(400, f"the object provided is unrecognized: {error}") from error
 
 
 def _from_yaml(data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
-    # Clients send JSON under this type too, which is YAML.
+    # Clients also send JSON, which is valid YAML, under this type.
     if data.lstrip()[:1] in (b"{", b"["):
         with contextlib.suppress(*UNREADABLE):
             return _from_json(data)
@@ -211,7 +211,7 @@ def _from_yaml(data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
 
 
 def _with_text_keys(value: Any) -> Any:  # noqa: ANN401 - whatever was sent
-    """The value with keys of JSON: as kubectl and a kube-apiserver, true becomes "true", and 1 "1". Raises ``Fault`` 400."""
+    """The value with text keys, as in kubectl and kube-apiserver: true becomes "true", and 1 "1". Raises ``Fault`` 400."""
     if isinstance(value, list):
         return [_with_text_keys(child) for child in value]
     if not isinstance(value, dict):
@@ -231,7 +231,7 @@ def _is_long_number(text: str) -> bool:
 
 
 def check_yaml(events: Iterable[yaml.Event]) -> None:
-    """Raise ``Fault`` 400 or 413 for YAML that costs too much. No event after the one too many is read."""
+    """Raise ``Fault`` 400 or 413 for YAML that is too expensive, without parsing further events."""
     depth = 0
     for number, event in enumerate(events):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -262,7 +262,7 @@ def check_fields(kind: Kind, written: list[Object], *, duplicates: list[str], le
 
 
 def touched(patch: Any, patch_type: PatchType) -> list[Object]:  # noqa: ANN401 - as it was sent
-    """The partial objects written by a patch."""
+    """The partial objects that a patch writes."""
     if patch_type is not PatchType.JSON:
         return [_without_directives(patch)] if isinstance(patch, dict) else []
     operations = [operation for operation in patch if isinstance(operation, dict)] if isinstance(patch, list) else []
@@ -274,7 +274,7 @@ def touched(patch: Any, patch_type: PatchType) -> list[Object]:  # noqa: ANN401 
 
 
 def _nested(pointer: str, value: object) -> Object:
-    """The object with only the target of a JSON pointer set: "/spec/a/0" with 1 is {"spec": {"a": [1]}}."""
+    """The object that a JSON pointer sets: "/spec/a/0" with 1 is {"spec": {"a": [1]}}."""
     for part in reversed(pointer.lstrip("/").split("/")):
         key = part.replace("~1", "/").replace("~0", "~")
         value = [value] if _INDEX.match(key) else {key: value}
@@ -282,7 +282,7 @@ def _nested(pointer: str, value: object) -> Object:
 
 
 def _without_directives(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """A merge patch without directives such as ``$patch``, and without the fields that it deletes."""
+    """A merge patch without directives such as ``$patch``, and without deleted fields."""
     if isinstance(value, Mapping):
         return {
             key: _without_directives(child)
@@ -304,16 +304,16 @@ def warning_header(text: str) -> str:
 def json_response(
     body: object, *, status: int = 200, warnings: Iterable[str] = (), headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """A JSON response with a header for each warning."""
+    """A JSON response with a Warning header for each warning."""
     response = web.Response(body=msgspec.json.encode(body), status=status, content_type=JSON_TYPE, headers=headers)
-    # Clients take 100 lines of headers at least, and no more of thousands.
+    # Clients accept at least 100 header lines, but not thousands.
     for warning in itertools.islice(warnings, _WARNINGS_MAX):
         response.headers.add("Warning", warning_header(warning))
     return response
 
 
 def shaped_object(kind: Kind, whole: Object, *, wanted: WantedShape, include: str) -> Object:
-    """One object in the accepted shape. Other responses, such as a Status, stay unchanged."""
+    """One object in the requested shape. Other responses, such as a Status, stay unchanged."""
     if wanted.shape is Shape.WHOLE or whole.get("kind") not in {kind.name, None}:
         return whole
     if wanted.shape is Shape.TABLE:
@@ -323,7 +323,7 @@ def shaped_object(kind: Kind, whole: Object, *, wanted: WantedShape, include: st
 
 
 def whole_list(kind: Kind, listing: EncodedListing) -> list[bytes]:
-    """The pieces of a list of whole objects."""
+    """The pieces of a list of whole objects, encoded."""
     begin = {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": _list_metadata(listing)}
     pieces = [msgspec.json.encode(begin)[:-1], b',"items":[']
     for item in listing.items:
@@ -339,7 +339,7 @@ def _list_metadata(listing: EncodedListing) -> Object:
 
 
 def shaped_list(kind: Kind, listing: EncodedListing, *, wanted: WantedShape, include: str) -> bytes:
-    """A list as a table or as metadata only, encoded."""
+    """A list as a table or as metadata, encoded."""
     metadata, objects = _list_metadata(listing), map(decoded, listing.items)
     if wanted.shape is Shape.TABLE:
         shaped = table(kind, objects, metadata, version=wanted.version, include=include, now_s=wall_s())

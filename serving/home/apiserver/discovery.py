@@ -20,13 +20,13 @@ from serving.net.cluster.kinds import DEPLOYMENT, KINDS, POD, SERVICE, Kind
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _VIEW_VERBS = ["get", "list", "watch"]
 _PART_VERBS = ["get", "patch", "update"]
-# The kinds of Kubernetes itself in ``kubectl get all``.
+# Kubernetes' own kinds in ``kubectl get all``.
 _IN_ALL = {POD, SERVICE, DEPLOYMENT}
 _AGGREGATED = ("v2", "v2beta1")
 
 _UNKNOWN = "the server could not find the requested resource"
 
-# Clients request the first, an invalid media type; a kube-apiserver responds with the second since 1.23.
+# Clients request the first, an invalid media type; kube-apiserver responds with the second since 1.23.
 PROTOBUF_ACCEPT = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 PROTOBUF_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _TITLE = "serving"
@@ -81,7 +81,7 @@ def resource_list(group: str, version: str) -> Object | None:
 
 
 def aggregated_version(accept: str) -> str:
-    """The version of the aggregated form that the client prefers; "" for none."""
+    """The version of the aggregated form that the client prefers; "" if none."""
     first = accept.partition(",")[0].replace(" ", "")
     for version in _AGGREGATED:
         if "as=APIGroupDiscoveryList" in first and f";v={version};" in first + ";":
@@ -211,7 +211,7 @@ def openapi_v3_index() -> Object:
 
 
 def openapi_v3(place: str) -> Object | None:
-    """The document of a group and version, such as "apis/apps/v1" or "api/v1"; None if it is unknown."""
+    """The OpenAPI document of a group and version, such as "apis/apps/v1" or "api/v1"; None if unknown."""
     return _document(place) if place in _places() else None
 
 
@@ -227,7 +227,7 @@ def openapi_v2_protobuf() -> bytes:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    """A length-delimited field. Short ones only: number below 16, less than 128 bytes, so that each is one byte."""
+    """Encode a length-delimited field with a number below 16 and less than 128 bytes, so that each length is one byte."""
     assert number < 16, "a field's number must fit one byte with its type"
     assert len(data) < 128, "a length must fit one byte"
     return bytes([number << 3 | 2, len(data)]) + data
@@ -270,7 +270,7 @@ def _document(place: str) -> Object:
 
 
 def _name(kind: Kind) -> str:
-    """A schema's name: the group's parts in reverse, "dev.knative.serving.v1.Service", or that of Kubernetes' own schema."""
+    """A schema's name: the group's parts reversed, "dev.knative.serving.v1.Service", or the name of Kubernetes' schema."""
     if schema_name(kind) in builtin_schemas():
         return schema_name(kind)
     return ".".join([*reversed((kind.group or "core").split(".")), kind.version, kind.name])

@@ -1,4 +1,4 @@
-"""Warns of common fields, annotations and settings without effect on one machine.
+"""Warns about fields, annotations and settings without effect on a single machine.
 
 Each such field has one sentence, for ``Warning`` headers, the CLI and Events. Every other field has its effect or is
 rejected; none is ignored silently.
@@ -59,11 +59,11 @@ _POD_FIELDS = {
     "volumes[*].hostPath": _NO_VOLUME,
     "volumes[*].nfs": _NO_VOLUME,
 }
-# Fields that containers honour, and processes do not.
+# Fields with an effect in containers only, not in processes.
 _OF_CONTAINERS = frozenset(
     {"imagePullSecrets", "securityContext", "containers[*].securityContext", "containers[*].imagePullPolicy"}
 )
-# In containers these have no effect for another reason.
+# Fields without effect in containers, for another reason.
 _IN_CONTAINERS = {
     "dnsConfig": "containers ask the name server of this machine",
     "dnsPolicy": "containers ask the name server of this machine",
@@ -72,9 +72,9 @@ _IN_CONTAINERS = {
 }
 _POD_SPECS = {SERVING_SERVICE: "spec.template.spec", CONFIGURATION: "spec.template.spec", REVISION: "spec"}
 _ANNOTATED = ("metadata.annotations", "spec.template.metadata.annotations")
-# The path of the template of pods, "" where the object is the pod.
+# The path of the pod template by kind; "" if the object is the pod.
 _TEMPLATES = {SERVING_SERVICE: "spec.template", CONFIGURATION: "spec.template", DEPLOYMENT: "spec.template", POD: ""}
-# Groups of annotations that belong to another platform.
+# Annotation groups of other platforms.
 _FOREIGN = ("run.googleapis.com/", "cloud.googleapis.com/")
 _GROUPS_KEY = "nodegroups_config.yaml"
 _COMPONENT = "serving-api"
@@ -82,7 +82,7 @@ _REASON = "AcceptedWithoutEffect"
 
 
 def located(value: object, at: str) -> list[tuple[str, Any]]:
-    """Yield the existing places of a path with their values; ``[*]`` is every item of a list."""
+    """Yield the existing fields at a path with their values; ``[*]`` is every item of a list."""
     places: list[tuple[str, Any]] = [("", value)]
     for key in _steps(at):
         if key is None:
@@ -108,7 +108,7 @@ def _steps(at: str) -> tuple[str | None, ...]:
 
 
 def effectless(kind: Kind, body: Object, *, runs_images: bool = False) -> list[str]:
-    """A sentence for each field or annotation without effect. ``runs_images``: pods may be containers of their images."""
+    """A sentence for each field or annotation without effect. ``runs_images``: pods may run as containers."""
     if kind not in _POD_SPECS:
         return []
     fields = _POD_FIELDS
@@ -118,7 +118,7 @@ def effectless(kind: Kind, body: Object, *, runs_images: bool = False) -> list[s
 
 
 def unrunnable(kind: Kind, body: Object) -> list[str]:
-    """Warn of pods of images: they cannot run without a container runtime, whatever command they name."""
+    """Warn that pods of images cannot run without a container runtime, regardless of their command."""
     if kind not in _TEMPLATES:
         return []
     root = _TEMPLATES[kind]
@@ -146,7 +146,7 @@ def _annotations(body: Object) -> Iterator[str]:
 
 
 def _unreached_ports(kind: Kind, body: Object) -> Iterator[str]:
-    """TCP ports of containers on which no activator listens."""
+    """Warn about TCP ports of containers at which no activator listens."""
     if kind != SERVING_SERVICE:
         return
     annotations = [text for _, text in located(body, "metadata.annotations") if isinstance(text, dict)]
@@ -160,26 +160,26 @@ def _unreached_ports(kind: Kind, body: Object) -> Iterator[str]:
 
 
 def _is_set(value: Any) -> bool:  # noqa: ANN401 - JSON
-    """Whether a value is set. Empty and false values request the default; exported manifests are full of them."""
+    """Whether a value is set. Empty and false values are defaults, common in exported manifests."""
     return value not in (None, False, "", {}, [])
 
 
 def remark_event(kind: Kind, of: Object, text: str, *, now: str) -> Object:
-    """The Event for one warning about an object. The same warning about the same object gets the same name."""
+    """The Event for one warning about an object. Its name is derived from object and warning."""
     spoken_of = about({**of, "apiVersion": kind.api_version, "kind": kind.name})
     words = EventText(reason=_REASON, message=text, is_warning=True)
     return new_event(spoken_of, words, suffix=digest(spoken_of.uid, text), component=_COMPONENT, now=now)
 
 
 async def record_remarks(cluster: Cluster, kind: Kind, of: Object, *, texts: Iterable[str]) -> None:
-    """Record warnings about a namespaced object. A failure is logged only, because the write itself has succeeded."""
+    """Record warnings about an object as Events. A failure is only logged, because the write has succeeded."""
     events = EventRecorder(cluster)
     for text in texts:
         await events.record(remark_event(kind, of, text, now=stamp()))
 
 
 def settings_warnings(kind: Kind, stored: Object) -> list[str]:
-    """A sentence for each unknown key and each invalid value, also of node groups, without repetitions."""
+    """A sentence for each unknown key and invalid value, including those of node groups, without repetitions."""
     if kind != CONFIG_MAP or namespace_of(stored) != system_namespace():
         return []
     config_map = config_map_of(name_of(stored), stored.get("data") or {})

@@ -44,19 +44,19 @@ _log = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 HEALTH_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
-"""Answered without a token."""
+"""Paths that need no token."""
 
 STREAMED = ("attach", "exec", "portforward")
 """Subresources of pods that are sessions."""
 
-# How often an open stream is held to its token, which may have expired or been deleted.
+# How often an open stream's token is checked, which may have expired or been deleted, in seconds.
 _TOKEN_CHECK_S = 5.0
-# Of brackets alone, some thousand values.
+# Bytes of a large body; brackets alone make some thousand values.
 _LARGE_BYTES = 16 * 2**10
-# A write may also wait for a slow disk.
+# A write may also wait for a slow disk, in seconds.
 _PAUSE_MAX_S = 1.0
 _IMPERSONATION = "Impersonate-"
-# The longest name that an object may have.
+# The longest name of an object.
 _NAME_LENGTH_MAX = 253
 _REVIEW_PARTS = 4
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
@@ -65,24 +65,24 @@ _current: contextvars.ContextVar[AuditedRequest] = contextvars.ContextVar("curre
 
 
 def current_request() -> AuditedRequest:
-    """The authorized request whose handler runs."""
+    """The authorized request being handled."""
     return _current.get()
 
 
 def note_name(created: Object) -> None:
-    """Note the name of the object that the current request creates, for the audit log and a refusal."""
+    """Record the name of the object that the current request creates, for audit log and refusals."""
     audited, name = _current.get(None), nested(created, "metadata", "name")
     if audited is not None and audited.access is not None and not audited.access.name and isinstance(name, str):
         audited.access = msgspec.structs.replace(audited.access, name=name[:_NAME_LENGTH_MAX])
 
 
 def path_of(request: web.Request) -> str:
-    """The path as it was sent, still quoted."""
+    """The path as sent, still quoted."""
     return request.rel_url.raw_path
 
 
 class LargeBodies:
-    """Handles writes of large objects one by one in threads, each followed by a pause of equal length.
+    """Handles writes of large objects one after another in threads, each followed by a pause of the same length.
 
     Their values cost up to 10 µs each; other requests have the interpreter at least half of the time.
     """
@@ -92,7 +92,7 @@ class LargeBodies:
 
     @contextlib.asynccontextmanager
     async def turn(self, byte_count: int) -> AsyncIterator[None]:
-        """Wait for a turn to handle a body and the object that it changes, as a context; small bodies do not wait."""
+        """A context in which a large body, and its object, may be handled; entering waits. Small bodies do not wait."""
         if byte_count < _LARGE_BYTES:
             yield
             return
@@ -102,12 +102,12 @@ class LargeBodies:
             with costly():
                 yield
         finally:
-            # The response does not wait for it.
+            # The response does not wait for the pause.
             asyncio.get_running_loop().call_later(min(now_s() - began_s, _PAUSE_MAX_S), self._lock.release)
 
 
 class ApiGuard:
-    """The middleware around every request. ``hosts`` are the names that a Host header may have."""
+    """The middleware around every request. ``hosts`` are the allowed names in Host headers."""
 
     def __init__(self, authenticator: Authenticator, audit: AuditLog | None, *, hosts: Collection[str]) -> None:
         self._authenticator = authenticator
@@ -138,7 +138,7 @@ class ApiGuard:
             finally:
                 _current.reset(token)
                 if self._audit is not None:
-                    # 0 is a stream that the server ended.
+                    # 0 marks a stream that the server ended.
                     self._audit.record(audited, code=code, now_s=wall_s())
             return response
 
@@ -174,7 +174,7 @@ class ApiGuard:
         return json_response(refusal(fault), status=fault.code)
 
     def _note_wrong(self, request: web.Request) -> float:
-        """Count a wrong token of an address; return the seconds that it should wait. No token is no guess."""
+        """Count a wrong token of an address; return the seconds until it may retry. A missing token does not count."""
         if "Authorization" not in request.headers:
             return 0.0
         wrong = self._wrong.record(request.remote or "", now_s())
@@ -184,7 +184,7 @@ class ApiGuard:
         return wrong.wait_s
 
     def _authorized(self, request: web.Request) -> Grant:
-        """The user of a request, who may make it. Raises ``Unauthorized`` or ``Forbidden``."""
+        """The user of an authorized request. Raises ``Unauthorized`` or ``Forbidden``."""
         audited = _current.get()
         grant = self._authenticator.authenticate(request.headers.get("Authorization", ""), now_s=wall_s())
         audited.grant = grant
@@ -217,7 +217,7 @@ class ApiGuard:
 
     @contextlib.asynccontextmanager
     async def stream(self, request: web.Request) -> AsyncIterator[None]:
-        """Run a stream, which ends with the server or with its user's token."""
+        """Run a stream until the server stops or its user's token ends."""
         _current.get().is_stream = True
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
@@ -242,7 +242,7 @@ class ApiGuard:
 
 
 def _access_of(request: web.Request) -> tuple[Access, str]:
-    """The access of a request, and the version of its API. Unknown paths are no resource."""
+    """The access of a request, and its API version. Unknown paths are not resources."""
     path, method = path_of(request), request.method
     resource = request.match_info.route.resource
     canonical = resource.canonical if resource is not None else ""
@@ -250,7 +250,7 @@ def _access_of(request: web.Request) -> tuple[Access, str]:
         namespace = request.match_info["namespace"]
         return Access(verb="get", resource=POD.plural, subresource="log", namespace=namespace), POD.version
     if method == "POST" and canonical.startswith("/apis/") and canonical.count("/") == _REVIEW_PARTS:
-        # A review, which is created and is no object.
+        # A review, which is created but never stored.
         _, _, group, version, plural = canonical.split("/")
         return Access(verb="create", group=group, resource=plural), version
     try:
@@ -258,7 +258,7 @@ def _access_of(request: web.Request) -> tuple[Access, str]:
     except ClusterError:
         return Access(verb="get" if method == "HEAD" else method.lower(), path=request.path), ""
     if target.subresource in STREAMED:
-        # Also over a websocket, which is a GET.
+        # Also over a websocket, whose method is GET.
         verb = "create"
     elif method == "DELETE":
         verb = "delete" if target.name else "deletecollection"

@@ -1,4 +1,4 @@
-"""Container logs: the options of ``GET .../pods/POD/log``, and the port to the component that stores the lines.
+"""Container logs: the options of ``GET .../pods/POD/log``, and the port to the component that stores logs.
 
 The server reads no files. The component that runs pods passes in a ``PodLogs``; without one the response is 501.
 """
@@ -14,13 +14,13 @@ from serving.core.model.objects import Object
 from serving.home.apiserver.requests import Fault, is_set
 
 KEPT_LOGS_PATH = "/logs/pods/{namespace}"
-"""An extension of Kubernetes: lists pods with logs, also deleted ones, as JSON list of ``KeptLog``."""
+"""An extension of Kubernetes: lists pods with logs, including deleted ones, as a JSON list of ``KeptLog``."""
 
-# Runs beside the containers of a local pod; the pod's spec does not name it.
+# The queue-proxy's container, which the pod's spec lacks on a single machine.
 
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The lines to return."""
+    """Selects log lines."""
 
     container: str
     """The container's name; never empty."""
@@ -29,36 +29,36 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Follow the log until the container ends."""
 
     previous: bool = False
-    """Return the log of the run before the last restart."""
+    """Return the log from before the last restart."""
 
     timestamps: bool = False
     """Prefix each line with its time."""
 
     tail_line_count: int | None = None
-    """Number of lines from the end; None is all."""
+    """Number of lines from the end; None means all."""
 
     limit_bytes: int | None = None
-    """Most bytes to return; None is no limit."""
+    """Most bytes to return; None means no limit."""
 
     since_s: float | None = None
-    """Age of the oldest line, in seconds; None is no limit."""
+    """Age of the oldest line, in seconds; None means no limit."""
 
     since_stamp: str = ""
-    """Time of the first line, as an API timestamp; "" is no limit."""
+    """Time of the first line, as an API timestamp; "" means no limit."""
 
     @property
     def is_by_time(self) -> bool:
-        """Whether the request needs the time of each line."""
+        """Whether the request needs the times of lines."""
         return self.timestamps or self.since_s is not None or bool(self.since_stamp)
 
     def from_s(self, *, wall_s: float) -> float:
-        """The time of the first line, in seconds since the epoch; 0 is no limit."""
+        """The time of the first line, in seconds since the epoch; 0 means no limit."""
         since_s = 0.0 if self.since_s is None else wall_s - self.since_s
         return max(since_s, moment_s(self.since_stamp) if self.since_stamp else 0.0)
 
 
 class KeptLog(msgspec.Struct, frozen=True, kw_only=True):
-    """The kept logs of a pod: its name, containers, and last write in seconds since the epoch."""
+    """The stored logs of a pod: its name, containers, and last write in seconds since the epoch."""
 
     pod: str
     containers: list[str]
@@ -66,24 +66,24 @@ class KeptLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodLogs(Protocol):
-    """Reads container logs. Keeps those of deleted pods for a time."""
+    """Reads container logs, including recently deleted ones."""
 
     def kept(self, namespace: str) -> list[KeptLog]:
-        """The pods of a namespace that have logs, the last one to write first."""
+        """The pods of a namespace that have logs, sorted by last write."""
         ...
 
     def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
-        """Yield the log in pieces, until its end or, when following, until the container ends. Raises ``NotFound``."""
+        """Yield the log in pieces until its end; when following, until the container ends. Raises ``NotFound``."""
         ...
 
 
 def log_options(pod: Object, query: Mapping[str, str]) -> LogOptions:
-    """Read the options of a request. Raises ``Fault`` 400."""
+    """Parse the options of a log request. Raises ``Fault`` 400."""
     return _options(chosen_container(pod, query.get("container", "")), query)
 
 
 def kept_log_options(log: KeptLog, query: Mapping[str, str]) -> LogOptions:
-    """Read the options for a deleted pod. Raises ``Fault`` 400."""
+    """Parse the options for a deleted pod. Raises ``Fault`` 400."""
     containers = [{"name": container} for container in log.containers if container != QUEUE_PROXY]
     gone: Object = {"metadata": {"name": log.pod}, "spec": {"containers": containers}}
     return _options(chosen_container(gone, query.get("container", "")), query)
@@ -107,12 +107,12 @@ def _options(container: str, query: Mapping[str, str]) -> LogOptions:
 
 
 def moment_s(text: str) -> float:
-    """Seconds since the epoch of a time as RFC 3339; one without a zone is local. Raises ``ValueError``."""
+    """Seconds since the epoch of an RFC 3339 time, which is local without a zone. Raises ``ValueError``."""
     return dt.datetime.fromisoformat(text).timestamp()
 
 
 def chosen_container(pod: Object, wanted: str, *, with_proxy: bool = True) -> str:
-    """The container that a request names, or the pod's only or default one. Raises ``Fault`` 400."""
+    """The container named in a request, or the pod's only or default one. Raises ``Fault`` 400."""
     metadata = pod.get("metadata", {})
     spec = pod.get("spec", {})
     names, first = (

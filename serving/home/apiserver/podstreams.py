@@ -15,7 +15,7 @@ from serving.home.apiserver.requests import Fault, is_set
 
 
 class ExecOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A command to run in a container, and its streams. Without a command, attach to the container."""
+    """The command of an exec session, and its streams. Without a command, attach to the container."""
 
     container: str
     command: tuple[str, ...] = ()
@@ -28,11 +28,11 @@ class ExecSession(Protocol):
     """A running command, or an attached container."""
 
     def output(self) -> AsyncGenerator[tuple[int, bytes], None]:
-        """The output as it arrives, each piece with its channel, until the session ends."""
+        """Yield output as it arrives, each piece with its channel, until the session ends."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """Write to the standard input; without one, or after the end, do nothing."""
+        """Write to standard input; if it is missing or closed, do nothing."""
         ...
 
     def end_input(self) -> None:
@@ -44,16 +44,16 @@ class ExecSession(Protocol):
         ...
 
     async def exit_code(self) -> int:
-        """Wait for the end of the command and return its code; 0 for an attached container."""
+        """Wait for the command and return its exit code; 0 for an attached container."""
         ...
 
     async def close(self) -> None:
-        """Kill the command if it still runs, and free everything."""
+        """Kill the command if it is running, and release all resources."""
         ...
 
 
 class PodStreams(Protocol):
-    """Streams into pods. All methods raise ``NotFound`` if the pod or its container does not run."""
+    """Opens streams into pods. All methods raise ``NotFound`` if the pod or container is not running."""
 
     async def execute(self, namespace: str, pod: str, options: ExecOptions) -> ExecSession:
         """Run a command in a container. Raises ``OSError`` if it cannot be started."""

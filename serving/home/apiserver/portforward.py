@@ -58,11 +58,11 @@ _STREAMS_MAX = 1000
 
 
 class SpdyError(Exception):
-    """The peer sent bytes that are not SPDY/3.1."""
+    """The peer sent bytes that are not valid SPDY/3.1."""
 
 
 class SpdyFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """One frame of a stream, or a ping with its ``stream`` as id. ``is_last`` ends the peer's side."""
+    """A stream's frame, or a ping with its id in ``stream``. ``is_last`` ends the peer's side."""
 
     kind: Literal["open", "data", "reset", "ping", "goaway"]
     stream: int = 0
@@ -72,7 +72,7 @@ class SpdyFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpdyCodec:
-    """Reads the frames of one connection, and writes those of the side that accepts streams."""
+    """Parses the frames of one connection, and encodes those of the accepting side."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -253,7 +253,7 @@ class _SpdyForwarder(_Forwarder):
     def __init__(self, socket: web.WebSocketResponse, connect: Connect, group: SupervisedTasks) -> None:
         super().__init__(socket, connect, group)
         self._codec = SpdyCodec()
-        # Streams for errors by the id of the connection that they belong to.
+        # Error streams by the connection id that they belong to.
         self._errors: dict[str, int] = {}
 
     async def run(self, ports: Sequence[int]) -> None:
@@ -307,7 +307,7 @@ class _ChannelForwarder(_Forwarder):
                 await self._received(message.data[0], message.data[1:], is_last=False)
 
     async def send(self, stream: int, data: bytes, *, is_last: bool = False) -> None:
-        # The protocol has no end of one stream; an error is text on its channel.
+        # The protocol cannot end a single stream; an error is text on its channel.
         if data:
             await self._socket.send_bytes(bytes([stream]) + data)
         elif is_last and not stream % 2:

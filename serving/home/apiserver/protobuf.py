@@ -28,7 +28,7 @@ MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _VARINT_BYTES_MAX = 10
-# Bodies that are no kinds of their own. Every group has the options of a deletion under its own version.
+# Bodies that are not kinds. Every group has deletion options under its own version.
 _DELETE_OPTIONS = "meta.v1.DeleteOptions"
 _BODIES = {
     ("authorization.k8s.io/v1", "SelfSubjectAccessReview"): "authorization.v1.SelfSubjectAccessReview",
@@ -37,11 +37,11 @@ _BODIES = {
     ("policy/v1", "Eviction"): "policy.v1.Eviction",
 }
 
-# Fields that the body that is read now may still have: messages are read by functions of their types.
+# Remaining fields in the body being decoded, because each message type has its own decoding function.
 _FIELDS_LEFT: ContextVar[Iterator[int]] = ContextVar("fields_left")
 
 _Read = Callable[[Any], Any]
-# By number; a mapping means an embedded message, whose fields are those of the outer one in JSON.
+# By number; a mapping is an embedded message, whose fields belong to the outer object in JSON.
 _Fields = Mapping[int, "_MessageField | _Fields"]
 
 
@@ -49,10 +49,10 @@ class MessageNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """The field numbers of one message."""
 
     numbers: Mapping[str, tuple[int, ...]]
-    """Numbers by JSON name. A field of an embedded message has the numbers of both, the outer one first."""
+    """Numbers by JSON name. A field of an embedded message has both numbers, the outer one first."""
 
     pointers: frozenset[str] = frozenset()
-    """Pointer fields in Go: encoded only when set, also when zero. Other fields are always encoded."""
+    """Pointer fields in Go, encoded only if set, even if zero. Other fields are always encoded."""
 
 
 @functools.cache
@@ -62,7 +62,7 @@ def message_numbers() -> Mapping[str, MessageNumbers]:
 
 
 class _MessageField(msgspec.Struct, frozen=True):
-    """A field of a message. Go also writes empty fields that are no pointers; JSON leaves them out."""
+    """A field of a message. Go also writes empty fields that are not pointers; JSON omits them."""
 
     name: str
     read: _Read
@@ -72,7 +72,7 @@ class _MessageField(msgspec.Struct, frozen=True):
 
 
 def decode_protobuf(data: bytes) -> dict[str, Any]:
-    """The object that a body holds. Raises ``Fault`` 400 or 415."""
+    """Decode the object in a body. Raises ``Fault`` 400 or 415."""
     if not data.startswith(_MAGIC):
         raise Fault(400, "the body is not protobuf as Kubernetes writes it")
     _FIELDS_LEFT.set(iter(range(VALUES_MAX)))
@@ -191,7 +191,7 @@ def _text(value: Any) -> str:  # noqa: ANN401 - a number raises TypeError
 
 
 def _int64(value: Any) -> int:  # noqa: ANN401 - bytes raise TypeError
-    """A signed number of 64 bits."""
+    """A signed 64-bit number."""
     low: int = value & (1 << 64) - 1
     return low - (1 << 64) if low >> 63 else low
 

@@ -1,4 +1,4 @@
-"""exec and attach over websockets, by the protocols and channels of ``channels``.
+"""exec and attach over websockets, with the protocols and channels of ``channels``.
 
 Clients send stdin and the size of their terminal; they get stdout, stderr and the final Status.
 """
@@ -79,7 +79,7 @@ async def _stream(socket: web.WebSocketResponse, session: ExecSession) -> None:
 
 
 async def _send(socket: web.WebSocketResponse, session: ExecSession) -> None:
-    # A client that disconnects ends the inner loop: the output must not be read after its descriptors are closed.
+    # A client that disconnects ends the inner loop, because output must not be read after its descriptors are closed.
     async with contextlib.aclosing(session.output()) as output:
         async for channel, piece in output:
             await socket.send_bytes(bytes([channel]) + piece)

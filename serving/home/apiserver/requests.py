@@ -31,13 +31,13 @@ _REASONS = {
     501: "NotImplemented",
     503: "ServiceUnavailable",
 }
-# kube-apiserver's bound, and its name for a client that gives none.
+# kube-apiserver's limit, and its default manager name.
 _LENGTH_MAX = 128
 _UNKNOWN_MANAGER = "unknown"
 
 
 class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The target of a request. ``namespace`` None is all namespaces, "" a cluster-scoped kind; ``name`` "" is the collection."""
+    """The target of a request. ``namespace`` None means all, "" a cluster-scoped kind; ``name`` "" is the collection."""
 
     kind: Kind
     namespace: str | None
@@ -46,7 +46,7 @@ class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def one_namespace(self) -> str:
-        """The namespace of a single object, "" for kinds without one."""
+        """The namespace of a single object; "" for cluster-scoped kinds."""
         return self.namespace or ""
 
     def selection(self, query: Mapping[str, str]) -> Selection:
@@ -61,7 +61,7 @@ class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_set(query: Mapping[str, str], name: str) -> bool:
-    """Whether a flag of a query is true."""
+    """Whether a boolean query parameter is true."""
     return query.get(name, "") in {"1", "true", "True"}
 
 
@@ -113,7 +113,7 @@ def refusal_code(error: ClusterError | Fault) -> int:
 
 
 def refusal(error: ClusterError | Fault, target: RequestTarget | None = None) -> Object:
-    """The ``Status`` of an error; ``target`` is the target of the request."""
+    """The ``Status`` for an error; ``target`` is the request's."""
     code = refusal_code(error)
     reason = _REASONS.get(code, HTTPStatus(code).phrase) if isinstance(error, Fault) else error.reason
     status: Object = {
@@ -126,7 +126,7 @@ def refusal(error: ClusterError | Fault, target: RequestTarget | None = None) ->
         "code": code,
     }
     if target is not None:
-        # Clients print "The Service x is invalid" from it: for invalid objects it is the kind and not its plural.
+        # Clients print "The Service x is invalid" from it: for invalid objects the kind, rather than its plural.
         word = target.kind.name if isinstance(error, Invalid) else target.kind.plural
         details: Object = {"name": target.name, "group": target.kind.group, "kind": word}
         if isinstance(error, Invalid) and error.problems:
@@ -156,7 +156,7 @@ def success(target: RequestTarget, uid: str) -> Object:
 
 
 def field_manager(query: Mapping[str, str], user_agent: str) -> str:
-    """The manager that owns the fields of a write; never empty. Raises ``Fault`` 400."""
+    """The field manager of a write; never empty. Raises ``Fault`` 400."""
     manager = query.get("fieldManager", "")
     if len(manager) > _LENGTH_MAX or not manager.isprintable():
         raise Fault(400, f"fieldManager: at most {_LENGTH_MAX} printable characters")

@@ -1,4 +1,4 @@
-"""Serves reviews of tokens, of pods and of users, and checks the Host header.
+"""Serves reviews of pod and user tokens, and checks the Host header.
 
 Tokens of pods are identified by their signer: the owner of the server passes in ``identify``. Responses have the format of
 a real server's; a user's has its role and namespaces too.
@@ -15,7 +15,7 @@ from serving.home.apiserver.requests import Fault
 from serving.net.aio.clock import wall_s
 
 API_AUDIENCE = "https://kubernetes.default.svc.cluster.local"
-"""The audience of tokens and reviews that name none: the API server."""
+"""The audience of tokens and reviews without an explicit one: the API server."""
 
 TOKEN_REVIEW_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 
@@ -23,7 +23,7 @@ LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class KnownToken(msgspec.Struct, frozen=True, kw_only=True):
-    """One token of a ServiceAccount, bound to a pod. ``until_s`` is its expiry since the epoch; None is never."""
+    """A ServiceAccount token bound to a pod. ``until_s`` is its expiry since the epoch; None means never."""
 
     namespace: str
     pod: str
@@ -43,13 +43,13 @@ class _Review(msgspec.Struct, frozen=True):
 
 
 class TokenReviews:
-    """Serves TokenReviews by ``identify``: a token's user, or None. By default no token is known."""
+    """Serves TokenReviews by ``identify``, which returns a token's user, or None. By default no token is known."""
 
     def __init__(self, identify: Callable[[str], KnownToken | None] = lambda _: None) -> None:
         self._identify = identify
 
     def review(self, body: object, grant_of: Callable[[str], Grant | None] = lambda _: None) -> Object:
-        """The TokenReview with its status, where ``grant_of`` finds the user of a token, or None.
+        """The TokenReview with its status. ``grant_of`` returns a token's user, or None.
 
         Raises ``Fault`` 400 if ``body`` is not a TokenReview.
         """
@@ -58,7 +58,7 @@ class TokenReviews:
         except msgspec.ValidationError as error:
             raise Fault(400, f"this is no TokenReview: {error}") from error
         audiences = set(spec.audiences or (API_AUDIENCE,))
-        # A token of a user is for this API only: to other audiences it is unknown.
+        # User tokens are for this API only, and unknown to other audiences.
         grant = grant_of(spec.token) if API_AUDIENCE in audiences else None
         status = _status(self._identify(spec.token), audiences) if grant is None else _status_of_user(grant)
         return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {}, "status": status}
@@ -86,7 +86,7 @@ def _status_of_user(grant: Grant) -> Object:
 
 
 def check_host(header: str, allowed: Collection[str]) -> None:
-    """Raise ``Fault`` 403 unless a Host header names one of the allowed hosts, with any port."""
+    """Raise ``Fault`` 403 unless the Host header is an allowed host, with any port."""
     host = header.strip().lower()
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     if name not in allowed:

@@ -1,4 +1,4 @@
-"""Decides what a user of the API may do: pure, and in the words of a kube-apiserver.
+"""Decides by roles what an API user may do. Pure, with a kube-apiserver's messages.
 
 There are three roles, and a user has one of them in some namespaces or in all:
 
@@ -47,7 +47,7 @@ from serving.net.cluster.kinds import (
 _ALL = ("*",)
 _READ = ("get", "list", "watch")
 _WRITE = ("create", "update", "patch", "delete", "deletecollection")
-# Kinds that a service needs. Slices and status are excluded: their writer could redirect other users' requests.
+# Kinds that a service needs. Slices and status are excluded: writing them could redirect other users' requests.
 _DEPLOYED = (
     *(SERVING_SERVICE, CONFIGURATION, REVISION, ROUTE, DOMAIN_MAPPING, SCALING_POLICY, SCALED_WORKLOAD),
     *(DEPLOYMENT, POD, SERVICE, CONFIG_MAP, SECRET, SERVICE_ACCOUNT),
@@ -56,7 +56,7 @@ _DEPLOYED = (
 )
 _ENTERED = ("attach", "eviction", "exec", "portforward")
 _SCOPES = {(kind.group, kind.plural): kind.namespaced for kind in KINDS}
-# Paths that hold no objects: discovery, schemas and the version. A trailing "*" matches any suffix.
+# Non-object paths: discovery, schemas and the version. A trailing "*" matches any suffix.
 _OPEN_PATHS = ("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", "/version")
 
 
@@ -65,7 +65,7 @@ FULL_GRANT = Grant(user=ADMIN_USER, role=Role.ADMIN)
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """One access, as authorizers see it: a verb on a resource, or on a ``path`` that is not a resource.
+    """An access as authorizers see it: a verb on a resource, or on a ``path`` that is not a resource.
 
     ``namespace`` None means all namespaces, "" a cluster-scoped kind.
     """
@@ -80,12 +80,12 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def whole_resource(self) -> str:
-        """The resource as rules spell it: "pods", "pods/log"."""
+        """The resource as written in rules: "pods", "pods/log"."""
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Verbs on resources of groups, as in a Role. ``resource_names`` limits it to these objects."""
+    """Verbs on resources of groups, as in a Role. ``resource_names`` restricts it to these objects."""
 
     verbs: tuple[str, ...]
     api_groups: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     resource_names: tuple[str, ...] = ()
 
     def covers(self, access: Access) -> bool:
-        """Whether it allows an access to a resource."""
+        """Whether the rule allows the access."""
         return (
             _matches(self.verbs, access.verb)
             and _matches(self.api_groups, access.group)
@@ -107,7 +107,7 @@ def _matches(allowed: tuple[str, ...], requested: str) -> bool:
 
 
 def _by_group(verbs: tuple[str, ...], kinds: Iterable[Kind], *subresources: str) -> Iterator[Rule]:
-    """One rule for each API group, with the named subresources that a kind has."""
+    """One rule per API group, with the named subresources that each kind has."""
     groups: dict[str, list[str]] = {}
     for kind in kinds:
         has = {"status": kind.has_status, "scale": kind.has_scale, "log": kind == POD}
@@ -142,7 +142,7 @@ _EVERYTHING = (Rule(verbs=_ALL, api_groups=_ALL, resources=_ALL),)
 
 
 def rules_in(grant: Grant, namespace: str | None) -> tuple[Rule, ...]:
-    """The rules of a user in one namespace; None is all namespaces at once, "" the cluster-scoped kinds."""
+    """The rules of a user in one namespace; None means all namespaces, "" the cluster-scoped kinds."""
     if grant.is_full:
         return _EVERYTHING
     if namespace == "":
@@ -157,7 +157,7 @@ def rules_in(grant: Grant, namespace: str | None) -> tuple[Rule, ...]:
 
 
 def may(grant: Grant, access: Access) -> bool:
-    """Whether a user may do this."""
+    """Whether a user has this access."""
     if grant.is_full:
         return True
     if access.path:
@@ -170,7 +170,7 @@ def may(grant: Grant, access: Access) -> bool:
 
 
 def refusal_text(grant: Grant, access: Access) -> str:
-    """The message of a 403, in the words of a kube-apiserver."""
+    """The message of a 403, in a kube-apiserver's words."""
     if access.path:
         return f'forbidden: User "{grant.user}" cannot {access.verb} path "{access.path}"'
     resource = f"{access.resource}.{access.group}" if access.group else access.resource
@@ -232,7 +232,7 @@ def access_review(grant: Grant, body: object) -> Object:
 
 
 def rules_review(grant: Grant, body: object) -> Object:
-    """A SelfSubjectRulesReview with its status: the user's rules in one namespace. Raises ``ValueError`` as above."""
+    """A SelfSubjectRulesReview with the user's rules in one namespace. Raises ``ValueError`` if ``body`` is not one."""
     namespace = msgspec.convert(body, _RulesReview).spec.namespace
     if not namespace:
         raise ValueError("no namespace on request")

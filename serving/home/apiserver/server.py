@@ -1,4 +1,4 @@
-"""The store as a Kubernetes API over HTTP: ``application`` builds an aiohttp application from any ``port.Cluster``.
+"""Serves the store as a Kubernetes API over HTTP: ``application`` wraps any ``port.Cluster``.
 
 kubectl (tried from 1.20 to 1.33) and the kube adapter work with it. Missing features answer 501 with a clear text. Checks
 run in this order: Host, token, role, path, method. Store errors become ``Status`` objects, unexpected ones 500 without details.
@@ -68,11 +68,11 @@ _UNSERVED = {
     *("approval", "binding", "ephemeralcontainers", "finalize", "proxy", "resize", "token"),
 }
 _LIMIT_LENGTH_MAX = 18
-# A longer list is sent object by object.
+# Longer lists are sent object by object.
 _PIECE_BYTES_MAX = 2**20
 _OF_PODS = ("eviction", "log", *STREAMED)
 _SELF_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubject"
-# The Kubernetes version of this API; clients print it, and choose features by it.
+# The Kubernetes version of this API, which clients print and select features by.
 _VERSION = {
     "major": "1",
     "minor": "32",
@@ -87,10 +87,10 @@ _VERSION = {
 
 
 class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of the server."""
+    """The options of the API server."""
 
     token: str
-    """The bearer token of the state folder. It grants everything, and so the right to run code on this machine."""
+    """The bearer token of the state folder. It grants everything, including the right to run code on this machine."""
 
     hosts: frozenset[str] = LOOPBACK_HOSTS
     """Names that a Host header may have, without port."""
@@ -99,13 +99,13 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Largest body of a request, in bytes. Default: kube-apiserver, 3 MiB."""
 
     pod_security: PodSecurity | None = None
-    """The Pod Security Standards of which writers are warned."""
+    """The Pod Security Standards for warnings."""
 
     token_reviews: TokenReviews = TokenReviews()
     """Serves TokenReviews. Default: no token is valid."""
 
     runs_images: bool = True
-    """Whether a container runtime runs images. Without one, a container without a command causes a warning."""
+    """Whether a container runtime exists. Without one, containers without a command cause warnings."""
 
     bookmark_period_s: float = math.inf
     """Period of bookmarks for watches that allow them, in seconds; a kube-apiserver's is a minute. Default: none, because
@@ -170,7 +170,7 @@ class _ApiHandlers:
         self._large_lists = LargeBodies()
 
     async def health(self, _: web.Request) -> web.Response:
-        """``/healthz`` and similar: the loop runs."""
+        """``/healthz`` and similar: the event loop runs."""
         return web.Response(text="ok")
 
     async def version(self, _: web.Request) -> web.Response:
@@ -270,7 +270,7 @@ class _ApiHandlers:
         return self._cluster.list_encoded(target.selection(query), page_size=_page_size(query), page=page)
 
     async def _read_encoded(self, target: RequestTarget, request: web.Request) -> web.StreamResponse:
-        """Read stored JSON without decoding it, where the request allows it."""
+        """Serve stored JSON without decoding it, if the request allows it."""
         if target.name:
             data = await self._cluster.get_encoded(target.kind, target.one_namespace, target.name)
             return web.Response(body=data, content_type=JSON_TYPE)
@@ -279,7 +279,7 @@ class _ApiHandlers:
         if byte_count < _PIECE_BYTES_MAX or request.method == "HEAD":
             return web.Response(body=b"".join(pieces), content_type=JSON_TYPE)
         response = web.StreamResponse(headers={"Content-Type": JSON_TYPE, "Content-Length": str(byte_count)})
-        # The loop goes on, and the memory holds the store's own bytes, while the client reads.
+        # The event loop continues, and memory holds the store's bytes, while the client reads.
         with contextlib.suppress(ConnectionResetError):
             await response.prepare(request)
             for piece in pieces:
@@ -325,8 +325,8 @@ class _ApiHandlers:
         if self._logs is None:
             raise Unsupported("this server keeps no logs")
         pieces = self._logs.read(target.one_namespace, target.name, options)
-        # Read the first piece before sending the head, so that a missing log is still a 404. A follower of a silent
-        # container gets its head at once.
+        # Read the first piece before sending the head, so that a missing log is a 404. A follower of a silent
+        # container gets its head immediately.
         async with self._guard.stream(request), contextlib.aclosing(pieces):  # type: ignore[type-var]
             response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
             first = None if options.follow else await anext(pieces, b"")
@@ -370,7 +370,7 @@ class _ApiHandlers:
 
 
 def _check_may_enter(user: Grant, pod: Object, container: str) -> None:
-    """Raise ``Forbidden`` if a container runs as a process of the machine and the user may not run programs."""
+    """Raise ``Forbidden`` if a container is a host process and the user may not run programs."""
     statuses = nested(pod, "status", "containerStatuses") or ()
     is_image = any(status.get("name") == container and status.get("imageID") for status in statuses)
     if user.role is not Role.ADMIN and not is_image:

@@ -38,7 +38,7 @@ from serving.net.cluster.kinds import (
 
 _MINUTE_S, _HOUR_S, _DAY_S, _YEAR_S = 60, 3600, 86_400, 365 * 86_400
 _UNITS = {1: "s", _MINUTE_S: "m", _HOUR_S: "h", _DAY_S: "d", _YEAR_S: "y"}
-# Upper bound in seconds and the two units that are shown below it; 0 for no second unit. Source: k8s.io/apimachinery util/duration.
+# Upper bound in seconds, and the two units shown below it; 0 for no second unit. Source: k8s.io/apimachinery util/duration.
 _STEPS = (
     (2 * _MINUTE_S, 1, 0),
     (10 * _MINUTE_S, _MINUTE_S, 1),
@@ -57,7 +57,7 @@ _SHOWN_MAX = 3
 
 
 def age(stamp: object, *, now_s: float) -> str:
-    """The time since a stamp of the API, "2026-11-21T04:30:00Z"; "<unknown>" for another text."""
+    """The time since an API timestamp such as "2026-11-21T04:30:00Z"; "<unknown>" for other text."""
     if not isinstance(stamp, str):
         return _UNKNOWN
     try:
@@ -68,10 +68,10 @@ def age(stamp: object, *, now_s: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration in at most two units, coarser the longer it is: 119 is "119s", 125 is "2m5s", 7300 is "121m"."""
+    """A duration in at most two units, rounded more the longer it is: 119 is "119s", 125 is "2m5s", 7300 is "121m"."""
     whole = int(seconds)
     if seconds < 0:
-        # Two clocks differ a little; a larger difference is shown as invalid.
+        # Clocks may differ slightly; a larger difference is shown as invalid.
         return "0s" if seconds > -2 else "<invalid>"
     for below_s, large_s, small_s in _STEPS:
         if whole < below_s:
@@ -147,7 +147,7 @@ def _pod_status(pod: Object) -> str:
 
 
 def _init_status(pod: Object) -> str:
-    """The STATUS column during init containers: "Init:1/2", or a failure; "" once all are done."""
+    """The STATUS column during init containers: "Init:1/2", or a failure; "" once all have ended."""
     statuses = _listed(pod, "status", "initContainerStatuses")
     for number, container in enumerate(statuses):
         ended = _at(container, "state", "terminated")

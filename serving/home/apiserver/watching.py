@@ -1,4 +1,4 @@
-"""A watch over HTTP: one line of JSON for each change, until its timeout, the store or the client ends it.
+"""A watch over HTTP: one JSON line per change, until its timeout, the store or the client ends it.
 
 A watch without a version, or from "0", begins with all objects as ADDED. With ``sendInitialEvents`` it does so from any
 version and then sends an annotated bookmark. A client that allows bookmarks gets more of them if a period is set, with the
@@ -29,14 +29,14 @@ from serving.net.cluster.port import Encoded, EventType, Selection, WatchEvent
 
 _log = logging.getLogger(__name__)
 
-# A client that does not say how long gets the upper end of a kube-apiserver's default range of 30 to 60 minutes.
+# Default duration of a watch, in seconds: the upper end of kube-apiserver's 30 to 60 minutes.
 _TIMEOUT_MAX_S = 3600.0
-# How long a quiet watch takes to notice that its client has disconnected.
+# How often a quiet watch checks for a disconnected client, in seconds.
 _CHECK_EVERY_S = 10.0
-# Further events of this time are written together: each write costs a record of TLS and a wake of the client.
+# Events within this time are written together, because each write costs a TLS record and wakes the client, in seconds.
 _GATHER_S = 0.005
 _TOGETHER_MAX = 64
-# A client that does not read is disconnected this long after its watch should have ended.
+# How long after the end of its watch a client that does not read is disconnected, in seconds.
 _UNREAD_S = 30.0
 _INITIAL_END = {"k8s.io/initial-events-end": "true"}
 
@@ -57,7 +57,7 @@ class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
 def watch_options(
     target: RequestTarget, query: Mapping[str, str], wanted: WantedShape, *, bookmark_period_s: float = math.inf
 ) -> WatchOptions:
-    """Read a request's parameters. Raises ``Fault`` 400."""
+    """Parse a watch request's parameters. Raises ``Fault`` 400."""
     version = query.get("resourceVersion", "")
     if is_set(query, "sendInitialEvents") and query.get("resourceVersionMatch", "NotOlderThan") != "NotOlderThan":
         raise Fault(400, "sendInitialEvents needs resourceVersionMatch=NotOlderThan")
@@ -163,7 +163,7 @@ async def _next(events: AsyncIterator[WatchEvent]) -> WatchEvent | None:
 
 
 def _seen_until(last: WatchEvent | None, options: WatchOptions) -> Object:
-    """The object of a bookmark: only the version of the last event, or the version from which the watch began."""
+    """The object of a bookmark: only the version of the last event, or the watch's initial version."""
     version = options.resource_version if last is None else last.shared["metadata"].get("resourceVersion", "")
     return {"metadata": {"resourceVersion": version, "creationTimestamp": None}}
 
@@ -174,7 +174,7 @@ def _initial_end(kind: Kind, version: str) -> Object:
 
 
 def _event_line(event: WatchEvent, kind: Kind, options: WatchOptions) -> bytes:
-    """As ``_line``, but reuses the JSON that the store encoded once for all watchers."""
+    """Like ``_line``, but reuses the JSON that the store encoded once for all watchers."""
     if event.encoded is None or options.wanted.shape is not Shape.WHOLE or event.type is EventType.BOOKMARK:
         return _line(event.type, kind, event.object, options=options)
     return b'{"type":"%b","object":%b}\n' % (event.type.encode(), event.encoded)

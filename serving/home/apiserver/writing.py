@@ -35,7 +35,7 @@ _VERSIONS = {"policy/v1", "policy/v1beta1"}
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """The parts of a write request, whether pods can run images here, and the standards that pods are warned of."""
+    """A write request, with whether images can run here, and the standards for pod warnings."""
 
     query: MultiMapping[str]
     content_type: str
@@ -106,7 +106,7 @@ def _patch_of(target: RequestTarget, sent: Sent, patch_type: PatchType) -> tuple
         name = "a list" if patch_type is PatchType.JSON else "an object"
         raise Fault(400, f"a patch of type {sent.content_type} is {name}")
     if patch_type is PatchType.JSON and isinstance(body, list):
-        # Before anything looks at each of them.
+        # Before each operation is examined.
         check_operations(body)
     return body, _warnings(target, touched(body, patch_type), sent)
 
@@ -121,7 +121,7 @@ async def _apply(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> W
         raise Fault(413, f"an applied configuration has at most {APPLIED_VALUES_MAX} values; replace the object")
     config = body
     if target.subresource == "scale":
-        # The entry of a scale names the field of the object itself.
+        # A scale's entry uses the field name in the object itself.
         spec = body.get("spec") or {}
         config = {"metadata": body["metadata"], "spec": {"replicas": spec["replicas"]} if "replicas" in spec else {}}
     applied, is_new = await cluster.apply(
@@ -194,13 +194,13 @@ async def delete_collection(cluster: Cluster, target: RequestTarget, sent: Sent)
                 grace_s=options.grace_period_seconds,
             )
         except (NotFound, Conflict):
-            # It was deleted, or replaced by another of its name, since the list.
+            # The object was deleted, or replaced by one with the same name, since the list.
             continue
     return Written(object=success(target, ""))
 
 
 def _check_types(target: RequestTarget, body: Object) -> None:
-    """Raise ``Fault`` 400 for fields of the wrong type, as a server that decodes into types."""
+    """Raise ``Fault`` 400 for fields of wrong types, as a server with typed decoding does."""
     kind = target.kind
     if not isinstance(body["metadata"], dict):
         raise Fault(400, "metadata is not an object")
@@ -216,7 +216,7 @@ def _object_of(target: RequestTarget, sent: Sent, limits: StoreLimits) -> tuple[
         raise Fault(400, "the body is not an object")
     note_name(body)
     kind = target.kind
-    # The store checks it too, after all other checks; a short body needs no encoding.
+    # The store checks it too, after other checks; a short body needs no encoding.
     if len(sent.data) > limits.object_bytes_max:
         limits.check_size(kind, encode(body))
     if target.subresource != "scale":
@@ -240,14 +240,14 @@ def _object_of(target: RequestTarget, sent: Sent, limits: StoreLimits) -> tuple[
 
 
 class _Warnings(msgspec.Struct, frozen=True):
-    """Warnings about fields that are dropped or doubled, and about fields without effect."""
+    """Warnings about dropped or duplicate fields, and about fields without effect."""
 
     fields: list[str]
     effects: list[str]
 
 
 def _warnings(target: RequestTarget, parts: list[Object], sent: Sent) -> _Warnings:
-    """Warnings about whole or partial objects. Raises ``Fault`` 400 where the client asks for strict validation."""
+    """Warnings about whole or partial objects. Raises ``Fault`` 400 if the client requests strict validation."""
     level = sent.query.get("fieldValidation", "")
     duplicates = duplicate_fields(sent.data, sent.content_type) if level != "Ignore" else []
     written = [] if target.subresource == "scale" else parts
@@ -269,7 +269,7 @@ def _warnings(target: RequestTarget, parts: list[Object], sent: Sent) -> _Warnin
 async def _report(
     cluster: Cluster, target: RequestTarget, warnings: _Warnings, *, whole: Object, sent: Sent
 ) -> tuple[str, ...]:
-    """Return the warnings about a write, and record those about effects as Events unless it was a dry run."""
+    """Return the warnings about a write; unless it was a dry run, record those about effects as Events."""
     texts = list(warnings.effects)
     if not sent.runs_images and not target.subresource:
         texts += unrunnable(target.kind, whole)
@@ -309,11 +309,11 @@ class DeleteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def propagation(self) -> Propagation:
-        """The policy in force."""
+        """The effective propagation policy."""
         return self.propagation_policy or ("Orphan" if self.orphan_dependents else "Background")
 
     def wants(self, field: Literal["uid", "resourceVersion"]) -> str | None:
-        """The value of a precondition of the deletion; None if it is not set."""
+        """The value of a precondition; None if it is not set."""
         return (self.preconditions or {}).get(field)
 
 

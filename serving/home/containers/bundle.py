@@ -1,4 +1,4 @@
-"""The configuration of a container for crun and runc (OCI runtime specification, config.md), as a decision.
+"""Generates the configuration of a container for crun and runc (OCI runtime specification, config.md). Pure.
 
 Input: a container of a pod, its pod, its image, its environment and the user in numbers; output: the JSON of ``config.json``. The
 manifest overrides the image, as in Kubernetes. A container has Docker's default capabilities, without the one to create device
@@ -44,7 +44,7 @@ _MASKED = (
 )
 _PROCESSORS = Path("/sys/devices/system/cpu")
 _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
-# crun(1): the filter in place of the profile, which would take it some 10 ms to compile. A runtime that does not know it compiles.
+# crun(1): a compiled filter replaces the profile, whose compilation takes 10 ms. Other runtimes compile the profile.
 _FILTER_ANNOTATION = "run.oci.seccomp_bpf_data"
 _CGROUPS = "/sys/fs/cgroup"
 _SAFE = ["nosuid", "noexec", "nodev"]
@@ -77,7 +77,7 @@ def _system_bind(source: str) -> Object:
     return {"destination": "/sys", "type": "bind", "source": source, "options": [*_SAFE, "rbind", "ro"]}
 
 
-# With one user there is no group 5, and sysfs belongs to the creator of the network.
+# A single-user container has no group 5, and sysfs belongs to the network's creator.
 _ROOTLESS_MOUNTS: tuple[Object, ...] = (
     *(
         {**mount, "options": [option for option in mount["options"] if not option.startswith("gid=")]}
@@ -127,7 +127,7 @@ def arguments_of(container: Object, image: ImageRun, environment: Mapping[str, s
 
 
 def environment_of(image: ImageRun, overrides: Mapping[str, str], *, hostname: str, port: int | None) -> dict[str, str]:
-    """The environment of the image, overridden by the manifest; PORT for the serving container."""
+    """The image's environment, overridden by the manifest's; PORT is set for the serving container."""
     environment = {"PATH": _PATH, "HOSTNAME": hostname}
     environment |= dict(entry.partition("=")[::2] for entry in image.env or ())
     environment |= overrides
@@ -137,12 +137,12 @@ def environment_of(image: ImageRun, overrides: Mapping[str, str], *, hostname: s
 
 
 def security_of(pod: Object, container: Object) -> Object:
-    """The security context of a container over that of its pod."""
+    """The container's security context, merged over its pod's."""
     return {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
 
 
 def check_rights(pod: Object) -> None:
-    """Raise ``InvalidValue`` for a pod with more rights than its writer may give.
+    """Raise ``InvalidValue`` for a pod with more rights than users may grant.
 
     Admission refuses such pods too. Some were stored by a version that did not, and one mistake there is not one here.
     """
@@ -162,7 +162,7 @@ def bundle_config(box: ContainerBox, security: Object) -> Object:
         namespaces.append({"type": "user"})
         ids = [{"containerID": 0, "hostID": box.users.first, "size": IDS_PER_POD}]
         root, mapped = box.users.root, {"uidMappings": ids, "gidMappings": ids}
-        # Of the container's own network, which this machine's root has made.
+        # The container's network, which root on this machine has created.
         system = (*_SYSTEM_MOUNTS[:-1], _system_bind(box.users.system))
     linux: Object = {
         **mapped,
@@ -199,12 +199,12 @@ def bundle_config(box: ContainerBox, security: Object) -> Object:
 
 @functools.cache
 def thermal_paths(processors: Path = _PROCESSORS) -> tuple[str, ...]:
-    """The folders with counters of each processor's heat, by which containers can observe each other; Docker masks them since 28."""
+    """Folders with thermal counters per processor, by which containers can observe each other; Docker masks them since 28."""
     return tuple(map(str, sorted(processors.glob("cpu[0-9]*/thermal_throttle"))))
 
 
 def _cgroup_mounts(views: Mapping[str, str]) -> list[Object]:
-    """The mounts of a container's own cgroups, where programs look up their limits."""
+    """The mounts of a container's own cgroups, where programs read their limits."""
     mounts: list[Object] = []
     if any(path != _CGROUPS for path in views):
         mounts.append(
@@ -223,7 +223,7 @@ def _bind(mount: MountPoint) -> Object:
 
 
 def capabilities_of(security: Object, *, is_root: bool) -> dict[str, list[str]]:
-    """Capabilities by set. A user other than root has them only as the bounding set, as in Docker."""
+    """Capabilities by set. Users other than root have them only in the bounding set, as in Docker."""
     requested = security.get("capabilities") or {}
     added, dropped = _names(requested.get("add") or ()), _names(requested.get("drop") or ())
     retained = set() if "CAP_ALL" in dropped else set(_CAPABILITIES) - dropped

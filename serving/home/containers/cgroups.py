@@ -1,4 +1,4 @@
-"""Cgroups of containers: made with their limits before a container starts, read while it runs, removed after it.
+"""Cgroups of containers: created with their limits before a container starts, and removed after it ends.
 
 Both versions work. A container has one folder per controller with version 1, and a single one with version 2. They are below our
 own cgroup, so that our limits also apply to pods. Where the kernel refuses, ``make`` says which limits are not enforced.
@@ -20,13 +20,13 @@ _ROOT = Path("/sys/fs/cgroup")
 _PERIOD_US = 100_000
 _PIDS_MAX = 8192
 _CONTROLLERS = ("cpu", "cpuacct", "memory", "pids")
-# Kubernetes' smallest, and the kernel's: 1 ms of each period.
+# Kubernetes' and the kernel's minimum: 1 ms per period.
 _QUOTA_MIN_US = 1000
 _SHARES_MIN, _SHARES_PER_CORE = 2, 1024
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a container; None for none. ``cpu_request_m`` is its share under contention."""
+    """The limits of a container; None means no limit. ``cpu_request_m`` is its share under contention."""
 
     cpu_m: int | None = None
     memory_bytes: int | None = None
@@ -34,7 +34,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CgroupUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The usage of a container: CPU seconds since its start, bytes now, and OOM kills."""
+    """The usage of a container: CPU seconds since its start, memory in bytes, and OOM kills."""
 
     cpu_s: float
     memory_bytes: int
@@ -42,13 +42,13 @@ class CgroupUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
-    """Creates cgroups in a folder per controller; with version 2 all are the same folder."""
+    """Creates cgroups in a folder per controller; with version 2 all controllers share a folder."""
 
     folders: dict[str, Path]
     is_unified: bool
 
     def make(self, name: str, limits: Limits) -> tuple[tuple[str, ...], list[str]]:
-        """The folders of a container ``name``, "POD/CONTAINER", and the limits that could not be set."""
+        """Create the folders of a container ``name``, "POD/CONTAINER"; return them and the limits that could not be set."""
         folders: dict[Path, None] = {}
         refused: list[str] = []
         for controller, above in self.folders.items():
@@ -73,13 +73,13 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(map(str, folders)), sorted(set(refused))
 
     def _values(self, controller: str, limits: Limits) -> Iterator[tuple[str, str, str]]:
-        """File, value, and the name of the limit if its refusal must be reported."""
+        """Yield files and values, with the name of the limit if a refusal must be reported."""
         quota = None if limits.cpu_m is None else max(_QUOTA_MIN_US, limits.cpu_m * _PERIOD_US // 1000)
         shares = max(_SHARES_MIN, (limits.cpu_request_m or 0) * _SHARES_PER_CORE // 1000)
         if controller == "cpu" and self.is_unified:
             if quota is not None:
                 yield "cpu.max", f"{quota} {_PERIOD_US}", "cpu"
-            # The kernel's own formula from shares (2 to 262144) to weight (1 to 10000).
+            # The kernel's formula from shares (2 to 262144) to weight (1 to 10000).
             yield "cpu.weight", str(1 + (shares - 2) * 9999 // 262142), ""
         elif controller == "cpu":
             if quota is not None:
@@ -99,7 +99,7 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
             yield "pids.max", str(_PIDS_MAX), ""
 
     def path_of(self, name: str) -> str:
-        """The cgroup path for a runtime that moves the container there itself; "" where the launcher does.
+        """The cgroup path for a runtime that moves the container there; "" if the launcher does.
 
         With version 2 runc would leave the cgroup that the launcher has joined.
         """
@@ -130,7 +130,7 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
             cpu_ns = int((self.folders["cpuacct"] / name / "cpuacct.usage").read_text())
             cached = _fields(memory / "memory.stat").get("total_inactive_file", 0)
             used_bytes = int((memory / "memory.usage_in_bytes").read_text()) - cached
-            # runc creates its own cgroup below ours, and version 1 counts kills in each separately.
+            # runc creates another cgroup below ours, and version 1 counts kills in each separately.
             places = (memory, *(path for path in memory.iterdir() if path.is_dir()))
             killed = sum(_fields(place / "memory.oom_control").get("oom_kill", 0) for place in places)
             return CgroupUse(cpu_s=cpu_ns / 1e9, memory_bytes=max(0, used_bytes), oom_kill_count=killed)
@@ -168,7 +168,7 @@ def limits_of(container: Object) -> Limits:
 
 
 class PodCgroups:
-    """The cgroups of the containers of a pod, also of those that are processes. Without a ``tree`` there are none."""
+    """The cgroups of a pod's containers, including process containers; none without a ``tree``."""
 
     def __init__(self, tree: CgroupTree | None, pod_id: str) -> None:
         self._tree = tree
@@ -178,7 +178,7 @@ class PodCgroups:
         """The limits that no cgroup enforces, by container."""
 
     def make(self, name: str, limits: Limits) -> tuple[str, ...]:
-        """Make the folders of a container, which its first process joins."""
+        """Create the folders of a container, which its first process joins."""
         if self._tree is None:
             bounds = (("cpu", limits.cpu_m), ("memory", limits.memory_bytes))
             self.refused[name] = [what for what, value in bounds if value]
@@ -187,7 +187,7 @@ class PodCgroups:
         return folders
 
     def path_of(self, name: str) -> str:
-        """The path for a runtime that joins by itself: see ``CgroupTree``."""
+        """The cgroup path for a runtime that joins by itself; see ``CgroupTree``."""
         return self._tree.path_of(f"{self._pod_id}/{name}") if self._tree else ""
 
     def views(self, name: str) -> dict[str, str]:
@@ -200,7 +200,7 @@ class PodCgroups:
         return [str(above / self._pod_id / name) for name in self.refused] if above else []
 
     def exit_reason(self, name: str) -> str:
-        """The reason for a container's end: OOMKilled if the kernel ran out of its memory since the last end; "" otherwise."""
+        """Why a container ended: OOMKilled if the kernel killed it for its memory since the last end; "" otherwise."""
         use = self._tree.read(f"{self._pod_id}/{name}") if self._tree else None
         if use is None:
             return ""
@@ -239,7 +239,7 @@ def places_by_controller(own: str, cgroups: Path = _ROOT) -> dict[str, Path]:
 
 
 def _unified(cgroups: Path, name: str) -> CgroupTree | None:
-    """The parent folder in version 2, below the root, where a group may hold both processes and limited groups."""
+    """The parent folder in version 2, below the root, where a group may have both processes and limited groups."""
     folder = cgroups / name
     if not _is_made(folder):
         return None

@@ -1,4 +1,4 @@
-"""Selects the runtime for containers: crun or runc, by running a container.
+"""Selects the container runtime, crun or runc, by running a test container.
 
 Running a tiny container is a better test than a version: the kernel, the rights of this user and the runtime must all support it.
 A failure is reported with the runtime's message and the package to install. As root the container has users of its own at first:
@@ -23,21 +23,21 @@ from serving.home.processes.orders import Launch, StartProcess
 from serving.home.processes.ownusers import OwnUsers
 
 RUNTIMES = ("crun", "runc", "rootless")
-"""The runtimes that start containers, the preferred one first; "rootless" is crun in a user namespace, for users other than root."""
+"""Supported runtimes, preferred one first; "rootless" is crun in a user namespace, for users other than root."""
 
 RUNTIME_VARIABLE = "SERVING_CONTAINER_RUNTIME"
-"""The environment variable that names the one runtime to use."""
+"""The environment variable that selects a runtime."""
 
 _INSTALL = "install crun (apt-get install crun)"
 _ROOTLESS = "rootless"
 _MACHINE_FOLDERS = ("bin", "lib", "lib64", "usr", "sbin")
-# A runtime finds the files of a container with users of its own in one of these, in its own mount namespace: others may enter
-# them on any machine, and no machine needs them to start a container.
+# Mount points, in the runtime's mount namespace, for files of containers with a user namespace: other users may enter
+# these folders on every machine, and no machine needs them to start a container.
 _PLACES = ("/mnt", "/media", "/srv", "/tmp")  # noqa: S108 - it is covered, not used
 
 
 class ContainerEngine(msgspec.Struct, frozen=True, kw_only=True):
-    """The working runtime's path; "" and the reason if there is none. ``is_rootless``: it runs without root.
+    """The path of a working runtime; "" and the reason if there is none. ``is_rootless``: it runs without root.
 
     ``users_place`` is the folder for the files of containers with users of their own, as root; "" and ``no_users``, the reason,
     where there can be none. ``seccomp_filter`` is what the runtime has compiled of the default profile, for ``ContainerBox``.
@@ -52,9 +52,9 @@ class ContainerEngine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def runtime_arguments(runtime: str, state: str, error_log: str) -> tuple[str, ...]:
-    """The command line of a runtime, up to its subcommand."""
+    """The command line of a runtime, before its subcommand."""
     options = ("--root", state, "--log", error_log, "--log-format", "json")
-    # crun refuses cgroups of both versions at once; the launcher joins ours before it starts.
+    # crun rejects cgroups of both versions at once, so the launcher joins ours before it starts.
     manager = () if joins_cgroups(runtime) else ("--cgroup-manager", "disabled")
     return (runtime, *options, *manager)
 
@@ -65,7 +65,7 @@ def joins_cgroups(runtime: str) -> bool:
 
 
 def find_engine(wanted: str = "", state: Path | None = None) -> ContainerEngine:
-    """Try each installed runtime, or only ``wanted``, with files in the folder ``state``. Takes some tens of milliseconds."""
+    """Test each installed runtime, or only ``wanted``, with files in the folder ``state``. Takes tens of milliseconds."""
     if wanted and wanted not in RUNTIMES:
         return ContainerEngine(reason=f"{RUNTIME_VARIABLE}={wanted}: expected one of {', '.join(RUNTIMES)}")
     is_root = os.geteuid() == 0
@@ -89,7 +89,7 @@ def find_engine(wanted: str = "", state: Path | None = None) -> ContainerEngine:
 
 
 def _with_place(engine: ContainerEngine, state: Path | None) -> ContainerEngine:
-    """The engine with a folder for files of containers in their own user namespaces, which are not tested yet."""
+    """The engine with a folder for files of containers in user namespaces, which are not tested yet."""
     folder = str((state or Path("/")).resolve())
     place = next((place for place in _PLACES if Path(place).is_dir() and not Path(folder).is_relative_to(place)), "")
     reason = "" if place else f"its files are mounted at one of {', '.join(_PLACES)}, which are not there"
@@ -97,14 +97,14 @@ def _with_place(engine: ContainerEngine, state: Path | None) -> ContainerEngine:
 
 
 def _with_filter(engine: ContainerEngine, state: Path | None) -> ContainerEngine:
-    """The engine, with the filter that it has compiled if it takes this in place of the profile."""
+    """The engine with its compiled filter, if it accepts one in place of the profile."""
     if not engine.seccomp_filter or _tried(engine, state) == (engine, ""):
         return engine
     return msgspec.structs.replace(engine, seccomp_filter="")
 
 
 def _tried(engine: ContainerEngine, state: Path | None) -> tuple[ContainerEngine, str]:
-    """Run a container that ends at once; return the engine with its compiled filter, and the failure or ""."""
+    """Run a container that ends immediately; return the engine with its compiled filter, and the failure or ""."""
     parent = state if state is not None and state.is_dir() else None
     with tempfile.TemporaryDirectory(prefix=".probe-", dir=parent, ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -117,7 +117,7 @@ def _tried(engine: ContainerEngine, state: Path | None) -> tuple[ContainerEngine
             for machine_folder in _MACHINE_FOLDERS
             if Path("/", machine_folder).is_dir()
         )
-        # The files of the container are of its own users, those of the machine are open.
+        # The container's files belong to its own users; the machine's files are readable.
         users = OwnUsers(first=DEFAULT_RANGE.first, place=engine.users_place) if engine.users_place else None
         box = ContainerBox(
             arguments=("/bin/sh", "-c", "exit 0"),
@@ -163,7 +163,7 @@ def _tried(engine: ContainerEngine, state: Path | None) -> tuple[ContainerEngine
 
 
 def _compiled(record: Path) -> str:
-    """The filter in crun's record of a container, as base64; "" without one, as of runc."""
+    """The filter in crun's record of a container, as base64; "" without one, as with runc."""
     try:
         return base64.b64encode((record / "seccomp.bpf").read_bytes()).decode()
     except OSError:

@@ -1,4 +1,4 @@
-"""The name server of this machine's pods, at their gateway: UDP and TCP.
+"""The DNS server of this machine's pods, at their gateway: UDP and TCP.
 
 ``NameResponses`` resolves the names of services. Other queries are forwarded to the servers of /etc/resolv.conf. The process has other
 work, and its pods are strangers: queries, connections and what is forwarded have a bound for each pod.
@@ -31,9 +31,9 @@ _TTL_S = 5
 _RESPONSE, _RECURSION_WANTED = 0x8480, 0x0100
 _NO_NAME, _SERVER_FAILURE = 3, 2
 _LABEL_BYTES_MAX = 63
-# Of a name with its lengths (RFC 1035, section 3.1), and of a query with all options (RFC 6891 recommends 4096).
+# Longest name with its lengths (RFC 1035, section 3.1), and longest query with all options (RFC 6891 recommends 4096).
 _NAME_BYTES_MAX, _QUERY_BYTES_MAX = 255, 4096
-# A pointer to the name in the question, which begins behind the header.
+# A pointer to the name in the question, which follows the header.
 _SAME_NAME = 0xC00C
 
 _log = logging.getLogger("names")
@@ -41,8 +41,8 @@ _log = logging.getLogger("names")
 _PORT = 53
 _TIMEOUT_S = 3.0
 _IDLE_S = 10.0
-# Of a pod: queries in a second, of which each lookup of a name outside needs up to ten; queries that wait for another server; and
-# connections. Queries beyond are dropped, as a full network drops them, and their connection ends.
+# Limits per pod: queries per second (a lookup of an external name needs up to ten), forwarded queries, and
+# connections. Excess queries are dropped, as by a full network, and their connection is closed.
 _QUERIES_PER_S, _FORWARDED_MAX, _CONNECTIONS_MAX = 1000, 64, 16
 
 
@@ -65,7 +65,7 @@ def question_of(query: bytes) -> tuple[str, int, int]:
 
 
 class NameResponses(msgspec.Struct, frozen=True, kw_only=True):
-    """The addresses of services' names: of the inner listener, and of the public one."""
+    """Resolves the names of services to the address of the inner or the public listener."""
 
     inner: str
     public: str
@@ -120,7 +120,7 @@ def servers_of(resolv_conf: str) -> list[str]:
 
 
 class QueryCounts:
-    """Counts the queries of each pod in the present second."""
+    """Counts each pod's queries in the current second."""
 
     def __init__(self, *, second_max: int = _QUERIES_PER_S) -> None:
         self._second_max = second_max
@@ -128,7 +128,7 @@ class QueryCounts:
         self._counts: Counter[str] = Counter()
 
     def admits(self, address: str, now_s: float) -> bool:
-        """Count a query of the pod at an address; return whether it is within the bound."""
+        """Count a query of a pod; return whether it is within the limit."""
         second = int(now_s)
         if second != self._second:
             self._second = second
@@ -138,7 +138,7 @@ class QueryCounts:
 
 
 class NameServer:
-    """Serves DNS at ``address``. ``hosts`` has the public hosts of services, and ``named`` returns the named ones."""
+    """Serves DNS at ``address``. ``hosts`` has the public hosts of services, and ``named`` returns the inner ones."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class NameServer:
         self._connections: Counter[str] = Counter()
 
     async def run(self, *, port: int = _PORT) -> None:
-        """Serve until cancelled. Without the port pods have no names, which is logged."""
+        """Serve until cancelled. If the port is not available, log that pods have no names."""
         loop = asyncio.get_running_loop()
         try:
             transport, _ = await loop.create_datagram_endpoint(
@@ -211,11 +211,11 @@ class NameServer:
         writer.write(len(response).to_bytes(2) + response)
         async with asyncio.timeout(_IDLE_S):
             await writer.drain()
-        # The next query may be here already; others have their turn before it.
+        # The next query may have arrived already; others are answered before it.
         await asyncio.sleep(0)
 
     async def _respond(self, query: bytes, peer: str, *, over_tcp: bool) -> bytes:
-        """The response to a query of a pod. Raises ``InvalidValue``."""
+        """The response to a query from a pod. Raises ``InvalidValue``."""
         own = self._responses.respond(query, self._hosts, self._named())
         if own is not None:
             return own
@@ -230,14 +230,14 @@ class NameServer:
         return failure(query)
 
     def _servers(self) -> Iterator[str]:
-        # It may change at run time, when a machine moves to another network.
+        # It may change at run time, when a machine joins another network.
         with contextlib.suppress(OSError):
             yield from (server for server in servers_of(self._resolv_conf.read_text()) if server != self._address)
 
 
 @contextlib.contextmanager
 def _counted(counts: Counter[str], peer: str) -> Iterator[int]:
-    """Count what a pod has for the block; gives its number, this one included."""
+    """Count one of a pod's resources for the block; yields its number, including this one."""
     counts[peer] += 1
     try:
         yield counts[peer]
@@ -252,7 +252,7 @@ class _Datagrams(asyncio.DatagramProtocol):
         self._server = server
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # That of uvloop has the methods, and is no subclass.
+        # uvloop's transport has the methods, but is not a subclass.
         self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:

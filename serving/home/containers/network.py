@@ -1,4 +1,4 @@
-"""Pods' network namespaces: creates them, some ahead of their pods, routes them to a gateway, and removes them.
+"""Network namespaces of pods: creates, routes and removes them, some before their pods exist.
 
 A pod's namespace is a file held by a mount. It has its own loopback and a link to this machine. Its address is the pod's
 loopback address in another network, 10.137.3.7 for 127.64.3.7, and for 127.66.3.7 on a virtual node: no two pods have the
@@ -29,12 +29,12 @@ from serving.net.aio.cooperative import finished_in_thread
 _INNER_NETWORK, _PUBLIC_NETWORK = "10.138", "10.139"
 _HTTP_PORT = 80
 _BACKLOG = 4096
-# <linux/in.h>: bind to an address that the machine will have later.
+# <linux/in.h>: bind to an address that the machine gets later.
 _IP_FREEBIND = 15
 
-# For two services that wake up at once.
+# Networks created ahead, for two services that wake at the same time.
 _AHEAD_COUNT = 2
-# Delay after a pod took one: by then the pod is ready, and needs no core.
+# Delay after a pod took one, in seconds: by then the pod is ready and needs no core.
 _AHEAD_LAG_S = 0.3
 _AHEAD_RETRY_S = 5.0
 
@@ -47,7 +47,7 @@ _OWN = "/proc/thread-self/ns/net"
 
 
 class Gateway(msgspec.Struct, frozen=True, kw_only=True):
-    """The two addresses."""
+    """The two addresses of the gateway."""
 
     inner: str
     public: str
@@ -61,7 +61,7 @@ def gateway_of(state: Path) -> Gateway:
 
 
 def bind_gateway(gateway: Gateway, *, inner_port: int, public_port: int) -> dict[str, socket.socket]:
-    """Bind the activators' sockets, as "inner-pods-80". Failures are skipped: without root all fail."""
+    """Bind the activators' sockets, such as "inner-pods-80". Failures are skipped: without root all fail."""
     listeners = {}
     for name, address, own in (("inner", gateway.inner, inner_port), ("public", gateway.public, public_port)):
         for port in {_HTTP_PORT, own}:
@@ -90,15 +90,15 @@ class PodNetworks:
         """Add the gateway's addresses to this machine. Raises ``OSError``."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _ip("".join(f"address replace {address}/32 dev lo\n" for address in (self.gateway.inner, self.gateway.public)))
-        # Each address of it is this machine's, for services that pods call by their short names.
+        # All its addresses are this machine's, for services that pods call by short names.
         _ip(f"route replace local {named_network(self.gateway.inner)}.0/24 dev lo\n")
 
     def make_ahead(self, address: str) -> None:
-        """Create the namespace of a future pod by its address. Blocks for some milliseconds. Raises ``OSError``."""
+        """Create the namespace of a future pod, by its address. Blocks for some milliseconds. Raises ``OSError``."""
         self.make(_ahead(address), address)
 
     def claim(self, pod: str, address: str) -> bool:
-        """Give a pod the namespace made ahead for its address; return whether there is one."""
+        """Assign a pod the namespace created ahead for its address; return whether there is one."""
         ahead, path = self.path_of(_ahead(address)), self.path_of(pod)
         if not os.path.ismount(ahead):
             return False
@@ -122,7 +122,7 @@ class PodNetworks:
             except OSError as error:
                 failures.append(error)
 
-        # A thread of its own enters the namespace and ends in it.
+        # A separate thread enters the namespace and ends in it.
         thread = threading.Thread(target=made, name="netns")
         thread.start()
         thread.join()
@@ -136,7 +136,7 @@ class PodNetworks:
     def _make(self, path: Path, address: str) -> None:
         _checked(_LIBC.unshare(_CLONE_NEWNET), "a network namespace")
         _checked(_LIBC.mount(_OWN.encode(), str(path).encode(), b"none", ctypes.c_ulong(_MS_BIND), None), str(path))
-        # The process's own first thread is where we came from.
+        # The namespace of the process's first thread is ours.
         _ip(
             "link set lo up\n"
             f"link add eth0 type veth peer name {_link_of(address)} netns {os.getpid()}\n"
@@ -147,7 +147,7 @@ class PodNetworks:
         )
 
     def remove(self, pod: str) -> None:
-        """Remove a pod's namespace, if any; its link ends with it."""
+        """Remove a pod's namespace, if any; its network link ends with it."""
         path = self.path_of(pod)
         _LIBC.umount2(str(path).encode(), _MNT_DETACH)
         path.unlink(missing_ok=True)
@@ -160,7 +160,7 @@ class PodNetworks:
                     self.remove(path.name)
 
     def close(self) -> None:
-        """Remove all namespaces, and take the gateway's addresses from this machine."""
+        """Remove all namespaces, and the gateway's addresses from this machine."""
         self.sweep(())
         with contextlib.suppress(OSError):
             _ip("".join(f"address del {address}/32 dev lo\n" for address in (self.gateway.inner, self.gateway.public)))
@@ -169,7 +169,7 @@ class PodNetworks:
 
 
 class AheadNetworks:
-    """Creates networks ahead of pods. ``networks`` is None if pods share the machine's. ``run`` does the work."""
+    """Creates networks before their pods. ``networks`` is None if pods share the machine's. ``run`` does the work."""
 
     def __init__(self, locations: PodLocations, networks: PodNetworks | None) -> None:
         self._locations = locations
@@ -178,12 +178,12 @@ class AheadNetworks:
         self._wanted = asyncio.Event()
 
     def reserve(self) -> PodLocation:
-        """Assign a location with a network, one made ahead if ready. Raises ``OSError``."""
+        """Reserve a location with a network, one created ahead if ready. Raises ``OSError``."""
         self._wanted.set()
         return self._ready.pop(0) if self._ready else self._locations.reserve()
 
     async def run(self) -> None:
-        """Make networks until cancelled."""
+        """Create networks until cancelled."""
         while self._networks is not None:
             await self._wanted.wait()
             await asyncio.sleep(_AHEAD_LAG_S)
@@ -206,7 +206,7 @@ def _ahead(address: str) -> str:
 
 
 def routed_address(address: str) -> str:
-    """The address of a pod's own network, as this machine reaches it. 127.64.3.7: 10.137.3.7."""
+    """The address of a pod's network, as reached from this machine. 127.64.3.7: 10.137.3.7."""
     return _POD_NETWORK + host_part(address)
 
 
@@ -238,10 +238,10 @@ def cgroup_name_of(state: Path) -> str:
 
 
 def remove_leftovers(state: Path) -> None:
-    """Remove folders, networks and cgroups of a stopped system's pods, to free its state folder. Blocks."""
+    """Remove folders, networks and cgroups of a stopped system's pods, to unblock its state folder. Blocks."""
     sweep_folders(state / "pods", ())
     if not (state / "networks").is_dir():
-        # It had no containers.
+        # There were no containers.
         return
     networks_of(state).close()
     cgroups = find_cgroups(cgroup_name_of(state))

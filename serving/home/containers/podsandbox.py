@@ -1,4 +1,4 @@
-"""The sandbox of one pod: turns its manifest and images into orders that start its containers.
+"""The sandbox of one pod: turns its manifest and images into start orders for its containers.
 
 ``ContainerHost`` is the container runtime of this machine with its images, networks and cgroups. The containers of a pod
 share its network namespace, where they and the queue-proxy find each other at 127.0.0.1. All their files are in the pod's
@@ -75,7 +75,7 @@ class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodSandbox:
-    """A pod with its own network: containers of ``images``, or processes where there are no images.
+    """A pod with a network namespace: containers of ``images``, or processes if there are none.
 
     ``location`` is its own, and so is ``folder``. Rootless containers share the network of the machine, and see the file ``hosts``.
     """
@@ -124,12 +124,12 @@ class PodSandbox:
 
     @property
     def is_rootless(self) -> bool:
-        """Whether its containers have one user and share the machine's network."""
+        """Whether its containers have a single user and share the machine's network."""
         return self._host.networks is None
 
     @property
     def network(self) -> str:
-        """The path of the pod's network namespace; "" where it has none."""
+        """The path of the pod's network namespace; "" if it has none."""
         networks = self._host.networks
         return "" if networks is None else str(networks.path_of(self._pod_id))
 
@@ -139,7 +139,7 @@ class PodSandbox:
         return port_of(self._manifest) if self._host.networks is not None else self._location.port
 
     async def prepare(self) -> None:
-        """Make the network and the files that all containers see. Raises ``OSError``."""
+        """Create the network and the files that all containers see. Raises ``OSError``."""
         shared = self._folder / "etc"
         shared.mkdir(mode=_FOLDER_MODE, exist_ok=True)
         name, networks = hostname_of(self._manifest), self._host.networks
@@ -224,7 +224,7 @@ class PodSandbox:
         )
 
     def _users_of(self, user: ContainerUser) -> OwnUsers | None:
-        """The users of a container's user namespace; None where it has those of the machine. Raises ``InvalidValue``."""
+        """The users of a container's user namespace; None if it has the machine's users. Raises ``InvalidValue``."""
         if not self._location.users:
             return None
         ids = (user.uid, user.gid, *user.groups)
@@ -247,7 +247,7 @@ class PodSandbox:
         own = self._folder / "etc"
         files = {name: own / name for name in ("hostname", "hosts", "resolv.conf")}
         if self.is_rootless:
-            # The machine's own names are right where its network is shared.
+            # With a shared network, the machine's names are right.
             files |= {"hosts": Path(self._hosts or HOSTS_PATH), "resolv.conf": Path("/etc/resolv.conf")}
         return tuple(
             MountPoint(source=str(source), target=f"/etc/{name}") for name, source in files.items() if source.exists()
@@ -262,7 +262,7 @@ def _root_of(folder: Path, lower: str) -> OverlayMount:
 def _held(
     folder: str, mounts: Sequence[MountPoint], *, is_all: bool
 ) -> tuple[tuple[MountPoint, ...], tuple[MountPoint, ...]]:
-    """The mounts that the launcher makes in ``folder``, and all of the container, with these as their sources.
+    """The mounts that the launcher makes in ``folder``, and all mounts of the container, with these as sources.
 
     A runtime would follow links of a pod, and reach nothing of the state folder as other users: that is ``is_all``.
     """
@@ -298,7 +298,7 @@ def _stop_signal_of(text: str) -> int:
 
 
 def container_host(state: Path, runtime: str = "") -> tuple[ContainerHost | None, str]:
-    """The host of containers, or None and why there is none. Runs a container: blocks for some tens of milliseconds.
+    """The container host, or None and the reason. Runs a container: blocks for tens of milliseconds.
 
     ``runtime`` is "crun" or "runc", "" for the first of them that works.
     """

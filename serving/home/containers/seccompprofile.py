@@ -1,4 +1,4 @@
-"""Reads seccomp profiles of the machine, for containers with ``seccompProfile: Localhost``.
+"""Reads the machine's seccomp profiles, for containers with ``seccompProfile: Localhost``.
 
 A profile is a JSON file in the format of Docker and of Kubernetes' ``seccompProfile: Localhost``, below ``seccomp`` in the state
 folder. It becomes ``linux.seccomp`` of the OCI runtime specification. Rules that depend on capabilities, architectures or the kernel

@@ -1,4 +1,4 @@
-"""The user that a container runs as, in numbers: of the manifest's security context, else of the image.
+"""The user that a container runs as, as numbers: from the security context, else from the image.
 
 An image names users by number or by name; names are looked up in the image's own /etc/passwd and /etc/group, which are read
 without following links out of the image. Kubernetes' rules: ``runAsUser`` goes before the image, ``runAsNonRoot`` refuses root.
@@ -65,7 +65,7 @@ def _group(text: str, groups: list[list[str]]) -> int:
 
 
 def _lines(root: Path, name: str) -> list[list[str]]:
-    """The entries of /etc/passwd or /etc/group of an image; none where it is missing, or a link."""
+    """The entries of an image's /etc/passwd or /etc/group; none if it is missing or a link."""
     try:
         if not stat.S_ISDIR((root / "etc").lstat().st_mode):
             return []

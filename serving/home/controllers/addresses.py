@@ -1,4 +1,4 @@
-"""Publishes addresses: the hosts files with all services of this machine, and the activators' Service.
+"""Publishes addresses: hosts files with all services of this machine, and the activators' Service.
 
 Apps call each other by ``status.address.url``, and by short names where a service has a named port. Every resolver reads
 /etc/hosts: glibc, musl, Go, Node. Each namespace has a file: the machine's own entries, the hosts of each route, and the short names
@@ -35,13 +35,13 @@ _log = logging.getLogger("control")
 
 _MACHINES = Path("/etc/hosts")
 _ADDRESS = "127.0.0.1"
-# Changes that come together are written once.
+# Changes within this time are written together, in seconds.
 _PAUSE_S = 0.1
 _READABLE, _FOLDER_MODE = 0o644, 0o700
 
 
 def names_of(route: Object, settings: ControllerSettings) -> dict[str, list[str]]:
-    """The public and the cluster-local hosts of a route and of its tags, by the key "shown" and "inner".
+    """The public and cluster-local hosts of a route and its tags, by the keys "shown" and "inner".
 
     "hello": hello.default.localhost; hello.default.svc.cluster.local and shorter.
     """
@@ -57,7 +57,7 @@ def names_of(route: Object, settings: ControllerSettings) -> dict[str, list[str]
 def entries_of(
     routes: Iterable[Object], settings: ControllerSettings, *, gateway: str
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """The lines for all namespaces, and those for pods of one namespace; see hosts(5).
+    """The hosts(5) lines for all namespaces, and those for pods of one namespace.
 
     Services with a named port are at the address of their namespace behind ``gateway``, all others at 127.0.0.1. No name has two.
     """
@@ -80,7 +80,7 @@ def _line(address: str, names: Iterable[str]) -> str:
 
 
 class HostsFiles:
-    """Writes the hosts file of each namespace in ``folder`` whenever routes change. ``settings`` returns the present domains.
+    """Writes each namespace's hosts file in ``folder`` when routes change. ``settings`` returns the current domains.
 
     ``inner_port`` is that of the activators' inner listener.
     """
@@ -96,7 +96,7 @@ class HostsFiles:
         self._changed = asyncio.Event()
         self._gone: set[str] = set()
         folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
-        # By namespace; those that pods of an earlier process see have a text that is not known.
+        # By namespace; files that pods of an earlier process see have unknown text.
         self._written = dict.fromkeys((path.name for path in folder.iterdir()), "")
 
     def file_of(self, namespace: str) -> str:
@@ -119,7 +119,7 @@ class HostsFiles:
         async with supervise() as group:
             for reflector in (self._routes, self._namespaces):
                 group.start(reflector.run(), name="hosts")
-                # Before, names would go that are only not known yet.
+                # Earlier, names would disappear that are only not known yet.
                 await reflector.synced.wait()
             self._gone |= self._written.keys() - self._known_namespaces()
             while True:
@@ -163,9 +163,9 @@ class HostsFiles:
 def _write_in_place(path: Path, content: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _READABLE)
     try:
-        # Pods have other users, whatever the umask.
+        # Pods have other users, so the umask does not apply.
         os.fchmod(descriptor, _READABLE)
-        # A reader finds the old content or the new one: nothing is empty in between.
+        # A reader finds the old or the new content, never an empty file.
         os.pwrite(descriptor, content, 0)
         os.ftruncate(descriptor, len(content))
     finally:
@@ -173,7 +173,7 @@ def _write_in_place(path: Path, content: bytes) -> None:
 
 
 class ServiceHosts:
-    """The public hosts, kept up to date by the tasks in ``reflectors``; ``in`` tells whether a service has a host.
+    """The public hosts, updated by the tasks in ``reflectors``; ``in`` tests whether a service has a host.
 
     They are derived from names and claims, not from a status: an entry in a status must not make pods resolve a public host to
     the activator.
@@ -198,7 +198,7 @@ class ServiceHosts:
         return host in self._hosts()[0]
 
     def _hosts(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The public hosts, and the inner ones of services with a named port."""
+        """The public hosts, and the inner hosts of services with a named port."""
         rules = self._rules()
         if self._known is None or self._known[0] != rules:
             routes = self._routes.cache.values()

@@ -1,4 +1,4 @@
-"""Keeps PersistentVolumeClaims: makes their folders, and removes a deleted claim's folder once nothing uses it.
+"""Maintains PersistentVolumeClaims: creates their folders, and removes those of deleted claims once unused.
 
 The size of a claim is enforced by the file system; where it cannot be, its folder is measured, and a warning says when it is over.
 """
@@ -32,23 +32,23 @@ from serving.net.cluster.port import Cluster
 from serving.net.cluster.reflector import Reflector
 from serving.net.cluster.workqueue import WorkQueue
 
-# A claim that is used is looked at again, and so is one whose folder could not be made or removed.
+# Recheck of a claim in use, or whose folder could not be created or removed, in seconds.
 _AGAIN_S = 1.0
-# What one walk over all folders takes, times this: a walk of 10 s is repeated after five minutes.
+# Pause between walks over all folders, relative to their duration: a walk of 10 s is repeated after five minutes.
 _MEASURE_PERIOD_S, _MEASURE_PAUSE_RATIO = 30.0, 30
 
 _log = logging.getLogger("claims")
 
 
 class ClaimKeeper:
-    """Runs until cancelled."""
+    """Watches claims, and creates and removes their folders."""
 
     def __init__(self, cluster: Cluster, volumes: Path) -> None:
         self._cluster = cluster
         self._volumes = volumes
         self._claims = Reflector(cluster, PERSISTENT_VOLUME_CLAIM, on_change=lambda change: self._queue.add(change.key))
         self._queue: WorkQueue[Key] = WorkQueue("claims")
-        # What the folders hold that no quota bounds.
+        # Sizes of folders without a quota.
         self._used_bytes: dict[Key, int] = {}
 
     async def run(self) -> None:
@@ -135,7 +135,7 @@ def _keep_folder(folder: Path, byte_count: int) -> str:
 
 def _remove_folder(folder: Path) -> None:
     with contextlib.suppress(OSError):
-        # The next folder with its number begins without it.
+        # The next folder with the same project number starts without the limit.
         if not quota_gap(folder):
             limit_folder(folder, 0)
     remove_tree(folder)

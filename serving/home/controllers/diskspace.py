@@ -29,7 +29,7 @@ _SNAPSHOT_PERIOD_S = 60.0
 
 
 async def collect_images(cluster: Cluster, store: ImageStore) -> None:
-    """Collect every five minutes until cancelled. Images imported or pulled by users are kept."""
+    """Remove unused images every five minutes until cancelled. Images imported or pulled by users are kept."""
     while True:
         await asyncio.sleep(_IMAGE_PERIOD_S)
         try:
@@ -46,12 +46,12 @@ async def collect_images(cluster: Cluster, store: ImageStore) -> None:
 
 def _collect(store: ImageStore, pods: Sequence[Object], revisions: Collection[str]) -> list[str]:
     used = ImagePins(store.folder).unpin(revisions).union(*(images_used(pod, store) for pod in pods))
-    # The wall clock: the age of an image is the time of its import.
+    # The wall clock: an image's age counts from its import.
     return store.collect(used, now_s=time.time(), unused_kept_s=_UNUSED_KEPT_S)
 
 
 async def used_snapshots(cluster: Cluster) -> frozenset[str]:
-    """The snapshots of all revisions, and of templates without a revision so far."""
+    """The snapshots of all revisions, and of templates that have no revision yet."""
     revisions = (await cluster.list(REVISION)).items
     parents = [parent for kind in (SERVING_SERVICE, CONFIGURATION) for parent in (await cluster.list(kind)).items]
     templates = [nested(parent, "spec", "template") for parent in parents]
@@ -59,11 +59,11 @@ async def used_snapshots(cluster: Cluster) -> frozenset[str]:
 
 
 async def collect_snapshots(cluster: Cluster, state: StateFolder) -> None:
-    """Collect once a minute until cancelled."""
+    """Remove unused snapshots once a minute until cancelled."""
     while True:
         try:
             used = await used_snapshots(cluster)
-            # The wall clock: the age of a snapshot is its modification time.
+            # The wall clock: a snapshot's age is its modification time.
             removed = await asyncio.to_thread(collect, state.snapshots, used, now_s=time.time())
             if removed:
                 _log.info("snapshots.removed", extra={"names": removed})

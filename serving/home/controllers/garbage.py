@@ -1,4 +1,4 @@
-"""Collects garbage in the background: dependents of deleted owners, contents of terminating namespaces, old Events.
+"""Collects garbage: dependents of deleted owners, contents of terminating namespaces, old Events.
 
 Runs beside a ``MemoryCluster`` and checks its suspects (``home/store/owners.py``); a real cluster has its own collector. An
 object is collected when all its owners are gone. An owner deleted in the foreground waits for its dependents; one deleted
@@ -25,13 +25,13 @@ from serving.net.cluster.port import EventType, WatchEvent
 _WORKERS = 16
 # A kube-apiserver's --event-ttl.
 _EVENT_AGE_MAX_S = 3600.0
-# About 3 MB. A kube-apiserver has no such limit, but the disk of etcd.
+# About 3 MB. A kube-apiserver has no such limit, but etcd's disk has.
 _EVENT_COUNT_MAX = 1_000
 _EVENTS_PAUSE_S = 10.0
 
 
 async def collect_garbage(cluster: MemoryCluster, *, workers: int = _WORKERS) -> None:
-    """Collect until cancelled. Failures, such as a conflict or a full disk, cause a retry."""
+    """Collect until cancelled. Failures, such as a conflict or a full disk, are retried."""
 
     async def check(suspect: Reference) -> None:
         try:
@@ -96,7 +96,7 @@ async def _patch_metadata(cluster: MemoryCluster, target: Reference, seen: Objec
 
 
 async def _empty(cluster: MemoryCluster, namespace: str) -> None:
-    """Delete the contents of a namespace, then the namespace itself. Each removal triggers another pass."""
+    """Delete the contents of a namespace, then the namespace. Each removal triggers another pass."""
     left = False
     for kind in _namespaced():
         for content in (await cluster.list(kind, namespace)).items:
@@ -129,7 +129,7 @@ class EventAges:
             self._written[key] = (now_s, metadata["resourceVersion"])
 
     def pop_expired(self, *, now_s: float) -> Iterator[tuple[Key, str]]:
-        """Forget and yield the keys and versions of the Events to delete, oldest first."""
+        """Remove and yield the keys and versions of the Events to delete, oldest first."""
         while self._written:
             key, (at_s, version) = next(iter(self._written.items()))
             if len(self._written) <= self._count_max and now_s - at_s <= self._age_max_s:
@@ -155,7 +155,7 @@ async def collect_events(
         group.start(watch_events(), name="events")
         while True:
             for (namespace, name), version in ages.pop_expired(now_s=now_s()):
-                # One that was written since comes again.
+                # An Event written since then is returned again later.
                 with contextlib.suppress(NotFound, Conflict):
                     await cluster.delete(EVENT, namespace, name, resource_version=version)
             await next_beat(pause_s)

@@ -1,4 +1,4 @@
-"""Serves the Ingresses and HTTPRoutes of one machine: each Deployment that they lead to gets a ScaledWorkload.
+"""Serves a machine's Ingresses and HTTPRoutes: creates a ScaledWorkload for each Deployment behind them.
 
 It follows routes, Services, Deployments and ScaledWorkloads, and decides by namespace (``ingressrules.py``). A part of a route
 without effect becomes an Event of the route.
@@ -24,7 +24,7 @@ _ROUTES = (INGRESS, HTTP_ROUTE)
 
 
 class Ingresses:
-    """All routes of users. ``domain`` returns the domain of public hosts. Runs until cancelled."""
+    """All routes of users. ``domain`` returns the domain of public hosts. ``run`` maintains the ScaledWorkloads."""
 
     def __init__(self, cluster: Cluster, domain: Callable[[], str]) -> None:
         self._cluster = cluster
@@ -43,7 +43,7 @@ class Ingresses:
             group.start(self._queue.run(1, self._settle), name="ingresses work")
 
     def _changed(self, change: CacheChange) -> None:
-        # Revisions have Deployments and Services too, and these change with every pod.
+        # Revisions have Deployments and Services too, which change with every pod.
         if controller_uid_of(change.new):
             return
         is_gone = change.type is EventType.DELETED
@@ -64,7 +64,7 @@ class Ingresses:
         )
         writes, notes = workload_writes(routing, workloads)
         for write in writes:
-            # The watch has not brought it yet.
+            # The watch has not delivered it yet.
             with contextlib.suppress(AlreadyExists, NotFound):
                 await self._cluster.write(write)
         for note in (*routing.notes, *notes):
@@ -78,7 +78,7 @@ class Ingresses:
         await write_once(self._cluster, event)
 
     def _own(self, kind: Kind, namespace: str) -> list[Object]:
-        """Those that users wrote."""
+        """The objects that users wrote."""
         return [resource for resource in self._all(kind, namespace) if not controller_uid_of(resource)]
 
     def _all(self, kind: Kind, namespace: str) -> list[Object]:
@@ -87,7 +87,7 @@ class Ingresses:
 
 
 def _read_of(resource: Object) -> tuple[object, ...]:
-    """The parts that decisions read: a scale or a status is none."""
+    """The fields that decisions use, without scale and status."""
     spec = resource.get("spec") or {}
     return (
         uid_of(resource),

@@ -1,4 +1,4 @@
-"""Turns the Ingresses and HTTPRoutes of one machine into ScaledWorkloads, one for each Deployment behind them. Pure.
+"""Converts a machine's Ingresses and HTTPRoutes to ScaledWorkloads, one per Deployment behind them. Pure.
 
 Input: the routes, Services and Deployments of a namespace. Output: a spec for each Deployment, and a sentence for each part of a
 route without effect. A rule has hosts, prefixes of the path, headers, and one Service as its backend. A route without a host gets
@@ -63,14 +63,14 @@ _READ: Mapping[str, Fields] = {
         },
     },
 }
-# Of controllers in a cluster: each changes what a route does.
+# Annotations of cluster controllers that change what a route does.
 _FOREIGN_ANNOTATIONS = ("nginx.", "traefik.", "haproxy.", "alb.", "kubernetes.io/ingress.")
 _MANAGED_BY, _MANAGER = "app.kubernetes.io/managed-by", "serving-ingress"
 _SCALING_GROUPS = (f"{AUTOSCALING_GROUP}/", f"{OWN_AUTOSCALING_GROUP}/")
 
 
 class _Way(msgspec.Struct, frozen=True, kw_only=True):
-    """One path of a route to a Service; no ``hosts`` are any."""
+    """One path of a route to a Service; no ``hosts`` means any host."""
 
     hosts: tuple[str, ...]
     path: str
@@ -80,7 +80,7 @@ class _Way(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoutedDeployment(msgspec.Struct, frozen=True, kw_only=True):
-    """A Deployment that routes lead to: its spec, its own scaling annotations, and the routes."""
+    """A Deployment behind routes: its spec, its scaling annotations, and the routes."""
 
     spec: ScaledWorkloadSpec
     annotations: Mapping[str, str]
@@ -95,7 +95,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Routing(msgspec.Struct, frozen=True, kw_only=True):
-    """The Deployments by name, and the notes."""
+    """The routed Deployments by name, and the notes."""
 
     deployments: Mapping[str, RoutedDeployment]
     notes: tuple[Note, ...] = ()
@@ -104,7 +104,7 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
 def routing_of(
     routes: Iterable[Object], services: Iterable[Object], deployments: Sequence[Object], *, domain: str
 ) -> Routing:
-    """The Deployments behind the routes of one namespace. ``domain`` is that of routes without a host."""
+    """The Deployments behind one namespace's routes. ``domain`` is for routes without a host."""
     by_name = {name_of(service): service for service in services}
     notes: list[Note] = []
     ways: dict[str, list[tuple[Object, _Way]]] = {}
@@ -200,7 +200,7 @@ def _of_httproute(route: Object, texts: list[str]) -> Iterator[_Way]:
 
 
 def _deployment_of(service: Object | None, deployments: Iterable[Object]) -> Object | str:
-    """The Deployment whose pods a Service selects, or what is wrong."""
+    """The Deployment whose pods a Service selects, or the problem."""
     if service is None:
         return "does not exist"
     selector = nested(service, "spec", "selector") or {}
@@ -231,7 +231,7 @@ def _routed(deployment: Object, ways: Sequence[tuple[Object, _Way]], *, domain: 
 
 
 def _scaling_annotations(resource: Object) -> dict[str, str]:
-    """The scaling annotations of a user, without those that daemons write."""
+    """The scaling annotations set by a user, without those that daemons write."""
     return {
         key: text
         for key, text in annotations_of(resource).items()
@@ -240,7 +240,7 @@ def _scaling_annotations(resource: Object) -> dict[str, str]:
 
 
 def workload_writes(routing: Routing, workloads: Iterable[Object]) -> tuple[list[Write], list[Note]]:
-    """The writes that turn the ScaledWorkloads of a namespace into the routed ones, and notes about those of other writers."""
+    """The writes that turn a namespace's ScaledWorkloads into the wanted ones, and notes about those of other owners."""
     writes: list[Write] = []
     notes: list[Note] = []
     by_target: dict[str, list[Object]] = {}

@@ -36,11 +36,11 @@ from serving.net.cluster.reflector import CacheChange, Reflector
 from serving.net.cluster.workqueue import WorkQueue
 
 _WORKERS = 8
-# A pod that the watch has not delivered by then was created and deleted between two events.
+# A pod that the watch has not delivered by then, in seconds, was created and deleted between two events.
 _WATCH_LAG_MAX_S = 5.0
-# A change of unready pods alone is written with the next change: slices and statuses count all pods, and many start at once.
+# Delay for changes of unready pods only, in seconds: slices and statuses count all pods, and many start together.
 _UNREADY_LAG_S = 0.1
-# Creating a refused pod is retried: the quota or the missing account may have changed.
+# Retry of a refused pod, in seconds: quota or account may have changed.
 _REFUSED_PAUSE_S = 1.0
 _COMPONENT = "deployment-controller"
 _DEPLOYMENT, _SERVICE = "deployment", "service"
@@ -57,7 +57,7 @@ _PAUSE_S = 0.01
 
 
 class Manager:
-    """Runs until cancelled. ``reach`` tells where container ports of pods without queue-proxy are."""
+    """Reconciles Deployments and Services. ``reach`` returns where container ports of pods without queue-proxy are."""
 
     def __init__(
         self, cluster: Cluster, scheduler: PodScheduler | None = None, *, reach: Reach = lambda _ns, _name, _port: None
@@ -88,7 +88,7 @@ class Manager:
     def _deployment_changed(self, change: CacheChange) -> None:
         if change.key not in self._deployments.cache:
             self._made.pop(change.new["metadata"]["uid"], None)
-        # This process wrote its status: no need to check it.
+        # This process wrote the status, so it needs no check.
         if change.old is None or _desired(change.old) != _desired(change.new):
             self._queue.add((_DEPLOYMENT, *change.key))
 
@@ -145,13 +145,13 @@ class Manager:
             try:
                 pod = await self._create_pod(deployment)
             except (Forbidden, Invalid) as error:
-                # A quota, a LimitRange or a missing account. Existing pods stay.
+                # A quota, LimitRange or missing account. Existing pods stay.
                 refusal = str(error)
                 await self._note_refusal(deployment, refusal)
                 break
             key = (metadata["namespace"], pod["metadata"]["name"])
             if key not in self._pods.cache:
-                # Recorded at once: a pod that the watch has not delivered yet would be created again.
+                # Recorded immediately: a pod that the watch has not delivered yet would be created again.
                 self._made.setdefault(metadata["uid"], {})[key] = (now_s(), pod)
         for name in plan.delete_names:
             try:
@@ -159,12 +159,12 @@ class Manager:
             except NotFound:
                 continue
         if plan.create_count and not refusal:
-            # Their start is in the way of requests, and the status is not.
+            # Requests wait for the start of pods, but not for the status.
             return _UNREADY_LAG_S
         pods = self._pods_owned_by(metadata["uid"])
         status = deployment_status(deployment, pods, refusal=refusal)
         if status != {key: value for key, value in (deployment.get("status") or {}).items() if key in status}:
-            # The uid fences it: a newer Deployment of that name has its own status.
+            # Fenced by uid: a newer Deployment with this name has another status.
             patch = {"metadata": {"uid": metadata["uid"]}, "status": status}
             await self._cluster.patch(
                 DEPLOYMENT, metadata["namespace"], metadata["name"], patch=patch, subresource="status"
@@ -172,7 +172,7 @@ class Manager:
         return _REFUSED_PAUSE_S if refusal else None
 
     async def _note_refusal(self, deployment: Object, refusal: str) -> None:
-        """Write the Event of a pod that the server refuses; the same refusal is written once."""
+        """Write the Event about a refused pod; the same refusal is written once."""
         words = EventText(reason=CREATE_FAILED, message=f"Error creating: {refusal}", is_warning=True)
         event = new_event(
             about(deployment), words, suffix=digest(refusal), component=_COMPONENT, now=stamp(), instance=_COMPONENT
@@ -188,7 +188,7 @@ class Manager:
         return pod
 
     async def _adopt(self, deployment: Object) -> bool:
-        """Adopt the pods of an earlier Deployment of this name; return whether there were any.
+        """Adopt the pods of an earlier Deployment with this name; return whether there were any.
 
         It gets at least as many replicas as it has pods: it stays scaled up until the autoscaler decides otherwise.
         """
@@ -233,7 +233,7 @@ class Manager:
             self._further_slices.pop(key, None)
 
     def _pods_owned_by(self, uid: str) -> list[Object]:
-        """Pods known from the watch, and recently created ones that it does not show yet."""
+        """Pods from the watch, and recently created ones that it has not delivered yet."""
         known, created = self._pods_of.get(uid, set()), self._made.get(uid, {})
         new = [
             pod
@@ -247,7 +247,7 @@ class Manager:
 
 
 def _desired(deployment: Object) -> tuple[object, ...]:
-    """The parts of a Deployment to reconcile on: uid, generation and deletion."""
+    """The fields of a Deployment that matter for reconciling: uid, generation and deletion."""
     metadata = deployment["metadata"]
     return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp")
 
@@ -260,7 +260,7 @@ def _counted(pod: Object) -> tuple[object, ...]:
 
 
 def _address_of(pod: Object | None) -> str | None:
-    """The address of a pod; None before it has one."""
+    """The address of a pod; None if it has none yet."""
     return None if pod is None else nested(pod, "status", "podIP") or None
 
 
@@ -281,7 +281,7 @@ def _selectors(namespace: str, labels: dict[str, str]) -> list[_Selector]:
 def is_rebuilt(
     routes: list[Object], pods: list[Object], slices: list[Object], *, mappings: Sequence[Object] = ()
 ) -> bool:
-    """Whether each route reports its traffic or the reason for none, and each pod is ready and in a slice.
+    """Whether each route reports its traffic, or why it has none, and each pod is ready and in a slice.
 
     ``slices`` are those of revisions. Each DomainMapping must have a status too.
     """
@@ -303,7 +303,7 @@ def _is_routed(route: Object) -> bool:
 
 
 async def until_rebuilt(cluster: Cluster, *, within_s: float) -> None:
-    """Wait until everything is rebuilt, within a bound: a pod may have been unready before the restart."""
+    """Wait until everything is rebuilt, for a limited time: a pod may have been unready before the restart."""
     until_s = now_s() + within_s
     before = {pod["metadata"]["name"] for pod in (await cluster.list(POD)).items}
     while now_s() < until_s:
@@ -313,7 +313,7 @@ async def until_rebuilt(cluster: Cluster, *, within_s: float) -> None:
             slices = (await cluster.list(ENDPOINT_SLICE, label_selector=REVISION_LABEL)).items
         except ClusterError:
             continue
-        # Only pods that were taken over: pods that start now are new.
+        # Only adopted pods; those that start now are new.
         old = [
             pod for pod in pods if pod["metadata"]["name"] in before and not pod["metadata"].get("deletionTimestamp")
         ]

@@ -14,7 +14,7 @@ from serving.net.cluster.kinds import NAMESPACE, RESOURCE_QUOTA, SERVICE_ACCOUNT
 from serving.net.cluster.reflector import CacheChange, Reflector
 from serving.net.cluster.workqueue import WorkQueue
 
-# Many objects change together; one look at all of them is enough.
+# Many objects change together; one check of all of them suffices.
 _STATUS_LAG_S = 0.1
 
 _WorkKey = tuple[Kind, str]
@@ -22,7 +22,7 @@ _WorkKey = tuple[Kind, str]
 
 
 class NamespaceObjects:
-    """Runs until cancelled."""
+    """Watches namespaces, accounts and quotas, and writes accounts and statuses."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster

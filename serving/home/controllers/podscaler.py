@@ -1,4 +1,4 @@
-"""Scales Deployments by their HorizontalPodAutoscaler, as the controller of kube-controller-manager does.
+"""Scales Deployments by their HorizontalPodAutoscaler, as kube-controller-manager's controller does.
 
 Input: HorizontalPodAutoscalers, Deployments, Pods and PodMetrics in the store. Output: ``spec.replicas`` of the Deployment, the
 status of the HorizontalPodAutoscaler with a sentence, and an Event for each change. The numbers are decided by
@@ -42,14 +42,14 @@ from serving.net.cluster.reflector import Reflector
 
 _log = logging.getLogger("podscaler")
 
-# Kubernetes looks as often.
+# Kubernetes' own period, in seconds.
 _PERIOD_S = 15.0
 _COMPONENT = "horizontal-pod-autoscaler"
-# Its use is measured, and it requests nothing on this machine.
+# The queue-proxy: its use is measured, and it requests nothing on this machine.
 
 
 class PodScaler:
-    """All HorizontalPodAutoscalers. Runs until cancelled."""
+    """Scales by all HorizontalPodAutoscalers."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -70,7 +70,7 @@ class PodScaler:
                 await next_beat(_PERIOD_S)
 
     async def scale_all(self) -> None:
-        """Scale all once. A failure is reported in that object's status and does not stop the others."""
+        """Scale all once. A failure is reported in the object's status, and the others continue."""
         scalers = list(self._scalers.cache.values())
         uids = {scaler["metadata"]["uid"] for scaler in scalers}
         self._states = {uid: state for uid, state in self._states.items() if uid in uids}
@@ -169,7 +169,7 @@ def _pods_of(deployment: Object, pods: Iterable[Object]) -> list[Object]:
 def uses_of(
     metric: MetricTarget, pods: Sequence[Object], measured: Mapping[Key, Object], *, at_wall_s: float
 ) -> list[PodUse]:
-    """Each pod's request and usage of a resource: cores or bytes. A container without a request voids its pod's.
+    """Each pod's request and usage of a resource: cores or bytes. A container without a request invalidates its pod's.
 
     The cpu of a pod counts once it was ready for a whole measurement: before, it is what the start takes.
     """

@@ -56,7 +56,7 @@ _WATCH_LAG_MAX_S = 5.0
 
 
 def refusal(node: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
-    """The reason that a node cannot run a pod even when empty; "" if it can."""
+    """Why a node cannot run a pod even when empty; "" if it can."""
     tolerations = nested(pod, "spec", "tolerations") or ()
     if nested(node, "spec", "unschedulable") and not _is_tolerated(_UNSCHEDULABLE_TAINT, tolerations):
         return "node(s) were unschedulable"
@@ -103,7 +103,7 @@ def _is_tolerated(taint: Mapping[str, Any], tolerations: Iterable[Mapping[str, A
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Whether a toleration matches a taint. No effect means every effect; Exists without a key means every taint."""
+    """Whether a toleration matches a taint. An empty effect matches all effects; Exists without a key matches all taints."""
     if toleration.get("effect") not in (None, "", taint.get("effect")):
         return False
     key, exists = toleration.get("key"), toleration.get("operator") == "Exists"
@@ -125,7 +125,7 @@ def _is_selected(node: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
 
 
 def _matches(term: Mapping[str, Any], node: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether a node satisfies all expressions of one term; a term without any selects no node."""
+    """Whether a node satisfies all expressions of a term; a term without expressions selects no node."""
     fields = term.get("matchFields") or ()
     expressions = term.get("matchExpressions") or ()
     if not fields and not expressions:
@@ -137,7 +137,7 @@ def _matches(term: Mapping[str, Any], node: Mapping[str, Any], labels: Mapping[s
 
 
 class NodePlacing:
-    """Nodes with their room. Raises ``SettingsError`` for a policy whose library is missing."""
+    """The nodes with their free amounts. Raises ``SettingsError`` for a policy whose library is missing."""
 
     def __init__(self, policy: str) -> None:
         self.book = NodeBook()
@@ -164,7 +164,7 @@ class NodePlacing:
             self.book.take_pod(placed)
 
     def reserve(self, token: str, node: str, pod: Mapping[str, Any]) -> None:
-        """Reserve a pod's room on a node until its object exists."""
+        """Reserve a pod's amounts on a node until the pod's object exists."""
         self.book.take_pod(PlacedPod(key=(_RESERVED, token), node=node, demand=demand_of(pod)))
 
     def release(self, token: str) -> None:
@@ -172,7 +172,7 @@ class NodePlacing:
         self.book.drop_pod((_RESERVED, token))
 
     def choose(self, pod: Mapping[str, Any], *, now_s: float) -> tuple[str, str]:
-        """The best node and ""; or "" and the reason that no node fits the pod."""
+        """The best node and ""; or "" and why no node fits the pod."""
         table, demand = self.book.table(), demand_of(pod)
         reasons = {name: self._refusal(name, node, pod=pod, demand=demand) for name, node in self._nodes.items()}
         feasible = np.array([reasons.get(name, "gone") == "" for name in table.index_by_name], dtype=bool)
@@ -200,14 +200,14 @@ class NodePlacing:
 
 
 class PlacedCreation(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod to create on a node, and the room reserved for it."""
+    """A pod to create on a node, and the amounts reserved for it."""
 
     pod: Object
     token: str
 
 
 class PodScheduler:
-    """Binds pods. ``placing`` has the room of virtual nodes; None if this machine is the only node."""
+    """Binds pods. ``placing`` has the amounts on virtual nodes; None if this machine is the only node."""
 
     def __init__(self, cluster: Cluster, placing: "NodePlacing | None" = None) -> None:
         self._cluster = cluster
@@ -215,9 +215,9 @@ class PodScheduler:
         self._nodes = Reflector(cluster, NODE, on_change=self._node_changed)
         self._pods = Reflector(cluster, POD, on_change=self._pod_changed)
         self._waiting: dict[Key, Object] = {}
-        # Pods that request more than the one node has, and what they request.
+        # Pods that request more than the single node has, with their requests.
         self._excessive: list[tuple[Object, str]] = []
-        # The version of the last write to a pod that the watch has not brought yet.
+        # The version of the last write to a pod that the watch has not delivered yet.
         self._written: dict[Key, int] = {}
         self._wake = asyncio.Event()
         self._tokens = itertools.count()
@@ -241,7 +241,7 @@ class PodScheduler:
     def place(self, pod: Object) -> PlacedCreation:
         """The pod with its node, or without one if none fits. Call ``created`` afterwards."""
         token = str(next(self._tokens))
-        # With the nodes and not all pods on them, all nodes would seem empty: such a pod is bound when both are known.
+        # With the nodes but not all pods known, all nodes would seem empty, so the pod is bound later.
         is_blind = self._placing is not None and not (self._nodes.synced.is_set() and self._pods.synced.is_set())
         name = "" if is_blind else self._choose(pod)[0]
         if not name:
@@ -251,7 +251,7 @@ class PodScheduler:
         return PlacedCreation(pod={**pod, "spec": {**pod["spec"], "nodeName": name}}, token=token)
 
     def created(self, placed: PlacedCreation, pod: Object | None) -> None:
-        """Replace the reservation of a created pod by its object. None: its creation failed, though it may exist."""
+        """Replace the reservation of a created pod by its object. None: its creation failed, though the pod may exist."""
         self._settle(placed.token, pod)
 
     def _settle(self, token: str, pod: Object | None) -> None:
@@ -259,7 +259,7 @@ class PodScheduler:
         if self._placing is None:
             return
         if pod is None:
-            # If it is there, the watch has brought it by then.
+            # If the pod exists, the watch has delivered it by then.
             asyncio.get_running_loop().call_later(_WATCH_LAG_MAX_S, self._release, token)
             return
         self._placing.release(token)
@@ -276,7 +276,7 @@ class PodScheduler:
             return self._placing.choose(pod, now_s=now_s())
         nodes = self._nodes.cache.values()
         if not nodes and not self._nodes.synced.is_set():
-            # The first pods of a restart: this machine is about to register.
+            # The first pods after a restart: this machine is about to register.
             return _ONE_NODE, ""
         reasons = {node["metadata"]["name"]: refusal(node, pod) for node in nodes}
         free = next((name for name, reason in reasons.items() if not reason), "")
@@ -293,7 +293,7 @@ class PodScheduler:
             else:
                 await self._refuse(pod, message)
         except (Conflict, NotFound):
-            # It has changed or is gone; its change wakes this loop.
+            # It changed or was deleted; the change wakes this loop.
             return
         except ClusterError as error:
             _log.warning("pod.unscheduled", extra={"pod": key[1], "namespace": key[0], "error": str(error)})
@@ -338,7 +338,7 @@ class PodScheduler:
         await write_once(self._cluster, event)
 
     def _note_excess(self, pod: Object) -> None:
-        """Note a pod that requests more than the one node has."""
+        """Record a pod that requests more than the single node has."""
         node = self._nodes.cache.get(("", nested(pod, "spec", "nodeName") or ""))
         message = excess_message(node, pod) if node is not None and self._placing is None else ""
         if message:
@@ -356,7 +356,7 @@ class PodScheduler:
     def _pod_changed(self, change: CacheChange) -> None:
         is_gone = change.type is EventType.DELETED
         if not is_gone and int(version_of(change.new)) < self._written.get(change.key, 0):
-            # From before it was bound: its room would be free until the watch is up to date.
+            # The state from before binding: its amounts would count as free until the watch catches up.
             return
         self._written.pop(change.key, None)
         if self._placing is not None:
@@ -370,7 +370,7 @@ class PodScheduler:
         if not is_gone and (change.old is None or _waits(change.old)):
             self._note_excess(change.new)
         if is_gone:
-            # Its room may be what another pod waits for.
+            # Another pod may be waiting for its amounts.
             self._retry()
 
     def _retry(self) -> None:

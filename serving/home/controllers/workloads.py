@@ -1,4 +1,4 @@
-"""The controller-manager's part, as decisions: pods of a Deployment, its status, the EndpointSlices of a Service.
+"""Decisions of the controller manager: pods and status of a Deployment, EndpointSlices of a Service.
 
 Input: objects as the store has them; output: objects as they should be, and names of pods to delete. It starts nothing and writes
 nothing. Pods belong to their Deployment directly, without a ReplicaSet. A label has the digest of a pod's template, so that a
@@ -17,7 +17,7 @@ from serving.core.model.objects import Object, annotations_of, is_true, labels_o
 from serving.home.pods.diskbudget import is_evicted
 
 CREATE_FAILED = "FailedCreate"
-"""The reason of a Deployment whose pods the server refuses, in its condition and in the Event."""
+"""The reason in condition and Event of a Deployment whose pods the server refuses."""
 
 _DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
@@ -26,7 +26,7 @@ _SERVICE_NAME = "kubernetes.io/service-name"
 
 
 Reach = Callable[[str, str, int], tuple[str, int] | None]
-"""Where a container port is reached, by namespace and name of its pod; None while that is unknown."""
+"""Returns where a container port is reached, by namespace and name of its pod; None if unknown."""
 
 
 class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ def _template_hash(deployment: Object) -> str:
 
 
 def _replacement(living: Sequence[Object], outdated: Sequence[Object], *, wanted: int) -> PodPlan:
-    """Replace outdated pods one after another; a new one becomes ready before a ready one is removed.
+    """Replace outdated pods one after another; a new pod becomes ready before a ready one is removed.
 
     With 1 of 1 pods outdated, a second one starts, and the first is removed when that is ready.
     """
@@ -99,7 +99,7 @@ def _replacement(living: Sequence[Object], outdated: Sequence[Object], *, wanted
 
 
 def new_pod(deployment: Object) -> Object:
-    """A pod of a Deployment's template; the store gives it its name, the scheduler its node."""
+    """A pod from a Deployment's template; the store assigns the name, the scheduler the node."""
     metadata, template = deployment["metadata"], deployment["spec"]["template"]
     described, template_hash = template.get("metadata", {}), _template_hash(deployment)
     digest = {POD_TEMPLATE_HASH_LABEL: template_hash} if template_hash else {}
@@ -170,7 +170,7 @@ def deployment_status(deployment: Object, pods: Sequence[Object], *, refusal: st
 
 
 def desired_slices(service: Object, pods: Iterable[Object], *, reach: Reach) -> list[Object]:
-    """The EndpointSlices of a Service: selected pods with an address, and their readiness. The first one always exists.
+    """The EndpointSlices of a Service: selected pods with an address, and their readiness. The first slice always exists.
 
     Pods of revisions are at their queue-proxy. Any other pod is where ``reach`` says that its container ports are; pods whose ports
     have other numbers need a slice of their own, as in Kubernetes.
@@ -217,14 +217,14 @@ def _slice(service: Object, name: str, ports: Iterable[tuple[str, int | str]], *
             "ownerReferences": [owner],
         },
         "addressType": "IPv4",
-        # A name is resolved by pods; a slice without any has none.
+        # A named port is resolved by pods; a slice without pods has none.
         "ports": [{"name": name, "port": port, "protocol": "TCP"} for name, port in ports if isinstance(port, int)],
         "endpoints": endpoints,
     }
 
 
 def _container_port(pod: Object, target: int | str) -> int | None:
-    """A target port as a number; None for a name that no container of the pod has."""
+    """A target port as a number; None if no container has a port with this name."""
     if isinstance(target, int):
         return target
     for container in pod["spec"]["containers"]:
@@ -235,7 +235,7 @@ def _container_port(pod: Object, target: int | str) -> int | None:
 
 
 def _place(pod: Object, port: int, reach: Reach) -> tuple[str, int]:
-    """Where a container port is reached; at the pod's own address while that is unknown."""
+    """The address of a container port; the pod's own while it is unknown."""
     metadata = pod["metadata"]
     return reach(metadata["namespace"], metadata["name"], port) or (pod["status"]["podIP"], port)
 

@@ -1,4 +1,4 @@
-"""Reads an image from an OCI layout (a folder, or a tar file of one) or from a file of ``docker save``.
+"""Reads an image from an OCI layout (folder or tar file) or a file of ``docker save``.
 
 Input: a path; output: ``ArchivedImage`` with its config, its layers as files, and its names. All digests of an OCI layout are
 verified. Of several platforms it selects that of this machine.
@@ -100,7 +100,7 @@ class _Saved(msgspec.Struct, frozen=True, rename={"config": "Config", "tags": "R
 
 @contextlib.contextmanager
 def open_archive(path: Path, *, scratch: Path | None = None) -> Iterator[list[ArchivedImage]]:
-    """The images of an archive or layout, within a ``with``. ``scratch`` is for unpacking a tar file.
+    """Yield the images of an archive or layout, as a context. ``scratch`` is for unpacking a tar file.
 
     Raises:
         InvalidValue: when it is neither of them, is damaged, or has no image for this machine. OSError: when it cannot be read.
@@ -115,7 +115,7 @@ def open_archive(path: Path, *, scratch: Path | None = None) -> Iterator[list[Ar
 
 
 def _extract(path: Path, folder: Path) -> None:
-    """Write the archive's files below the folder; anything but files and folders is left out (``docker save`` has links)."""
+    """Unpack the archive's files and folders; other entries are skipped (``docker save`` has links)."""
     links: list[tuple[str, str]] = []
     total = 0
     try:
@@ -137,7 +137,7 @@ def _extract(path: Path, folder: Path) -> None:
     except (tarfile.TarError, EOFError) as error:
         raise InvalidValue(text=str(path), expected=_EXPECTED) from error
     for name, source_name in links:
-        # A layer that two images share. A link to anything else is left out.
+        # A layer shared by two images. Links to anything else are skipped.
         with contextlib.suppress(OSError, InvalidValue):
             copy = _inside(folder, name)
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ def _from_layout(folder: Path) -> list[ArchivedImage]:
         for descriptor in _of_this_machine(folder, entry):
             manifest = _read(_blob(folder, descriptor.digest), _ImageManifest)
             config = _read(_blob(folder, manifest.config.digest), ImageConfig)
-            # A second tag of one image is an entry of its own.
+            # A second tag of an image is a separate entry.
             names = [entry.annotations[key] for key in _NAME_KEYS if key in entry.annotations][:1]
             layers = tuple(_blob(folder, layer.digest) for layer in manifest.layers)
             images.append(

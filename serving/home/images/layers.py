@@ -1,4 +1,4 @@
-"""Unpacks the layers of an image, one over the other, into one folder.
+"""Unpacks the layers of an image over one another into one folder.
 
 A layer is untrusted input. No entry is written outside of the folder: each name is resolved as if the folder were the root of the
 machine, links that lie in it included. Device nodes are skipped; bytes, entries and headers are bounded. Extended attributes are kept as in
@@ -27,19 +27,19 @@ from serving.home.trees import remove_tree
 
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
-# As the kernel's own bound for links in one path.
+# The kernel's limit of links in one path.
 _LINKS_MAX = 40
 _PIECE_BYTES = 2**20
-# Of an entry in a tar file, its padding and its extended attributes included.
+# Overhead of a tar entry, including its padding and extended attributes.
 _HEADER_BYTES = 2048
 _FOLDER_MODE = 0o755
 _MODE_BITS = 0o7777
 _XATTR = "SCHILY.xattr."
 _CAPABILITY = "security.capability"
 _OF_USERS = "user."
-# With ``userxattr``, an overlay reads these as others read trusted.overlay.*.
+# With ``userxattr``, an overlay interprets these attributes like trusted.overlay.*.
 _OF_OVERLAYS = "user.overlay."
-# Values above this have no use on a file of an image; the kernel's own bound is 64 KiB.
+# Longer values have no use in images; the kernel's limit is 64 KiB.
 _XATTR_BYTES_MAX = 64 * 2**10
 
 
@@ -52,13 +52,13 @@ class LayerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unpacker:
-    """Unpacks layers into ``root``, an empty folder. Owners are kept where this process is root."""
+    """Unpacks layers into ``root``, an empty folder. Owners are kept if this process is root."""
 
     def __init__(self, root: Path, limits: LayerLimits | None = None) -> None:
         self._root = root
         self._limits = limits or LayerLimits()
         self._is_root = os.geteuid() == 0
-        # Set at the end of a layer: writing into a folder changes its time.
+        # Set at the end of a layer, because writing into a folder changes its time.
         self._folder_times: dict[Path, float] = {}
         self.bytes_written = 0
         self.entry_count = 0
@@ -144,7 +144,7 @@ class Unpacker:
 
     def _make_file(self, tar: tarfile.TarFile, entry: tarfile.TarInfo, path: Path) -> None:
         if entry.issym():
-            # As it is written: a container resolves it within its own root.
+            # Unchanged: a container resolves it within its own root.
             path.symlink_to(entry.linkname)
         elif entry.islnk():
             *parents, name = _parts(entry.linkname) or ["."]
@@ -160,14 +160,14 @@ class Unpacker:
             raise InvalidValue(text=f"{entry.name}, type {entry.type!r}", expected="a file, folder or link")
 
     def _adorn(self, entry: tarfile.TarInfo, path: Path) -> None:
-        """Owner, then mode, which a change of owner would reduce, then attributes and time."""
+        """Set owner, then mode (which a change of owner would reduce), then attributes and time."""
         if self._is_root:
             os.chown(path, entry.uid, entry.gid, follow_symlinks=False)
         if entry.issym():
             return
         path.chmod(entry.mode & _MODE_BITS)
         for name, value in _attributes(entry).items():
-            # A file system without attributes, or a process that may not set capabilities.
+            # A file system without attributes, or a process that must not set capabilities.
             with contextlib.suppress(OSError):
                 os.setxattr(path, name, value)
         if not entry.isdir():
@@ -210,7 +210,7 @@ class Unpacker:
 
 
 def _attributes(entry: tarfile.TarInfo) -> dict[str, bytes]:
-    """Extended attributes of an entry to set. Raises ``InvalidValue`` for one that is too long."""
+    """The extended attributes to set on an entry. Raises ``InvalidValue`` for one that is too long."""
     attributes = {}
     for key, text in entry.pax_headers.items():
         name = key.removeprefix(_XATTR)
@@ -224,7 +224,7 @@ def _attributes(entry: tarfile.TarInfo) -> dict[str, bytes]:
 
 
 class _Digest:
-    """Reads a file up to a bound, and computes the digest."""
+    """Reads a file up to a limit, and computes its digest."""
 
     def __init__(self, file: IO[bytes], bytes_max: int) -> None:
         self._file = file
@@ -233,7 +233,7 @@ class _Digest:
         self._digest = hashlib.sha256()
 
     def read(self, size: int) -> bytes:
-        """Read on. Raises ``InvalidValue`` beyond the bound."""
+        """Read further. Raises ``InvalidValue`` beyond the limit."""
         piece = self._file.read(size)
         self._bytes_left -= len(piece)
         if self._bytes_left < 0:

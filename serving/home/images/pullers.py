@@ -23,15 +23,15 @@ from serving.home.images.store import ImageStore, ImageUnavailable, Puller, Stor
 _PULL_MAX_S = 900.0
 _CHECK_MAX_S = 20.0
 _LOCAL = ("localhost", "127.", "[::1]")
-# Names that exist on the machine that built them only, as in Knative's registries-skipping-tag-resolving.
+# Registries of locally built images, as in Knative's registries-skipping-tag-resolving.
 _NEVER_PULLED = frozenset({"dev.local", "ko.local", "kind.local", "localhost"})
 _ERROR_CHARACTERS_MAX = 300
-# A line of the log of podman and skopeo: time="..." level=fatal msg="...".
+# A log line of podman and skopeo: time="..." level=fatal msg="...".
 _MESSAGE = re.compile(r'^time=.* msg="(.*)"$')
 
 
 def installed_pullers() -> tuple[Puller, ...]:
-    """The pullers whose tool is installed: those of this machine first, registries last."""
+    """The pullers whose tool is installed: local ones first, registries last."""
     engines: list[Puller] = []
     if shutil.which("podman"):
         engines.append(_from_podman)
@@ -66,7 +66,7 @@ def _from_docker(reference: ImageReference, store: ImageStore, _credentials: byt
 def pull_from_registry(
     reference: ImageReference, store: ImageStore, credentials: bytes = b"", *, is_kept: bool = False
 ) -> StoredImage:
-    """Pull an image with skopeo; its digest is that of the registry. A registry on this machine may have no TLS.
+    """Pull an image with skopeo; its digest is the registry's. A registry on this machine may have no TLS.
 
     ``credentials`` are tried first, as in a file of containers-auth.json(5); then those of this machine's user.
 
@@ -97,7 +97,7 @@ def pull_from_registry(
 
 def _pull(reference: ImageReference, store: ImageStore, *, is_kept: bool, options: Sequence[str] = ()) -> StoredImage:
     name = str(reference)
-    # skopeo takes a tag or a digest, and the digest says more.
+    # skopeo accepts a tag or a digest, and the digest is more specific.
     source = f"docker://{name.replace(':' + reference.tag + '@', '@')}" if reference.digest else f"docker://{name}"
     is_local = reference.registry.startswith(_LOCAL)
     verify = ["--tls-verify=false"] if is_local else []
@@ -133,7 +133,7 @@ def _saved(
 
 
 def _run(image: str, command: Sequence[str], *, within_s: float, missing: str = "") -> str:
-    """The output of a tool. Raises ``ImageUnavailable``."""
+    """Return the output of a tool. Raises ``ImageUnavailable``."""
     try:
         done = subprocess.run(  # noqa: S603 - tools that are installed here
             command, capture_output=True, check=False, timeout=within_s, stdin=subprocess.DEVNULL, env=dict(os.environ)
@@ -148,6 +148,6 @@ def _run(image: str, command: Sequence[str], *, within_s: float, missing: str = 
 
 
 def credentials_of(secrets: Iterable[Object]) -> bytes:
-    """The file of credentials; empty without any. Raises ``InvalidValue`` for a Secret that has none."""
+    """The credentials file from Secrets; empty without any. Raises ``InvalidValue`` for a Secret that has none."""
     auths = auths_of(secrets)
     return msgspec.json.encode({"auths": {key: {"auth": auth} for key, auth in auths.items()}}) if auths else b""

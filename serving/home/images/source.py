@@ -30,7 +30,7 @@ class ImagePins:
         self._path = folder / "pins.json"
 
     def get(self, key: str) -> str:
-        """The id of the image that a key is pinned to; "" without one."""
+        """The image id that a key is pinned to; "" if none."""
         return self._read().get(key, "")
 
     def pin(self, key: str, image: StoredImage) -> None:
@@ -39,7 +39,7 @@ class ImagePins:
             self._write({**self._read(), key: image.id})
 
     def unpin(self, revision_uids: Collection[str]) -> frozenset[str]:
-        """Drop the pins of all revisions but these; return the ids that remain pinned."""
+        """Remove the pins of all other revisions; return the ids that remain pinned."""
         with locked(self._folder):
             pins = {key: image_id for key, image_id in self._read().items() if key.partition("/")[0] in revision_uids}
             self._write(pins)
@@ -65,7 +65,7 @@ def images_used(pod: Object, store: ImageStore) -> frozenset[str]:
     pins, used = ImagePins(store.folder), set()
     for container in all_containers(pod) if nested(pod, "spec", "containers") else ():
         name = container_name_of(container)
-        # Text that is no image's name is not run.
+        # Text that is not an image name is not run.
         with contextlib.suppress(InvalidValue):
             image = store.find(ids.get(name) or pins.get(f"{uid_of(pod)}/{name}") or container.get("image", ""))
             used |= {image.id} if image else set()
@@ -73,7 +73,7 @@ def images_used(pod: Object, store: ImageStore) -> frozenset[str]:
 
 
 class ImageSource:
-    """Returns images from the store, and pulls missing ones by each puller in turn."""
+    """Returns images from the store, and pulls missing ones by each puller until one succeeds."""
 
     def __init__(self, store: ImageStore, pullers: tuple[Puller, ...] = ()) -> None:
         self.store = store

@@ -33,12 +33,12 @@ _BUILDERS = ("buildah", "podman", "docker")
 _PACKERS = ("railpack", "pack")
 _ID_DIGITS = 12
 _ERROR_LINES = 5
-# Of a builder that is asked whether it works.
+# Time for a builder to show that it works, in seconds.
 _CHECK_MAX_S = 30.0
 
 
 class ImageUnavailable(ServingError):
-    """An image is unavailable. ``reason`` is the container's waiting reason in Kubernetes."""
+    """An image is not available. ``reason`` is the container's waiting reason in Kubernetes."""
 
     def __init__(self, image: str, why: str, *, reason: str = "ErrImagePull") -> None:
         self.reason = reason
@@ -47,7 +47,7 @@ class ImageUnavailable(ServingError):
 
 
 class StoredImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A runnable image. ``is_kept`` marks one imported or pulled by a user: never collected."""
+    """A runnable image. ``is_kept`` marks an image imported or pulled by a user, which is never removed."""
 
     id: str
     digest: str
@@ -73,14 +73,14 @@ class ImageStore:
         return self.folder / image.id / "rootfs"
 
     def find(self, text: str) -> StoredImage | None:
-        """The image of a name, or of the beginning of an id; None if there is none. Raises ``InvalidValue``."""
+        """The image with this name or abbreviated id; None if there is none. Raises ``InvalidValue``."""
         image_id = self._names().get(str(parse_reference(text)))
         if image_id is None and len(text) >= _ID_DIGITS_MIN and set(text) <= set("0123456789abcdef"):
             fitting = [image_id for image_id in self._ids() if image_id.startswith(text)]
             image_id = fitting[0] if len(fitting) == 1 else None
         if image_id is None:
             reference = parse_reference(text)
-            # A digest names the same image whatever tag it was pulled by.
+            # A digest names the same image, whatever tag it was pulled by.
             fitting = [image.id for image in self.images() if reference.digest and image.digest == reference.digest]
             image_id = fitting[0] if fitting else None
         return self.get(image_id) if image_id else None
@@ -95,7 +95,7 @@ class ImageStore:
         return [parse_reference(name) for name, image_id in sorted(self._names().items()) if image_id == image.id]
 
     def add(self, path: Path, *, names: Sequence[str] = (), digest: str = "", is_kept: bool) -> list[StoredImage]:
-        """Unpack an archive or OCI layout. ``names`` replace the image's own names.
+        """Unpack an archive or OCI layout. ``names`` replace the image's names.
 
         Raises:
             InvalidValue: when it is no archive, is damaged, is not safe, has several images to be named, or exceeds a limit.
@@ -171,7 +171,7 @@ class ImageStore:
             self._rename({**self._names(), full: image.id})
 
     def untag(self, text: str) -> StoredImage | None:
-        """Remove a name from its image; return the image if no other name is left. Raises ``InvalidValue``."""
+        """Remove a name from its image; return the image if no other name remains. Raises ``InvalidValue``."""
         with locked(self.folder):
             names, name = self._names(), str(parse_reference(text))
             image_id = names.pop(name, None)
@@ -179,7 +179,7 @@ class ImageStore:
             return self.get(image_id) if image_id and image_id not in names.values() else None
 
     def collect(self, used: Collection[str], *, now_s: float, unused_kept_s: float) -> list[str]:
-        """Remove old images pulled for revisions and missing in ``used``; returns their ids."""
+        """Remove old images that were pulled for revisions and are not in ``used``; return their ids."""
         removed = []
         for image in self.images():
             if not image.is_kept and image.id not in used and now_s - image.created_s > unused_kept_s:
@@ -215,12 +215,12 @@ class ImageStore:
 
 
 Puller = Callable[[ImageReference, ImageStore, bytes], StoredImage]
-"""Brings an image into the store; blocks. Raises ``ImageUnavailable``."""
+"""Adds an image to the store; blocks. Raises ``ImageUnavailable``."""
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the store's lock for a ``with``; creates the folder."""
+    """Hold the store's lock for a ``with`` block; creates the folder."""
     folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
     with (folder / ".lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -301,7 +301,7 @@ def find_packer() -> str:
 
 
 def find_builder(name: str) -> str:
-    """The first builder that works here: docker is often a client without its daemon. Raises ``ImageUnavailable``."""
+    """The first working builder: docker is often a client without its daemon. Raises ``ImageUnavailable``."""
     failures = []
     for builder in filter(shutil.which, _BUILDERS):
         try:

@@ -1,4 +1,4 @@
-"""Keeps one container of a pod running: starts its process, probes it, and restarts it with a growing pause.
+"""Runs one container of a pod: starts its process, probes it, and restarts it with growing pauses.
 
 App and queue-proxy differ only in their commands. Each change is reported as a ``ContainerState``. A process started by an
 earlier control process is adopted.
@@ -34,23 +34,23 @@ from serving.queueproxy.io.processes import members, read_processes
 from serving.queueproxy.io.readiness import attempt
 from serving.queueproxy.podspec import Address, Probe
 
-# Kubernetes reports 128 and the signal's number for a process that a signal ended.
+# Kubernetes' exit code of a process that ended by a signal: 128 plus the signal's number.
 _SIGNAL_EXIT = 128
 _KILLED_BY_US_GRACE_S = 5.0
-# Begins slower than the queue-proxy's own probes, which find a fast start first.
+# Starts slower than the queue-proxy's probes, which detect a fast start first.
 _STARTUP_PAUSE_FIRST_S = 0.02
-# An explanation may be so much older than its time: reading all processes takes a tenth of a second where there are hundreds.
+# Greatest age of an explanation, in seconds: reading hundreds of processes takes a tenth of a second.
 _PORTS_AGE_MAX_S = 1.0
 _SPARED = frozenset({0, 1})
 _LISTEN_PAUSE_FIRST_S, _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S = 0.01, 1.5, 0.1
 
 
 def beside(start: StartProcess, *, name: str, command: tuple[str, ...], log: str) -> StartProcess:
-    """Run a command in a container's namespaces and cgroups, with its user and environment.
+    """The order for a command in a container's namespaces and cgroups, with its user and environment.
 
     ``name`` is that of the new process in its pod. Raises ``OSError`` where the container's folder is gone.
     """
-    # The input of the container is not that of commands beside it, and its readiness is not theirs.
+    # A command has neither the container's input nor its readiness.
     start = msgspec.structs.replace(start, stdin="", keeps_stdin=False, is_own_proxy=False)
     if start.launch is None:
         return msgspec.structs.replace(start, name=name, arguments=command, log=log, is_exec=True)
@@ -68,13 +68,13 @@ class RestartSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Restart back-off settings. Times in seconds."""
 
     pause_first_s: float = 1.0
-    """Pause after the second end in a row; doubles with each more. Default: ours, 1 s; the kubelet waits 10 s."""
+    """Pause after the second consecutive end, in seconds; it doubles each time. Default: ours, 1 s; the kubelet waits 10 s."""
 
     pause_max_s: float = 60.0
-    """Longest pause. Default: ours, 60 s; the kubelet's is 300 s."""
+    """Longest pause in seconds. Default: ours, 60 s; the kubelet's is 300 s."""
 
     sound_s: float = 30.0
-    """Uptime after which a restart is immediate. The kubelet requires 600 s."""
+    """Uptime in seconds after which a restart is immediate. The kubelet requires 600 s."""
 
 
 class RestartPauses:
@@ -97,7 +97,7 @@ _RESTARTS = RestartSettings()
 
 
 class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A container to keep running: the order that starts it, callbacks for its state and readiness, and its probes.
+    """A container to run: its start order, callbacks for state and readiness, and its probes.
 
     ``address`` is where it is probed, and ``app_user`` whose socket must listen there (``PodSpec``). ``listening`` is the probe of an app after a restart; at the first start
     the queue-proxy probes it. ``is_http2`` sends that probe by HTTP/2, as the queue-proxy does. The kubelet's own probes
@@ -119,7 +119,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerKeeper:
-    """Restarts one container until ``stop`` is set. ``process`` is the current process, None between two runs."""
+    """Runs one container until ``stop`` is set. ``process`` is the current process, None between two runs."""
 
     def __init__(
         self,
@@ -130,19 +130,19 @@ class ContainerKeeper:
         niceness: int = 0,
         sleep: AppSleep | None = None,
     ) -> None:
-        # Of the first process alone: the end of a later start is not reported to what restores its weight.
+        # Only the first process: restoring the weight does not observe the end of later starts.
         self._niceness = niceness
         self._runtime = runtime
         self._spec = spec
         self._stop = stop
         self._sleep = sleep or AppSleep()
-        # Why we end the process, as a reason and a message.
+        # Why the process is being ended, as reason and message.
         self._exit_reason = self._exit_message = ""
         self.log = Path(spec.start.log)
         self._log_bytes = 0
         self._is_listening = True
         self._probe_log = self.log.with_name(f"{spec.start.name}.probe.log")
-        # By probe that is a command: how it failed last, "" after a success.
+        # The last failure of each exec probe; "" after a success.
         self._probe_failures: dict[ProbeKind, str] = {}
         self.process: TemplateProcess | None = None
         self.state = spec.first
@@ -167,13 +167,13 @@ class ContainerKeeper:
         )
 
     async def run(self) -> None:
-        """Keep the container running until ``stop`` is set. The caller ends the last process."""
+        """Run the container until ``stop`` is set. The caller ends the last process."""
         start, pauses = self._spec.start, RestartPauses(_RESTARTS)
         while True:
             began_s, is_own = now_s(), self.process is None
             if self.process is None:
                 if self._stop.is_set():
-                    # The pod was deleted before this task began: a process started now would never be ended.
+                    # The pod was deleted before this task began: a process started now would never end.
                     return
                 if self.state.restart_count:
                     keep_previous(self.log)
@@ -188,7 +188,7 @@ class ContainerKeeper:
                 self._report(
                     msgspec.structs.replace(self.state, waiting_reason="RunContainerError", waiting_message=str(error))
                 )
-                # The command may be installed in the meantime: it is tried again soon.
+                # The command may be installed meanwhile, so it is retried soon.
             else:
                 await self._run_one(self.process, micro_stamp(wall_s()) if is_own else self.state.started_at)
             if self._stop.is_set() or self.state.is_over:
@@ -208,7 +208,7 @@ class ContainerKeeper:
             for task in probing:
                 task.cancel()
         self.process = None
-        # The queue-proxy probes a ready app too rarely to notice the restart.
+        # The queue-proxy probes a ready app too rarely to detect the restart.
         self._is_listening = self._spec.listening is None
         lines = await asyncio.to_thread(tail, self.log, after=self._log_bytes)
         reason = (self._spec.exit_reason() if self._spec.exit_reason is not None else "") or self._exit_reason
@@ -229,11 +229,11 @@ class ContainerKeeper:
 
     @property
     def _listener_check(self) -> ListenerCheck | None:
-        # Not kept: it would refer to this keeper, which is freed without a look for cycles.
+        # Not stored: it would refer to this keeper, whose memory is released without garbage collection.
         return None if self._spec.app_user is None else ListenerCheck(self._spec.app_user, self._processes)
 
     def _processes(self) -> Iterator[int]:
-        """The container's processes: first the main process, which usually listens, then all descendants."""
+        """The container's processes: first the main process, which usually listens, then its descendants."""
         process = self.process
         if process is not None and process.pid:
             yield process.pid
@@ -267,7 +267,7 @@ class ContainerKeeper:
                 self._spec.on_state(self.state)
 
     async def _probe(self) -> None:
-        """Run all probes: the startup probe first and alone, then the others side by side."""
+        """Run all probes: the startup probe alone first, then the others in parallel."""
         plans = {plan.kind: plan for plan in self._spec.probes}
         first = plans.pop(ProbeKind.STARTUP, None)
         if first is not None and not await self._probe_repeatedly(first):
@@ -302,7 +302,7 @@ class ContainerKeeper:
             await asyncio.sleep(max(0.0, plan.period_s - (now_s() - began_s)))
 
     async def _until_it_may_pass(self, plan: ProbePlan) -> None:
-        """Probe more often in the first period, for an early readiness; failures do not count yet."""
+        """Probe more often in the first period, to detect readiness early; failures do not count yet."""
         until_s, failure_count = now_s() + plan.period_s, 0
         while await self._sleep.awake_failure(lambda: self._failure(plan)):
             failure_count += 1
@@ -312,7 +312,7 @@ class ContainerKeeper:
             await asyncio.sleep(pause_s)
 
     async def _failure(self, plan: ProbePlan) -> str:
-        """Run a probe once; return how it failed, "" after a success."""
+        """Run a probe once; return its failure, "" after a success."""
         if plan.command:
             failure = self._probe_failures[plan.kind] = await self._executed(plan)
             return failure
@@ -328,7 +328,7 @@ class ContainerKeeper:
         return "" if is_open else f"no connection to port {app[1]}"
 
     async def _executed(self, plan: ProbePlan) -> str:
-        """Run a command like the app; return why it failed, "" if it ended with 0 in time."""
+        """Run a command like the app; return its failure, "" if it ended with 0 in time."""
         start = self._spec.start
         log_bytes = size_of(self._probe_log)
         name = f"{start.name}.{plan.kind}"
@@ -338,7 +338,7 @@ class ContainerKeeper:
                 await process.started
                 exit_code = await asyncio.shield(process.ended)
         except TimeoutError:
-            # Until it has ended, the next probe cannot start under its name.
+            # The next probe needs its name, so it must have ended first.
             await process.end(grace_s=0)
             return f"no result within {plan.probe.timeout_s:g} s (timeoutSeconds)"
         except OSError as error:
@@ -363,7 +363,7 @@ class ContainerKeeper:
                 stdout=stdio.stdout,
                 stderr=stdio.stderr,
                 has_terminal=stdio.has_terminal,
-                # As a terminal's programs expect it; the app's own environment need not say it.
+                # As terminal programs expect; the app's environment need not have it.
                 environment={**({"TERM": "xterm"} if stdio.has_terminal else {}), **order.environment},
             )
         )
@@ -374,7 +374,7 @@ class ContainerKeeper:
         return self.process is not None and bool(self.process.pid) and not self.process.ended.done()
 
     def running_process(self) -> TemplateProcess:
-        """The container's process. Raises ``NotFound`` before it has started and after it has ended."""
+        """The container's process. Raises ``NotFound`` while it is not running."""
         if self.process is None or not self.has_process:
             raise NotFound(f"container {self._spec.start.name} of the pod does not run")
         return self.process

@@ -28,15 +28,15 @@ from serving.net.cluster.kinds import POD
 _log = logging.getLogger("kubelet")
 
 _PERIOD_S = 2.0
-# As Kubernetes gives a pod that it evicts for its own use.
+# The grace period of a pod evicted for its own use, as in Kubernetes, in seconds.
 _GRACE_S = 1
-# Pods with less are not worth their end.
+# Evicting smaller pods is not worthwhile.
 _REMOVABLE_BYTES = 2**20
 _VOLUMES, _CONTAINERS = ".volumes", "containers"
 
 
 def disk_use(folder: Path, logs: Path) -> DiskUse:
-    """Measure a pod's folder and its logs. Files in memory, and links, do not count. Blocks."""
+    """Measure a pod's folder and logs. Files in memory, and links, do not count. Blocks."""
     volumes, layers = folder / _VOLUMES, folder / _CONTAINERS
     by_log: dict[str, int] = {}
     for path, size in tree_files(logs):
@@ -58,7 +58,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 class DiskWatch:
-    """Watches the disk use of one kubelet's pods, and counts those evicted in ``pauses``."""
+    """Watches the disk use of one kubelet's pods, and counts evicted ones in ``pauses``."""
 
     def __init__(self, node: NodeContext, pods: Callable[[], Collection[PodRun]], pauses: ReplacementPauses) -> None:
         self._node = node
@@ -72,7 +72,7 @@ class DiskWatch:
             await self.check()
 
     async def check(self) -> None:
-        """Check once: evict the pods over their limits, and one where the disk is nearly full."""
+        """Check once: evict pods over their limits, and one pod if the disk is nearly full."""
         disk = shutil.disk_usage(self._node.pods)
         threshold_bytes = int(disk.total * self._node.eviction_free_ratio())
         is_low = disk.free < threshold_bytes
@@ -95,17 +95,17 @@ class DiskWatch:
     async def _evict(self, pod: PodRun, message: str) -> None:
         _log.warning("pod.evicted", extra={"pod": pod.key[1], "namespace": pod.key[0], "reason": message})
         pod.evicted = message
-        # Before its replacement is made.
+        # Before its replacement is created.
         self._pauses.evicted(lineage_of(pod.manifest), began_s=pod.began_s, at_s=now_s())
         write_pauses(self._pauses, self._node.evictions, now_s=now_s(), wall_s=wall_s())
         event = pod_event(pod.manifest, reason=EVICTED, message=message, now=stamp())
         try:
             await write_once(self._node.cluster, event)
-            # At once, so that its Deployment replaces it and no request is sent to it while it ends.
+            # Immediately, so that its Deployment replaces it and it gets no requests while it ends.
             status = evicted_status(pod.manifest, message=message, stamp=stamp())
             await self._node.cluster.patch(POD, *pod.key, patch={"status": status}, subresource="status")
         except ClusterError as error:
-            # On a full disk nothing can be written; the end of the pod frees room.
+            # On a full disk nothing can be written; the end of the pod releases space.
             _log.warning("pod.eviction_not_written", extra={"pod": pod.key[1], "error": str(error)})
         pod.grace_s = _GRACE_S
         pod.stop.set()

@@ -54,9 +54,9 @@ _ROTATION_PERIOD_S = 10.0
 _LOG_TIMES_PERIOD_S = 1.0
 # Deleted pods whose logs are kept on disk.
 _GONE_LOGS_KEPT = 100
-# Evicted pods that are listed, as kube-controller-manager keeps terminated ones: each has its Event and its log.
+# Most evicted pods listed, as kube-controller-manager keeps terminated ones: each has its Event and log.
 _EVICTED_PER_OWNER, _EVICTED_KEPT = 5, 50
-# Between two attempts at a pod that raises, as a kubelet's CrashLoopBackOff.
+# Pause between attempts at a pod that raises, like a kubelet's CrashLoopBackOff, in seconds.
 _PATIENCE = RestartSettings(pause_first_s=10.0, pause_max_s=300.0, sound_s=600.0)
 _CHORE_PAUSE_S = 10.0
 _DELETE_PAUSE_S = 1.0
@@ -79,7 +79,7 @@ def memory_limits(pod: PodRun) -> dict[str, int]:
 
 
 def kill_above_limits(pod: PodRun, resident_bytes: Mapping[int, int]) -> None:
-    """Kill each container that holds more than its limit. ``resident_bytes`` is by session."""
+    """Kill each container that uses more memory than its limit. ``resident_bytes`` is by session."""
     for name, limit in memory_limits(pod).items():
         process = pod.keepers[name].process
         if process is not None and resident_bytes.get(process.pid, 0) > limit:
@@ -93,14 +93,14 @@ class Kubelet:
     def __init__(self, node: NodeContext, *, dice: random.Random | None = None) -> None:
         self._node = node
         self._locations = PodLocations(dice or random.SystemRandom())
-        # All pods of virtual nodes run here: every pod that has a node.
+        # All pods of virtual nodes run here, so every pod with a node.
         bound = "spec.nodeName!=" if node.virtual else f"spec.nodeName={node.name}"
         self._pods = Reflector(node.cluster, POD, field_selector=bound, on_change=self._changed)
         self._ahead = AheadNetworks(self._locations, node.containers.networks if node.containers else None)
         self._running: dict[str, PodRun] = {}
         self._uids: defaultdict[Key, set[str]] = defaultdict(set)
         self._taken_over: dict[str, PodLocation] = {}
-        # By uid: pods whose objects are deleted and still in the cache.
+        # By uid: pods whose objects are deleted but still cached.
         self._gone: set[str] = set()
         self._machine = read_machine()
         self._usage = UsageReporter(
@@ -141,7 +141,7 @@ class Kubelet:
         return None if kind is None else kind.reach(port)
 
     async def take_over(self) -> None:
-        """Create the objects of pods still held by the template. Waits for the template. Raises ``NewerFormat``."""
+        """Create the objects of pods that the template still has. Waits for the template. Raises ``NewerFormat``."""
         await self._node.runtime.connected.wait()
         read_pauses(self._replacements, self._node.evictions, now_s=now_s(), wall_s=wall_s())
         for held_pod in self._node.runtime.held:
@@ -157,8 +157,8 @@ class Kubelet:
 
     async def _take_over_one(self, held_pod: HeldPod, note: PodNote) -> None:
         metadata = note.manifest["metadata"]
-        # An orphaned pod is never deleted: one whose revision is gone is not taken over, nor one of a Deployment that a user
-        # made, which is not on disk.
+        # A pod without an owner is never deleted, so pods of deleted revisions are not adopted, nor those of a user's
+        # Deployment, which is not on disk.
         revision = (metadata.get("labels") or {}).get(REVISION_LABEL, "")
         await self._node.cluster.get(REVISION, metadata["namespace"], revision)
         manifest = await (self._node.restore or self._node.cluster.create)(POD, note.manifest)
@@ -166,7 +166,7 @@ class Kubelet:
         pod = PodRun(self._node, manifest, pod_id=held_pod.pod, note=note)
         self._running[manifest["metadata"]["uid"]] = pod
         self._uids[pod.key].add(manifest["metadata"]["uid"])
-        # As on a cluster, a pod is replaced that takes plain HTTP and should not, or the reverse.
+        # As in a cluster, a pod with the wrong strictness about plain HTTP is replaced.
         if note.is_draining or note.is_strict is not self._node.proxy().inner_tls.is_strict:
             await self._node.cluster.delete(POD, *pod.key)
 
@@ -238,7 +238,7 @@ class Kubelet:
         return self._locations.reserve(network_of(pod.node_name))
 
     def _forget_others(self, key: Key, uid: str) -> None:
-        """Stop a pod of the same name with another uid: its deletion was missed."""
+        """Stop a pod with the same name but another uid, whose deletion was missed."""
         for other_uid in self._uids.get(key, ()):
             if other_uid != uid and (pod := self._running.get(other_uid)) is not None:
                 pod.stop.set()
@@ -266,7 +266,7 @@ class Kubelet:
                 break
             pod = self._running[uid] = pod.again()
         pod.turn.release()
-        # The object is the last to go.
+        # The object is removed last.
         if location is not None:
             await self._free(pod)
             self._locations.release(location)
@@ -280,7 +280,7 @@ class Kubelet:
             self._gone.add(uid)
 
     async def _may_start(self, pod: PodRun) -> bool:
-        """Wait for the owner's back-off after evictions and for a turn; return False if the pod is deleted meanwhile."""
+        """Wait for the owner's back-off after evictions and for a start slot; return False if the pod is deleted meanwhile."""
         due_s = self._replacements.due_s(lineage_of(pod.manifest))
         if due_s > now_s():
             message = f"pods in its place were evicted one after another; starts in {due_s - now_s():.0f} s"
@@ -292,7 +292,7 @@ class Kubelet:
         return is_started
 
     async def _keep_evicted(self, pod: PodRun, uid: str) -> bool:
-        """Keep an evicted pod as an object only, and delete the oldest of them; return False if the pod is to be deleted."""
+        """Keep an evicted pod as an object only, and delete the oldest ones; return False if the pod is to be deleted."""
         empty: Object = {"podIP": None, "podIPs": None, "containerStatuses": [], "initContainerStatuses": []}
         status = {**evicted_status(pod.manifest, message=pod.evicted, stamp=stamp()), **empty}
         patch = {"metadata": {"uid": uid}, "status": status}
@@ -306,7 +306,7 @@ class Kubelet:
         except ClusterError as error:
             _log.warning("pod.eviction_not_kept", extra={"pod": pod.key[1], "error": str(error)})
             return False
-        # One that is deleted meanwhile waits for this kubelet.
+        # An object deleted meanwhile waits for this kubelet.
         return not written["metadata"].get("deletionTimestamp")
 
     async def _delete(self, pod: PodRun, uid: str) -> None:
@@ -326,7 +326,7 @@ class Kubelet:
         status = broken_status(pod.manifest, message=message, stamp=stamp(), reason=reason)
         try:
             written = await self._node.cluster.patch(POD, *pod.key, patch={"status": status}, subresource="status")
-            # The next attempt clears what this one has reported.
+            # The next attempt clears the reports of this one.
             pod.manifest = {**pod.manifest, "status": written["status"]}
         except NotFound:
             pod.stop.set()
@@ -373,7 +373,7 @@ def _gets_users(pod: Object, node: NodeContext) -> bool:
 
 
 async def _repeated(name: str, chore: Callable[[], Coroutine[object, object, None]]) -> None:
-    """Run a chore until cancelled; retry after a pause if it fails: no chore may end the kubelet."""
+    """Run a periodic task until cancelled; retry after a pause if it fails, so that no task ends the kubelet."""
     while True:
         try:
             return await chore()
@@ -383,7 +383,7 @@ async def _repeated(name: str, chore: Callable[[], Coroutine[object, object, Non
 
 
 def _error_text(error: BaseException, folder: Path | None = None) -> str:
-    """The kind and text of an error, with the path of a disk error; of a group the first."""
+    """The kind and text of an error, with the path of a disk error; of a group, its first error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, OSError) and folder is not None:

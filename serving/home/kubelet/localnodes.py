@@ -1,4 +1,4 @@
-"""Keeps the Nodes of this machine: the machine itself, or virtual nodes of the local cloud.
+"""Maintains the Nodes of this machine: the machine itself, or virtual nodes of the local cloud.
 
 A virtual node appears when the boot time of its machine has passed. When its machine is removed, its Node and pods are deleted,
 as in a cloud; a node group drains it first. Leftover Nodes of an earlier start are removed.
@@ -32,7 +32,7 @@ _INSTANCE_DIGITS = 16
 
 
 def instance_of(key: bytes) -> str:
-    """The name of an installation on one machine, from its cluster key. It tells nothing of the key."""
+    """The name of an installation on one machine, derived from its cluster key without revealing the key."""
     return hmac.new(key, MACHINE_LABEL.encode(), hashlib.sha256).hexdigest()[:_INSTANCE_DIGITS]
 
 
@@ -68,14 +68,14 @@ class LocalNodes:
         try:
             await self._cluster.create(NODE_GROUP, group)
         except AlreadyExists:
-            # The group is the user's to change; whether it anticipates is a flag of each start.
+            # Users may change the group; whether it anticipates is a flag of each start.
             patch = {"spec": {"anticipation": self._virtual.anticipates}}
             await self._cluster.patch(NODE_GROUP, "", group["metadata"]["name"], patch=patch)
         machines = await self._start_machines(self._virtual)
         await self._settle(machines, self._virtual)
 
     async def run(self) -> None:
-        """Follow the machines until cancelled."""
+        """Watch the machines until cancelled."""
         virtual = self._virtual
         if virtual is None:
             return
@@ -103,7 +103,7 @@ class LocalNodes:
                         await self._changed.wait()
 
     async def _start_machines(self, virtual: VirtualNodes) -> LocalMachines:
-        """The machines of the last start, within present bounds. The first ones skip the boot time."""
+        """The machines of the last start, within the current bounds. The first ones skip the boot time."""
         namespace, bounds = system_namespace(), {"min_size": virtual.count, "max_size": virtual.count_max}
         long_ago_s = wall_s() - virtual.boot_s
         try:
@@ -134,7 +134,7 @@ class LocalNodes:
         return min((wait_s for wait_s in waits.values() if wait_s > 0), default=3600.0)
 
     async def _put(self, node: Object) -> None:
-        """Create a Node, or write its label and status again, which are not stored over a restart."""
+        """Create a Node, or restore its label and status, which are not stored over a restart."""
         metadata = {"labels": labels_of(node) | {MACHINE_LABEL: self._instance}}
         try:
             await self._cluster.create(NODE, {**node, "metadata": node["metadata"] | metadata})

@@ -78,7 +78,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
         return self.pods.parent / "evictions.json"
 
     def warm_revision_of(self, pod: Object) -> str:
-        """The revision, NAMESPACE/NAME, whose warm process forks a pod; "" for another pod.
+        """The revision, NAMESPACE/NAME, whose warm process forks a pod; "" for other pods.
 
         With strict isolation each pod has its own user, and a fork of an unprivileged process cannot change its user.
         """

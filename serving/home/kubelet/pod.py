@@ -1,4 +1,4 @@
-"""One pod of this machine, from its first process to its last: performs what its state (``podstate``) asks for.
+"""One pod of this machine, from its first process to its last: executes the actions of its state (``podstate``).
 
 Init containers run one after another, each until it exits with 0; a failed one is restarted after a pause, unless the pod's
 ``restartPolicy`` is Never. Then app and queue-proxy start side by side. The queue-proxy reports readiness, which is in the pod's
@@ -51,24 +51,24 @@ from serving.net.cluster.kinds import POD
 _log = logging.getLogger("kubelet")
 
 _OWN_USER_MODE, _ENTERED_MODE = 0o1777, 0o711
-# ConfigMaps and Secrets that are missing are looked for again, and a status that the store refused is written again.
+# Retry for missing ConfigMaps and Secrets, and for statuses that the store refused, in seconds.
 _RETRY_S = 1.0
 _GRACE_DEFAULT_S = 30.0
-# A change that is not about readiness waits for further changes.
+# Delay of changes unrelated to readiness, which waits for further changes, in seconds.
 _STATUS_LAG_S = 0.05
-# A process that is not reported as ended so long after SIGKILL is the template's to end.
+# Longest wait for the end of a process after SIGKILL, in seconds; then the template ends it.
 _KILL_MAX_S = 5.0
-# After the queue-proxy has drained the app holds no request; it has this long to end by itself.
+# Time for the app to end by itself after the queue-proxy has drained, in seconds.
 _APP_GRACE_S = 5.0
 _CHECK_PERIOD_S = 2.0
 _CHECKS_BEFORE_EVENT = 3
-# A pod that is not ready after a minute is looked at less often.
+# A pod unready for a minute is checked less often.
 _CHECKS_OFTEN = 30
 _CHECK_PERIOD_LATER_S = 10.0
 
 
 class PodNote(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a pod for the next control process.
+    """A pod's state for the next control process.
 
     ``is_draining`` says that its end has begun, ``is_boxed`` that it runs as containers, ``is_strict`` that its queue-proxy refuses
     requests without inner TLS.
@@ -111,7 +111,7 @@ class PodRun:
         self._has_proxy = self._is_proxy_ready = False
         self.sleep = AppSleep()
         """Whether its app sleeps."""
-        # The name of what is or has the queue-proxy.
+        # The name of the container with the queue-proxy.
         self._proxy_name = QUEUE_PROXY
         self._unready: Unready | None = None
         self.turn = node.pacer.turn_of(manifest, runs_already=note is not None)
@@ -123,7 +123,7 @@ class PodRun:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the pod can take requests."""
+        """Whether the pod can receive requests."""
         return self.state is PodState.READY
 
     @property
@@ -151,7 +151,7 @@ class PodRun:
         }
 
     async def run(self, location: PodLocation) -> None:
-        """Run until ``stop`` is set, then drain; the caller frees it. On cancellation the pod keeps running."""
+        """Run until ``stop`` is set, then drain; the caller releases it. On cancellation the pod keeps running."""
         self._advance(PodEvent.ADMITTED)
         self.location = location
         self._setup = PodSetup(node=self._node, manifest=self.manifest, pod_id=self.id, location=location)
@@ -164,7 +164,7 @@ class PodRun:
         self._proxy_name = next(map(container_name_of, inside), QUEUE_PROXY)
         make_folder(self.folder)
         if self._node.isolation is not None and self._node.isolation.user_of(location.address):
-            # The pod writes in it, and leaves alone what is not its own.
+            # The pod writes in it, and leaves other files unchanged.
             self.folder.chmod(_OWN_USER_MODE)
             if self.folder.parent != self._node.pods:
                 self.folder.parent.chmod(_ENTERED_MODE)
@@ -175,7 +175,7 @@ class PodRun:
             explaining = group.start(self._explain(warnings), name="explain")
             starting = group.start(self._start(group, warnings), name="start")
             if self._note is not None:
-                # A pod is taken over before it can be ended.
+                # A pod is adopted before it can be ended.
                 await starting
             else:
                 self.turn.watch(group, self._process_ids)
@@ -195,7 +195,7 @@ class PodRun:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_KILL_MAX_S):
                 await asyncio.gather(*(keeper.process.outlast(0) for keeper in self.keepers.values() if keeper.process))
-        # Each refers to this pod: without cycles it is freed at once (``serving.net.aio.daemon``).
+        # Each refers to this pod: without cycles its memory is released immediately (``serving.net.aio.daemon``).
         self.keepers.clear()
         self._node.runtime.forget(self.id)
         if self._node.containers is not None:
@@ -225,7 +225,7 @@ class PodRun:
     async def _start(self, group: SupervisedTasks, warnings: PodWarnings) -> None:
         """Start all containers as soon as their sources exist, or adopt running ones."""
         if self._note is not None:
-            # What runs is reported again by its keeper.
+            # Its keeper reports a running container again.
             of_note = self._note.states.items()
             self._states |= {name: msgspec.structs.replace(state, is_running=False) for name, state in of_note}
         kind = await self._prepare(warnings)
@@ -237,7 +237,7 @@ class PodRun:
         apps = [spec for spec in specs if spec is not None]
         self._keep_note()
         if not apps or None in first:
-            # Nothing can run: a queue-proxy alone would wait for ever.
+            # Nothing can run: a queue-proxy alone would wait forever.
             return
         await self.turn.acquire_again(self.stop, group, self._process_ids)
         if not await self._run_init_containers([spec for spec in first if spec is not None], group):
@@ -265,7 +265,7 @@ class PodRun:
         return group.start(keeper.run(), name=name)
 
     async def _prepare(self, warnings: PodWarnings) -> ProcessPod | None:
-        """Wait for sources and images, and make volumes and network. None if the pod is deleted before its sources exist."""
+        """Wait for sources and images, and create volumes and network. None if the pod is deleted before its sources exist."""
         revision, sources = await self._setup.read_revision(), await self._sources()
         if sources is None:
             return None
@@ -279,13 +279,13 @@ class PodRun:
         )
         user = self._node.isolation.user_of(self.location.address) if self._node.isolation else 0
         if user and not kind.has_images:
-            # Its processes have that user, who reads files that are closed to others.
+            # Its processes have that user, who may read closed files.
             self._setup = msgspec.structs.replace(setup, user=user)
             self._setup.write_volumes(sources)
         return kind
 
     async def _run_init_containers(self, specs: Sequence[ContainerSpec], group: SupervisedTasks) -> bool:
-        """Run the init containers; return whether all exited with 0. False once one has finally failed, or the pod is deleted.
+        """Run the init containers; return whether all exited with 0. False if one has finally failed, or the pod is deleted.
 
         Of a pod that is taken over, containers that exited with 0 are not run again.
         """
@@ -360,7 +360,7 @@ class PodRun:
         self._is_urgent.set()
 
     def _set_state(self, name: str, state: ContainerState) -> None:
-        """Put a container's state into the status. A running queue-proxy is not listed there."""
+        """Store a container's state for the status. A running queue-proxy is not listed there."""
         before = self._states.get(name)
         if name == QUEUE_PROXY and state.is_running:
             self._states.pop(name, None)
@@ -390,7 +390,7 @@ class PodRun:
         self._node.runtime.keep(self.id, msgspec.to_builtins(note))
 
     async def _report_status(self) -> None:
-        """Write the status after each change; readiness at once."""
+        """Write the status after each change; changes of readiness immediately."""
         while True:
             await self._is_dirty.wait()
             if not self._is_urgent.is_set():
@@ -420,14 +420,14 @@ class PodRun:
                 self.stop.set()
                 return
             except ClusterError as error:
-                # A pod goes on although the store takes no status, such as on a full disk.
+                # A pod continues even if the store accepts no status, as on a full disk.
                 _log.warning("pod.status_not_written", extra={"pod": self.key[1], "error": str(error)})
                 self._is_dirty.set()
                 await asyncio.sleep(_RETRY_S)
 
     @property
     def _apps(self) -> list[ContainerKeeper]:
-        """The keepers of all containers but the queue-proxy."""
+        """The keepers of all containers except the queue-proxy."""
         return [keeper for name, keeper in self.keepers.items() if name != QUEUE_PROXY]
 
     async def _explain(self, warnings: PodWarnings) -> None:

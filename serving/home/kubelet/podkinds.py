@@ -109,11 +109,11 @@ from serving.queueproxy.podspec import Probe, probing_app
 _log = logging.getLogger(__name__)
 
 _NO_PORTS: Mapping[int, int] = {}
-# Kubernetes' kubelet looks each minute; reading one object of this process costs microseconds.
+# Kubernetes' kubelet checks once a minute; reading an object of this process costs microseconds.
 _SOURCES_PERIOD_S = 5.0
 
 CALLER_URL = "SERVING_CALLER_URL"
-"""Environment variable of an app: where its queue-proxy serves the token that names the app to other services."""
+"""The environment variable with the URL at which an app gets its caller token from its queue-proxy."""
 _NO_NETWORK = "pods have networks of their own only where containers run as root, see `serving doctor`"
 _NO_BOX = "a pod that is a process in the network of this machine: without --fixed-port, and with --command instead of an image"
 
@@ -128,7 +128,7 @@ def _allocatable() -> Mapping[str, str]:
 
 
 class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod to set up. ``pod_id`` is its name in the runtime and that of its folder.
+    """One pod to set up. ``pod_id`` is its name in the runtime and the name of its folder.
 
     ``revision`` and ``sources`` are empty until they were read. ``user`` owns the files of volumes, 0 for that of this process.
     """
@@ -143,7 +143,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_proxy(self) -> bool:
-        """Whether the pod belongs to a revision; other pods take no requests of activators."""
+        """Whether the pod belongs to a revision; activators send no requests to other pods."""
         return REVISION_LABEL in labels_of(self.manifest)
 
     @property
@@ -165,7 +165,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             return {}
 
     async def read_sources(self) -> Sources:
-        """Read the existing ConfigMaps and Secrets among those named by the pod."""
+        """Read the existing ConfigMaps and Secrets that the pod references."""
         namespace = namespace_of(self.manifest)
         sources: dict[Reference, dict[str, bytes]] = {}
         for reference in references(self.manifest):
@@ -179,7 +179,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         return sources
 
     def write_volumes(self, sources: Sources) -> None:
-        """Check that nothing is missing and write the pod's volumes.
+        """Check that nothing is missing, and write the pod's volumes.
 
         Raises:
             InvalidValue: when an object or a key that is not optional is missing, or the pod's files are too large.
@@ -232,7 +232,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         return dict(zip(numbers, self.location.tcp_ports, strict=False))
 
     def environment(self, container: Object, tcp_ports: Mapping[int, int] = _NO_PORTS) -> dict[str, str]:
-        """The environment in the manifest of a container, and where it listens for TCP if it serves."""
+        """The environment in a container's manifest and, if it serves, its TCP ports."""
         environment = container_environment(self._facts, container, sources=self.sources)
         if serves(self.manifest, container):
             environment |= {f"PORT_{number}": str(port) for number, port in tcp_ports.items()}
@@ -244,7 +244,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def caller_key(self) -> str:
-        """The key with which the app requests its caller token: all processes of the machine share its loopback."""
+        """The key with which the app requests its caller token, because all processes of the machine share its loopback."""
         return caller_key(self.node.key, namespace=namespace_of(self.manifest), pod=name_of(self.manifest))
 
     def proxy_environment(
@@ -255,7 +255,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         tcp_ports: Mapping[int, int] = _NO_PORTS,
         oom_folders: Sequence[str] = (),
     ) -> dict[str, str]:
-        """The environment of the queue-proxy of the app at an address, with its secrets; ``app_user`` as in ``PodSpec``."""
+        """The environment of the queue-proxy for the app at an address, with its secrets; ``app_user`` as in ``PodSpec``."""
         namespace, name, key = namespace_of(self.manifest), name_of(self.manifest), self.node.key
         of = labels_of(self.manifest)[REVISION_LABEL]
         return {
@@ -284,7 +284,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scaling_spec(self) -> ScalingSpec:
-        """The sleep settings of the pod's revision, from the autoscaler's settings and annotations."""
+        """The dormancy settings of the pod's revision, from the autoscaler's settings and annotations."""
         return resolve_annotations(
             annotations_of(self.manifest), self.node.scaling(), container_concurrency=0, reachable=True
         )
@@ -296,7 +296,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             return None
         named = annotations_of(self.manifest).get(FOLDER_ANNOTATION, "")
         snapshot = plan.folder if Path(plan.folder).is_relative_to(self.node.snapshots) else ""
-        # Of a snapshot a pod has the folder only where it links to it; a virtual environment is read.
+        # A pod has a snapshot's folder only where the snapshot links to it; a virtual environment is read.
         links = linked_paths(Path(snapshot)) if snapshot else ()
         is_linked = any(
             Path(link).is_relative_to(Path(named).resolve()) and not is_virtualenv(Path(link)) for link in links
@@ -308,8 +308,8 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         state = Path(isolation.state).resolve()
 
         def is_allowed(path: str) -> bool:
-            # Of the state folder a pod has its own folder and snapshots, whatever its manifest and its scripts name. An app that runs in
-            # "/" is not shown all closed folders for that.
+            # A pod sees only its own folder and snapshots of the state folder, whatever its manifest and scripts name. An app that runs in
+            # "/" does not therefore see all closed folders.
             real = Path(path).resolve()
             if str(real) == "/":
                 return False
@@ -319,12 +319,12 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         mounted = [
             volume_mount for volume_mount in container.get("volumeMounts") or () if volume_mount["name"] in claims
         ]
-        # Each pod has a user of its own: it sees a claim's files as its own, both below its HOME and where it mounts them.
+        # Each pod has its own user, which owns a claim's files both below HOME and at their mount.
         theirs = [str(claims[mount["name"]]) for mount in mounted] + [
             "/" + mount["mountPath"].strip("/") for mount in mounted
         ]
         named_files = [*files_of(plan.arguments, plan.environment, plan.folder), *links]
-        # What the manifest mounts is there, also at or below /tmp.
+        # Mounts of the manifest are visible, also at or below /tmp.
         named_files += [
             "/" + volume_mount["mountPath"].strip("/") for volume_mount in container.get("volumeMounts") or ()
         ]
@@ -362,14 +362,14 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessPod:
-    """A pod of processes in the network of the machine. Other kinds override what differs."""
+    """A pod of processes in the machine's network. Other kinds override the differences."""
 
     is_proxy_first = False
     """Whether the queue-proxy starts before the apps: the slower start goes first."""
     is_boxed = False
     """Whether the next control process also runs it as containers."""
     is_rootless = False
-    """Whether its containers have one user."""
+    """Whether its containers have a single user."""
     has_images = False
     """Whether its containers run images."""
 
@@ -390,7 +390,7 @@ class ProcessPod:
 
     @property
     def app_user(self) -> int | None:
-        """The user that only this pod has, 0 without one; None where no process of another pod can listen in its network."""
+        """The user that only this pod has, 0 without one; None if no other pod's process can listen in its network."""
         if self.network:
             return None
         isolation = self.setup.node.isolation
@@ -411,9 +411,9 @@ class ProcessPod:
         return self._process(container, self.setup.environment(container, self.tcp_ports))
 
     def start_proxy(self) -> StartProcess:
-        """The start order of the queue-proxy, in the network of the pod."""
+        """The start order of the queue-proxy, in the pod's network."""
         setup = self.setup
-        # The kubelet counts there what it kills itself, where no cgroup has the limit.
+        # Without a cgroup for the limit, the kubelet counts its own kills there.
         folders = [str(setup.logs), *self.cgroups.memory_folders()]
         return StartProcess(
             pod=setup.pod_id,
@@ -463,12 +463,12 @@ class ProcessPod:
         }
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to a port on which one of these processes of its apps listens. Raises ``OSError``."""
+        """Connect to a port on which one of these app processes listens. Raises ``OSError``."""
         listening = await asyncio.to_thread(
             lambda: {listening_port for pid in pids for listening_port in listening_ports(pid)}
         )
         if port not in listening and self._declares(port):
-            # A declared port is a wish here: the app listens on the one that it was given.
+            # A declared port is only a wish here: the app listens on its assigned port.
             port = self.tcp_ports.get(port, self.port)
         if port not in listening:
             ports = ", ".join(map(str, sorted(listening))) or "no port"
@@ -476,7 +476,7 @@ class ProcessPod:
         return await asyncio.open_connection("127.0.0.1", port)
 
     def reach(self, port: int) -> tuple[str, int]:
-        """Where processes of this machine reach a container port: the app listens on the port that it was given."""
+        """Where processes of this machine reach a container port: at the app's assigned port."""
         return "127.0.0.1", self.tcp_ports.get(port, self.port)
 
     def _declares(self, port: int) -> bool:
@@ -499,7 +499,7 @@ class ProcessPod:
         return self.setup.mount_points(container)
 
     def _process(self, container: Object, variables: Mapping[str, str]) -> StartProcess:
-        """The order that starts a container as a process."""
+        """The start order of a container as a process."""
         setup, manifest, name = self.setup, self.setup.manifest, container_name_of(container)
         snapshot = annotations_of(manifest).get(SNAPSHOT_ANNOTATION, "")
         plan = app_plan(
@@ -518,7 +518,7 @@ class ProcessPod:
             if confinement is not None:
                 confinement = msgspec.structs.replace(confinement, copies={copy.source: copy.root})
         limits = limits_of(container)
-        # One without limits needs no cgroup, which would take a millisecond.
+        # A container without limits needs no cgroup, which would take a millisecond.
         is_limited = limits.cpu_m is not None or limits.memory_bytes is not None
         return StartProcess(
             pod=setup.pod_id,
@@ -547,7 +547,7 @@ class PreloadedPod(ProcessPod):
 
     @property
     def app_user(self) -> int | None:
-        """The user of the revision, which its warm process and its pods have."""
+        """The user shared by the revision's warm process and its pods."""
         isolation = self.setup.node.isolation
         return (
             0
@@ -556,7 +556,7 @@ class PreloadedPod(ProcessPod):
         )
 
     def start(self, container: Object) -> StartProcess:
-        """The order that forks the serving app from the warm process of its revision; others start as in a pod of processes."""
+        """The order that forks the serving app from its revision's warm process; others start as processes."""
         order, manifest = super().start(container), self.setup.manifest
         if not serves(manifest, container):
             return order
@@ -564,7 +564,7 @@ class PreloadedPod(ProcessPod):
         revision, isolation = self.setup.node.warm_revision_of(manifest), self.setup.node.isolation
         confinement = order.confinement
         if confinement is not None and isolation is not None:
-            # As the warm process, which has one user and one /tmp, and sees the folders of all its pods.
+            # Like the warm process, which has one user and one /tmp, and sees the folders of all its pods.
             own, around = str(self.setup.folder), str(self.setup.folder.parent)
             shown = tuple(around if path == own else path for path in confinement.shown)
             user = isolation.user_of_revision(revision)
@@ -583,14 +583,14 @@ class PreloadedPod(ProcessPod):
 
 
 class InAppPod(ProcessPod):
-    """A pod whose serving app has the queue-proxy in its process, at the address of the pod."""
+    """A pod whose serving app has the queue-proxy in its process, at the pod's address."""
 
     def __init__(self, setup: PodSetup) -> None:
         super().__init__(setup)
         self.port, _ = QUEUE_PORTS
 
     def start(self, container: Object) -> StartProcess:
-        """As in the base class; the app also gets the environment of a queue-proxy."""
+        """Like the base class; the app also gets the environment of a queue-proxy."""
         setup, host = self.setup, self.setup.location.address
         if not is_own_proxy(setup.manifest, container):
             return super().start(container)
@@ -599,7 +599,7 @@ class InAppPod(ProcessPod):
         return msgspec.structs.replace(self._process(container, variables), is_own_proxy=True)
 
     def completed(self, container: Object, spec: ContainerSpec) -> ContainerSpec:
-        """As in the base class; the app recognizes its probes."""
+        """Like the base class; the app recognises its probes."""
         updated = super().completed(container, spec)
         if not spec.start.is_own_proxy:
             return updated
@@ -611,11 +611,11 @@ class InAppPod(ProcessPod):
         )
 
     def reach(self, port: int) -> tuple[str, int]:
-        """As in the base class; the app listens at the address of the queue-proxy."""
+        """Like the base class; the app listens at the queue-proxy's address."""
         return self.setup.location.address, self.tcp_ports.get(port, self.port)
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """As in the base class; the app listens at the address of the queue-proxy."""
+        """Like the base class; the app listens at the queue-proxy's address."""
         if self._declares(port):
             return await asyncio.open_connection(self.setup.location.address, self.port)
         return await super().connect(port, pids)
@@ -641,17 +641,17 @@ class NetworkedPod(ProcessPod):
         }
 
     def start(self, container: Object) -> StartProcess:
-        """As in the base class; a queue-proxy in the app would listen in the wrong network."""
+        """Like the base class; a queue-proxy in the app would listen in the wrong network."""
         if is_own_proxy(self.setup.manifest, container):
             raise InvalidValue(text=annotations_of(self.setup.manifest)[QUEUE_PROXY_ANNOTATION], expected=_NO_BOX)
         return super().start(container)
 
     def reach(self, port: int) -> tuple[str, int]:
-        """The container port itself, in the network of the pod if it has one."""
+        """The container port itself, in the pod's network if it has one."""
         return routed_address(self.setup.location.address) if self.network else "127.0.0.1", port
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """As in the base class; no other process listens in its network."""
+        """Like the base class; no other process listens in its network."""
         del pids
         return await netns.open_connection("127.0.0.1", port, network=self.network)
 
@@ -659,7 +659,7 @@ class NetworkedPod(ProcessPod):
 class ContainerPod(NetworkedPod):
     """A pod of containers."""
 
-    # A container runtime takes the template longer than a queue-proxy.
+    # A container runtime takes the template longer than a queue-proxy does.
     is_proxy_first = has_images = True
 
     def __init__(self, setup: PodSetup, sandbox: PodSandbox) -> None:
@@ -670,7 +670,7 @@ class ContainerPod(NetworkedPod):
 
     @property
     def app_user(self) -> int | None:
-        """0, as its users are those of its image; None in a network of its own."""
+        """0, because its users are the image's; None in a separate network."""
         return None if self.network else 0
 
     @property
@@ -679,7 +679,7 @@ class ContainerPod(NetworkedPod):
         return self._sandbox.image_ids
 
     def _process(self, container: Object, variables: Mapping[str, str]) -> StartProcess:
-        """The order that starts a container."""
+        """The start order of a container."""
         log = self.setup.log_of(container_name_of(container))
         return self._sandbox.order(container, variables=variables, mounts=self._mounts(container), log=log)
 
@@ -743,7 +743,7 @@ async def choose_kind(
 
 
 async def _credentials(setup: PodSetup, warn: Callable[[str, str], Awaitable[None]]) -> bytes:
-    """Collect registry credentials from the pod's imagePullSecrets. An Event reports a Secret without credentials."""
+    """Registry credentials from the pod's imagePullSecrets. An Event reports a Secret without credentials."""
     secrets = []
     for name in dict.fromkeys(
         image_pull_secret.get("name", "") for image_pull_secret in setup.manifest["spec"].get("imagePullSecrets") or ()

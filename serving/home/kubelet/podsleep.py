@@ -1,4 +1,4 @@
-"""Suspends the probes of a sleeping app, and wakes it on request.
+"""Suspends the probes of a dormant app, and wakes it on request.
 
 The queue-proxy of a pod freezes and thaws its app (``queueproxy.io.dormant``) and reports both. The kubelet does not probe an
 app that sleeps, and wakes it for exec, attach and port-forward, which go past the queue-proxy.
@@ -14,14 +14,14 @@ from serving.queueproxy.io.dormant import WAKE_HOLD_S
 
 _log = logging.getLogger("kubelet")
 
-# A queue-proxy responds at once, unless it wakes the app by the app's own call.
+# A queue-proxy responds immediately, unless it wakes the app by the app's own call.
 _WAKE_MAX_S = 90.0
 # Two orders may be late before the first one ends.
 _REPEAT_S = WAKE_HOLD_S / 3
 
 
 class AppSleep:
-    """The sleep state of one pod's app. Before ``reach`` is called, no queue-proxy could wake it."""
+    """The dormancy of one pod's app. Before ``reach`` is called, no queue-proxy could wake it."""
 
     def __init__(self) -> None:
         self._awake = asyncio.Event()
@@ -33,7 +33,7 @@ class AppSleep:
 
     @property
     def is_dormant(self) -> bool:
-        """Whether the app sleeps."""
+        """Whether the app is dormant."""
         return not self._awake.is_set()
 
     @property
@@ -61,7 +61,7 @@ class AppSleep:
                 return failure
 
     async def wake(self) -> None:
-        """Wake the app, and keep it awake for half a minute. Without a queue-proxy it soon wakes anyway."""
+        """Wake the app, and keep it awake for half a minute. Without a queue-proxy it wakes soon anyway."""
         if self._admin is None:
             return
         host, port = self._admin

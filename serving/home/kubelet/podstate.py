@@ -14,47 +14,47 @@ class PodState(enum.StrEnum):
     """The state of a pod, in the order of a start."""
 
     PLANNED = "planned"
-    """It is bound to this node, and waits for its turn."""
+    """Bound to this node; waiting for a start slot."""
     ADMITTED = "admitted"
-    """It has an address, and waits for its sources and images."""
+    """Has an address; waiting for sources and images."""
     NETWORK = "network"
-    """It has its volumes and its network, and runs its init containers."""
+    """Has volumes and network; runs init containers."""
     APP_STARTED = "app started"
-    """An app is started, and the queue-proxy is next."""
+    """An app is started; the queue-proxy is next."""
     PROXY_STARTED = "queue-proxy started"
-    """Its queue-proxy, if it has one, is started. Some kinds start their apps after it."""
+    """The queue-proxy, if any, is started. Some kinds start their apps after it."""
     PROBED = "probed"
-    """The queue-proxy has reached the app; a probe of the kubelet has not passed, or a container does not run."""
+    """The queue-proxy has reached the app; a kubelet probe has not passed, or a container is not running."""
     READY = "ready"
-    """It takes requests."""
+    """Receives requests."""
     TERMINATING = "terminating"
-    """It is deleted or evicted, and drains."""
+    """Deleted or evicted; draining."""
     REMOVED = "removed"
-    """Its processes, network and files are gone."""
+    """Processes, network and files are removed."""
 
 
 class PodEvent(enum.StrEnum):
     """An event of a pod."""
 
     ADMITTED = "admitted"
-    """It has its turn and an address, or an earlier control process has started it."""
+    """The pod has a start slot and an address, or an earlier control process has started it."""
     PREPARED = "prepared"
-    """Its sources, images and network are there."""
+    """Sources, images and network exist."""
     APP_STARTED = "app started"
     PROXY_STARTED = "queue-proxy started"
     UNREADY = "unready"
-    """Observed: the app is not reached, or no longer."""
+    """Observed: the app is not reachable."""
     PROBED = "probed"
     """Observed: the queue-proxy reaches the app."""
     READY = "ready"
     """Observed: the queue-proxy reaches the app, and all containers run and pass their probes."""
     STOPPED = "stopped"
-    """It is deleted or evicted."""
+    """The pod is deleted or evicted."""
     FREED = "freed"
-    """Its processes, network and files were removed, also after a failed attempt."""
+    """Processes, network and files were removed, also after a failed attempt."""
 
 
-# Reports of its containers do not move it: an init container that runs makes no pod ready.
+# Container reports do not change this state: a running init container makes no pod ready.
 _UNMOVED = {
     state: state
     for state in (
@@ -74,7 +74,7 @@ TRANSITIONS: Mapping[PodEvent, Mapping[PodState, PodState]] = {
         PodState.NETWORK: PodState.APP_STARTED,
         PodState.APP_STARTED: PodState.APP_STARTED,
         PodState.PROXY_STARTED: PodState.PROXY_STARTED,
-        # A queue-proxy that is taken over reports at once.
+        # An adopted queue-proxy reports immediately.
         PodState.PROBED: PodState.PROBED,
     },
     PodEvent.PROXY_STARTED: dict.fromkeys((PodState.NETWORK, PodState.APP_STARTED), PodState.PROXY_STARTED),
@@ -101,7 +101,7 @@ def advance(state: PodState, event: PodEvent) -> PodState:
 
 
 def observation(*, is_reached: bool, is_fit: bool) -> PodEvent:
-    """The event for what is observed: whether the queue-proxy reaches the app, and whether all containers run and pass their probes."""
+    """The event for an observation: whether the queue-proxy reaches the app, and all containers run and pass their probes."""
     if not is_reached:
         return PodEvent.UNREADY
     return PodEvent.READY if is_fit else PodEvent.PROBED

@@ -28,26 +28,26 @@ from serving.net.aio.cooperative import turn
 from serving.net.aio.supervise import TaskOwner
 
 _PIECE_BYTES = 65536
-# Lines between two turns of the loop.
+# Lines read before other tasks run.
 _LINES_AT_ONCE = 500
-# Longest delay of new lines for a follower.
+# Longest delay of new lines for a follower, in seconds.
 _FOLLOW_S = 0.2
 
 _SIGNAL_EXIT = 128
-# Time for a command to end after its client has disconnected.
+# Time for a command to end after its client has disconnected, in seconds.
 _GRACE_S = 1.0
-# A follower of a log looks five times a second: within this time it has read what a process wrote before its end.
+# A follower reads a log five times a second, so within this time it has read a process's last output.
 _LAST_WORDS_S = 1.0
 
 
 class FilePodLogs:
-    """Logs below one folder: NAMESPACE/POD/CONTAINER.log, and CONTAINER.previous.log of the run before a restart."""
+    """Logs below one folder: NAMESPACE/POD/CONTAINER.log, and CONTAINER.previous.log from before a restart."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def kept(self, namespace: str) -> list[KeptLog]:
-        """The pods of a namespace that have logs, the last one to write first."""
+        """The pods of a namespace that have logs, sorted by last write."""
         logs = [_kept(folder) for folder in (self._folder / namespace).glob("*")]
         return sorted((log for log in logs if log.containers), key=lambda log: log.written_s, reverse=True)
 
@@ -58,7 +58,7 @@ class FilePodLogs:
             NotFound: when there is no such log.
         """
         path = self._folder / namespace / pod / f"{options.container}.log"
-        # A pod that was deleted before its next start has the log of the run before only.
+        # A pod deleted before its next start only has its previous run's log.
         if options.previous or (not path.exists() and options.is_by_time):
             path = previous_of(path)
         if not path.is_file():
@@ -72,7 +72,7 @@ class FilePodLogs:
 
 
 def _kept(folder: Path) -> KeptLog:
-    """The kept logs in a pod's folder: of each container, of its current or previous run."""
+    """The stored logs in a pod's folder: of each container, its current or previous run."""
     names, written_s = set(), 0.0
     for log in folder.glob("*.log"):
         names.add(log.name.removesuffix(".log").removesuffix(".previous"))
@@ -82,7 +82,7 @@ def _kept(folder: Path) -> KeptLog:
 
 
 async def _timed(path: Path, options: LogOptions) -> AsyncIterator[bytes]:
-    """Yield a log by time: with its rotated copies, and the time before each line if the options ask for it."""
+    """Yield a log by time, including its rotated copies, with timestamps if requested."""
     since_s, end, line = options.from_s(wall_s=wall_s()), 0, b""
     buffered: deque[bytes] = deque(maxlen=options.tail_line_count)
     for log in (*rotated_of(path), path):
@@ -95,7 +95,7 @@ async def _timed(path: Path, options: LogOptions) -> AsyncIterator[bytes]:
                 await turn()
     is_followed = options.follow and not options.previous
     if is_followed and line and not line.endswith(b"\n"):
-        # The rest of it comes.
+        # The rest of the line follows.
         buffered.pop()
         end -= len(line)
     yield b"".join(buffered)
@@ -111,7 +111,7 @@ async def _timed(path: Path, options: LogOptions) -> AsyncIterator[bytes]:
 
 
 def _stamped(line: bytes, options: LogOptions, *, at_s: float) -> bytes:
-    """A line, with its time before it if the options ask for it."""
+    """A line, with its timestamp if requested."""
     return micro_stamp(at_s).encode() + b" " + line if options.timestamps else line
 
 
@@ -152,7 +152,7 @@ def _now_at(path: Path, file: BinaryIO) -> BinaryIO | None:
     except FileNotFoundError:
         pass
     try:
-        # Put aside a moment ago; the next run has not begun.
+        # Renamed a moment ago; the next run has not begun.
         return file if previous_of(path).stat().st_ino == own else None
     except FileNotFoundError:
         return None
@@ -203,7 +203,7 @@ class LocalPodStreams:
         return _Executed(process, stdio)
 
     async def attach(self, namespace: str, pod: str, options: ExecOptions) -> ExecSession:
-        """Follow the output of a container from now on, and write to its input if its manifest says ``stdin``."""
+        """Follow a container's output from now on, and write to its input if its manifest sets ``stdin``."""
         run = self._kubelet.find(namespace, pod)
         process = keeper_of(run, options.container).running_process()
         await run.sleep.wake()

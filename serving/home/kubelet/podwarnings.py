@@ -23,7 +23,7 @@ def pod_event(pod: Object, *, reason: str, message: str, now: str) -> Object:
     """A warning Event about a pod. The name depends on pod and text, so that repetitions are dropped."""
     metadata = pod["metadata"]
     name, namespace = metadata["name"], metadata["namespace"]
-    # Without a version: it is the pod that fails, in whatever state its object is.
+    # Without a version, because the Event is about the pod in any state.
     of = About(api_version="v1", kind="Pod", namespace=namespace, name=name, uid=metadata.get("uid", ""))
     words = EventText(reason=reason, message=message[-MESSAGE_LENGTH_MAX:], is_warning=True)
     return new_event(of, words, suffix=digest(name, reason, message), component="kubelet", now=now, instance="local")
@@ -74,7 +74,7 @@ def _insecure(container: Object, security: Object, *, is_container: bool, is_roo
 
 
 class PodWarnings:
-    """Warnings about one pod. ``group`` runs deferred ones."""
+    """Writes warnings about one pod. ``group`` runs deferred ones."""
 
     def __init__(self, cluster: Cluster, manifest: Object, group: SupervisedTasks) -> None:
         self._cluster = cluster
@@ -82,7 +82,7 @@ class PodWarnings:
         self._group = group
 
     def send_later(self, reason: str, message: str) -> None:
-        """Write a warning without waiting for the store."""
+        """Write a warning in the background, without waiting for the store."""
         self._group.start(self.send(reason, message), name="warn")
 
     async def send(self, reason: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""The pauses before replacements of evicted pods: a revision whose pods fill the disk again is a crash loop.
+"""The pauses before replacements of evicted pods: repeated evictions of a revision count as a crash loop.
 
 The pauses outlive this process, and the machine's restart, by a file: pods are not in the journal, and their Deployments are made
 again with other uids.
@@ -19,7 +19,7 @@ _log = logging.getLogger("kubelet")
 
 
 class _Loss(msgspec.Struct, kw_only=True):
-    """The evictions of pods with one owner: their number in a row, when the last was, and when the next pod may start."""
+    """The evictions of one owner's pods: consecutive number, time of the last, and when the next pod may start."""
 
     end_count: int
     last_s: float
@@ -39,7 +39,7 @@ class ReplacementPauses:
         self._owners: dict[str, _Loss] = {}
 
     def evicted(self, owner: str, *, began_s: float, at_s: float) -> None:
-        """Count the eviction of a pod of ``began_s``.
+        """Count the eviction of a pod that began at ``began_s``.
 
         Pods that began before the last eviction count with it, as one.
         """
@@ -48,7 +48,7 @@ class ReplacementPauses:
             pauses = RestartPauses(self._settings, loss.end_count)
             due_s = at_s + pauses.after(at_s - began_s)
             loss = _Loss(end_count=pauses.end_count, last_s=at_s, due_s=due_s)
-        # Owners that were quiet for long are forgotten.
+        # Owners without evictions for a long time are dropped.
         quiet_s = self._settings.sound_s + self._settings.pause_max_s
         self._owners = {name: loss for name, loss in self._owners.items() if at_s - loss.last_s < quiet_s}
         self._owners[owner] = loss
@@ -58,7 +58,7 @@ class ReplacementPauses:
         return self._owners[owner].due_s if owner in self._owners else 0.0
 
     def written(self, *, ahead_s: float) -> bytes:
-        """All as JSON, with the times of another clock that is ``ahead_s``."""
+        """All pauses as JSON, with the times of another clock that is ``ahead_s``."""
         losses = {name: _shifted(loss, ahead_s) for name, loss in self._owners.items()}
         return msgspec.json.encode(losses)
 

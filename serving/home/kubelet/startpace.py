@@ -20,16 +20,16 @@ from serving.net.aio.supervise import SupervisedTasks, TaskOwner
 _TURN_CPU_MAX_S = 10.0
 _TURN_MAX_S = 120.0
 _CHECK_PERIOD_S = 0.25
-# A program that runs or waits for a core for less than this part of the time waits for something else.
+# A program that runs or waits for a core for a smaller share of the time waits for something else.
 _DEMAND_MIN = 0.2
-# One more than there are cores: between two turns a core would be idle.
+# One more than the number of cores; otherwise a core would be idle between two starts.
 _SPARE_TURNS = 1
-# A third of the weight of a process that is not nice (sched(7)).
+# A third of the weight of a process with normal niceness (sched(7)).
 _STARTING_NICENESS = 5
 
 
 class StartPacer:
-    """The pods that start on this machine, ``turn_count`` at a time; None is one more than there are cores."""
+    """Paces the pods starting on this machine, ``turn_count`` at a time; None is one more than the number of cores."""
 
     def __init__(self, turn_count: int | None = None) -> None:
         self._queue = StartQueue(turn_count or len(os.sched_getaffinity(0)) + _SPARE_TURNS)
@@ -37,7 +37,7 @@ class StartPacer:
         self._timer: asyncio.TimerHandle | None = None
 
     def turn_of(self, pod: Object, *, runs_already: bool = False) -> "StartTurn":
-        """The turn of a pod. Each one without a revision is a first pod."""
+        """The start slot of a pod. A pod without a revision counts as a first pod."""
         metadata = pod["metadata"]
         of = labels_of(pod).get(REVISION_LABEL) or metadata["uid"]
         start = PodStart(revision=f"{metadata['namespace']}/{of}", is_first=runs_already)
@@ -46,14 +46,14 @@ class StartPacer:
         return StartTurn(self, start, is_held=runs_already)
 
     def wait(self, pod: PodStart) -> asyncio.Event:
-        """Request a turn; the event is set when it begins."""
+        """Request a start slot; the event is set when it begins."""
         begun = self._waiting[pod] = asyncio.Event()
         self._queue.add(pod, now_s=now_s())
         self._begin()
         return begun
 
     def end(self, pod: PodStart) -> None:
-        """End the turn of a pod."""
+        """End the start slot of a pod."""
         self._queue.end(pod)
         self._begin()
 
@@ -74,7 +74,7 @@ class StartPacer:
 
 
 class StartTurn:
-    """The turn of one pod to start. Call ``release`` when the pod ends.
+    """The start slot of one pod. Call ``release`` when the pod ends.
 
     ``is_held``: it has begun and is not over, or the pod ran already.
     """
@@ -94,7 +94,7 @@ class StartTurn:
         return 0 if self._pod.is_first else _STARTING_NICENESS
 
     async def acquire(self, stop: asyncio.Event) -> bool:
-        """Wait for the turn; return False if ``stop`` is set before."""
+        """Wait for the start slot; return False if ``stop`` is set before."""
         begun = self._pacer.wait(self._pod)
         if not begun.is_set():
             async with TaskOwner() as tasks:
@@ -106,22 +106,22 @@ class StartTurn:
     async def acquire_again(
         self, stop: asyncio.Event, group: SupervisedTasks, process_ids: Callable[[], Iterable[int] | None]
     ) -> None:
-        """Wait for another turn if the first ended before the pod was prepared, such as during an image pull."""
+        """Wait for another start slot if the first ended before the pod was prepared, for example during an image pull."""
         if not self.is_held and await self.acquire(stop):
             self.watch(group, process_ids)
 
     def watch(self, group: SupervisedTasks, process_ids: Callable[[], Iterable[int] | None]) -> None:
-        """Have a task of ``group`` end the turn. ``process_ids`` are None as long as the pod cannot start any process."""
+        """Start a task of ``group`` that ends the slot. ``process_ids`` are None while the pod cannot start any process."""
         if self.is_held:
             self._settled.clear()
             group.start(until_started(self._settled, process_ids), name="turn").add_done_callback(self._end)
 
     def settle(self) -> None:
-        """The pod is ready or has failed."""
+        """Record that the pod is ready or has failed."""
         self._settled.set()
 
     def release(self) -> None:
-        """The pod ends: the next one of its revision is a first one."""
+        """Record that the pod ended: the next one of its revision is a first pod."""
         self._settled.set()
         self._pacer.remove(self._pod)
 
@@ -131,7 +131,7 @@ class StartTurn:
 
 
 async def until_started(settled: asyncio.Event, process_ids: Callable[[], Iterable[int] | None]) -> None:
-    """Wait until a pod is ready, has failed, needs no core for now, or has run for ten seconds of CPU time; at most two minutes.
+    """Wait until a pod is ready, failed, needs no core, or has used ten seconds of CPU time; at most two minutes.
 
     A pod without ``process_ids`` needs none: its images are pulled.
     """
@@ -148,7 +148,7 @@ async def until_started(settled: asyncio.Event, process_ids: Callable[[], Iterab
 
 
 def _core_times_s(process_ids: Iterable[int]) -> tuple[float, float]:
-    """The times for which the processes' threads have run and waited for a core, in seconds (schedstat of proc_pid(5))."""
+    """How long the processes' threads have run and waited for a core, in seconds (schedstat of proc_pid(5))."""
     running_ns = waiting_ns = 0
     for process_id in process_ids:
         for task in Path(f"/proc/{process_id}/task").glob("*"):

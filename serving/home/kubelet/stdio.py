@@ -50,7 +50,7 @@ class WaitingDescriptor:
             except BlockingIOError:
                 await self._ready(for_reading=True)
             except OSError:
-                # A terminal whose last user has closed it.
+                # A terminal that its last user has closed.
                 return b""
         return b""
 
@@ -82,7 +82,7 @@ class WaitingDescriptor:
         if self._number < 0:
             return
         if self._waits:
-            # A loop that still follows a closed number never reports the next descriptor with that number.
+            # An event loop that still watches a closed number would not report the next descriptor with this number.
             loop = asyncio.get_running_loop()
             loop.remove_reader(self._number)
             loop.remove_writer(self._number)
@@ -137,7 +137,7 @@ class Stdio:
         self.stderr = str(folder / "2") if STDERR in streams else os.devnull
 
     def release(self) -> None:
-        """Close the command's ends here, once the command has opened its own."""
+        """Close the command's ends here, once the command has opened them."""
         for end in self._held:
             end.close()
         self._held = []

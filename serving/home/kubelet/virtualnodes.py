@@ -1,4 +1,4 @@
-"""Virtual nodes of one machine: their number, their size, and their entries in the API.
+"""Virtual nodes of one machine: their number, their size, and their objects in the API.
 
 Input: the flags of ``serving up``, the machines of the local cloud; output: Nodes, and the NodeGroup that grows and shrinks them.
 """
@@ -12,9 +12,9 @@ from serving.nodes.nodegroup.localmachines import LOCAL_GROUP, LocalMachines
 VIRTUAL_NODES_VARIABLE = "SERVING_LOCAL_NODES"
 """Environment variable with the ``VirtualNodes`` as JSON; missing where this machine is one node."""
 
-# As a kubelet's default.
+# A kubelet's default.
 _PODS_MAX = 110
-# 127.65.0.0/16 is the first node's; 127.64 is that of a machine that is one node.
+# 127.65.0.0/16 is the first virtual node's; 127.64 is used without virtual nodes.
 _NETWORK_FIRST = 65
 _NETWORKS = 190
 

@@ -1,4 +1,4 @@
-"""Bounds the bytes that a manifest of a few kilobytes can grow to. Pure.
+"""Limits the bytes to which a small manifest can expand. Pure.
 
 References in variables multiply: 26 variables, each twice the one before, are 67 million times the first. Each piece is
 counted before it is made.
@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from serving.core.model.errors import InvalidValue
 
 ENVIRONMENT_BYTES_MAX = 2**20
-"""Largest environment of a container, and largest command line, with references expanded. The kernel takes 2 MiB of both."""
+"""Largest environment of a container, and largest command line, with references expanded. The kernel allows 2 MiB of both."""
 
-# A name has no "$": so that a text of many "$(" is read once.
+# A name has no "$", so that a text of many "$(" is scanned once.
 _REFERENCE = re.compile(r"\$\$|\$\(([^$)]*)\)")
 
 
 class ByteBudget:
-    """A count of bytes up to a bound; ``what`` names it in errors."""
+    """Counts bytes up to a limit; ``what`` names the limit in errors."""
 
     def __init__(self, what: str, bytes_max: int = ENVIRONMENT_BYTES_MAX) -> None:
         self._what = what
@@ -25,7 +25,7 @@ class ByteBudget:
         self.spent = 0
 
     def spend(self, byte_count: int) -> None:
-        """Count bytes before they are made. Raises ``InvalidValue`` beyond the bound."""
+        """Count bytes before they are created. Raises ``InvalidValue`` beyond the limit."""
         self.spent += byte_count
         if self.spent > self._bytes_max:
             raise InvalidValue(text=self._what, expected=f"at most {self._bytes_max} bytes, with references expanded")

@@ -14,14 +14,14 @@ from serving.core.model.objects import Object, nested
 from serving.core.model.quantity import parse_bytes
 
 STORAGE_CLASS = "local"
-"""The one class of this machine; an empty name means it too."""
+"""The only class of this machine; an empty name means this class too."""
 
 CLAIM = "PersistentVolumeClaim"
 FINALIZER = "kubernetes.io/pvc-protection"
 """Keeps a deleted claim until nothing uses it, as in Kubernetes."""
 
 ENFORCED, OVER_SIZE = "SizeEnforced", "OverSize"
-"""Conditions of a claim: the kernel bounds what it holds; it holds more than its size."""
+"""Conditions of a claim: its size is enforced by the kernel; its content exceeds its size."""
 
 _SOURCE = "persistentVolumeClaim"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -29,13 +29,13 @@ _CLOSED, _OPEN = 0o700, 0o777
 
 
 def claims_of(pod_spec: Object) -> dict[str, str]:
-    """The claims of a pod's spec by the name of the volume."""
+    """The claims of a pod's spec by volume name."""
     volumes = pod_spec.get("volumes") or ()
     return {volume["name"]: volume[_SOURCE]["claimName"] for volume in volumes if volume.get(_SOURCE)}
 
 
 def users_of(name: str, pods: Iterable[Object], revisions: Iterable[Object]) -> list[str]:
-    """The pods and revisions of the claim's namespace that use it, as "revision/NAME". A revision at zero does, too."""
+    """The pods and revisions ("revision/NAME") of the namespace that use the claim. A revision at zero counts too."""
     kinds = (("pod", pods), ("revision", revisions))
     return [
         f"{kind}/{whole['metadata']['name']}"
@@ -58,7 +58,7 @@ def claim_folder(volumes: Path, namespace: str, name: str) -> Path:
 
 
 def make_claim_folder(folder: Path) -> None:
-    """Create the folder of a claim if it is missing: closed to others above, open to each pod within. Raises ``OSError``."""
+    """Create a missing claim folder: closed to others above, open to each pod within. Raises ``OSError``."""
     folder.parent.parent.mkdir(mode=_CLOSED, exist_ok=True)
     folder.parent.mkdir(mode=_CLOSED, exist_ok=True)
     folder.mkdir(mode=_CLOSED, exist_ok=True)
@@ -70,7 +70,7 @@ def make_claim_folder(folder: Path) -> None:
 
 
 def claim_folders(volumes: Path, pod: Object) -> dict[str, Path]:
-    """The folders of a pod's claims by the name of the volume. Raises ``InvalidValue``, also for a subPath in one.
+    """The folders of a pod's claims by volume name. Raises ``InvalidValue``, also for a subPath in one.
 
     A pod could make a link there that leads out of the folder.
     """
@@ -85,13 +85,13 @@ def claim_folders(volumes: Path, pod: Object) -> dict[str, Path]:
 
 
 def claim_bytes(claim: Object) -> int:
-    """The size that a claim asks for; 0 for none. Raises ``InvalidValue``."""
+    """The size that a claim requests; 0 if none. Raises ``InvalidValue``."""
     text = nested(claim, "spec", "resources", "requests", "storage")
     return parse_bytes(str(text)) if text else 0
 
 
 def is_over_size(claim: Object, used_bytes: int) -> bool:
-    """Whether a folder with this content holds more than its claim asks for. Raises ``InvalidValue``."""
+    """Whether a folder's content exceeds the size that its claim requests. Raises ``InvalidValue``."""
     return 0 < claim_bytes(claim) < used_bytes
 
 
@@ -122,7 +122,7 @@ def _condition(name: str, reason: str, message: str, *, is_true: bool) -> Object
 
 
 def claim_problems(claim: Object) -> list[Problem]:
-    """The fields of a claim that this machine cannot bind."""
+    """The fields of a claim that this machine cannot satisfy."""
     spec = claim.get("spec") or {}
     problems = []
     if spec.get("storageClassName") not in (None, "", STORAGE_CLASS):

@@ -1,4 +1,4 @@
-"""Decides which pods use more of the disk than they may, in the words of Kubernetes' kubelet.
+"""Decides which pods exceed their disk limits, with messages of Kubernetes' kubelet.
 
 A pod's use is its folder (volumes, writable layers of its containers) and its logs. Limits are those of its containers
 (``ephemeral-storage``) and of its emptyDir volumes (``sizeLimit``). Source: kubernetes v1.36, pkg/kubelet/eviction/eviction_manager.go.
@@ -15,11 +15,11 @@ from serving.core.model.quantity import parse_bytes
 from serving.home.pods.podplan import all_containers, container_name_of
 
 EVICTED = "Evicted"
-"""The reason of a pod that the kubelet has ended for its use of a resource."""
+"""The reason of a pod that the kubelet ended for its use of a resource."""
 
 
 class DiskUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes of a pod on the disk: of all, and by container (logs and writable layer) and emptyDir volume."""
+    """A pod's bytes on disk: in total, by container (logs and writable layer), and by emptyDir volume."""
 
     total_bytes: int
     containers: Mapping[str, int] = {}
@@ -35,12 +35,12 @@ class PodOnDisk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_budget(pod: Object) -> bool:
-    """Whether a pod has any limit on the disk."""
+    """Whether a pod has any disk limit."""
     return bool(_container_limits(pod) or _volume_limits(pod))
 
 
 def overuse(pod: Object, use: DiskUse) -> str:
-    """The message of a pod that uses more than its limits; "" if it does not."""
+    """The message about a pod above its limits; "" if it is within them."""
     for name, (limit, text) in _volume_limits(pod).items():
         if use.volumes.get(name, 0) > limit:
             return f'Usage of EmptyDir volume "{name}" exceeds the limit "{text}". '
@@ -75,7 +75,7 @@ def is_evicted(pod: Object) -> bool:
 
 
 def owner_of(pod: Object) -> str:
-    """The uid of the object that replaces the pod; its own name if none does."""
+    """The uid of the owner that replaces the pod; the pod's name if none does."""
     metadata = pod["metadata"]
     owners = metadata.get("ownerReferences") or ()
     return next((str(owner["uid"]) for owner in owners), f"{metadata['namespace']}/{metadata['name']}")
@@ -117,7 +117,7 @@ def _volume_limits(pod: Object) -> dict[str, tuple[int, str]]:
     limits = {}
     for volume in pod["spec"].get("volumes") or ():
         text = nested(volume, "emptyDir", "sizeLimit")
-        # 0 is no limit, as in Kubernetes.
+        # 0 means no limit, as in Kubernetes.
         if limit := _bytes(text):
             limits[volume["name"]] = (limit, str(text))
     return limits

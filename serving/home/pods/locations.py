@@ -1,4 +1,4 @@
-"""Assigns a loopback address to each queue-proxy and a port to each app, and lists listening ports.
+"""Assigns loopback addresses to queue-proxies and ports to apps, and lists listening ports.
 
 Addresses are 127.64.x.y, or those of the pod's virtual node: the last two numbers are unique on the whole machine, as
 containers have one network for all nodes. Ports are below the kernel's range for outgoing connections, which could take an
@@ -33,9 +33,9 @@ _HOLDERS_SHOWN_MAX, _HOLDERS_SOUGHT_MAX = 3, 64
 
 _PORT_FIRST = 20000
 _PORT_END_DEFAULT = 32768
-# Takes 40 ms at most. Where 99 of 100 addresses are occupied, one try in 10^17 finds none.
+# Takes at most 40 ms. Even with 99 of 100 addresses occupied, one try in 10^17 finds none.
 _TRIES = 4096
-# One pod does not reserve the whole range.
+# One pod must not reserve the whole range.
 _NAMED_PORTS_MAX = 16
 
 _LISTEN = "0A"
@@ -43,7 +43,7 @@ _LISTEN = "0A"
 _ADDRESS, _STATE, _INODE = 1, 3, 9
 # Fields of /proc/PID/stat after the name: the session is the 6th of all.
 _SESSION = 3
-# What was read of all processes, by what it is, with its time; one reads while others wait for it.
+# Cached readings of all processes by kind, with their time; one thread reads while others wait for it.
 _READ: dict[Hashable, tuple[float, object]] = {}
 _READING = threading.Lock()
 _KEPT_S = 10.0
@@ -64,7 +64,7 @@ class PodLocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodLocations:
-    """The locations in use."""
+    """The reserved locations."""
 
     def __init__(self, dice: random.Random) -> None:
         self._taken: set[str | int] = set()
@@ -72,11 +72,11 @@ class PodLocations:
         self._port_end = _first_outgoing_port()
 
     def reserve(self, network: str = _NETWORK) -> PodLocation:
-        """Reserve a free location; its address begins with ``network``. Raises ``OSError`` if there is none."""
+        """Reserve a free location whose address begins with ``network``. Raises ``OSError`` if there is none."""
         return self.occupy(PodLocation(address=self._free_address(network), port=self._free_port()))
 
     def with_tcp_ports(self, place: PodLocation, count: int) -> PodLocation:
-        """Reserve further ports, so that a location has ``count`` for TCP. Raises ``OSError`` if there are none."""
+        """Reserve further ports, so that a location has ``count`` for TCP. Raises ``OSError`` if there are too few."""
         while len(place.tcp_ports) < count:
             place = self.occupy(msgspec.structs.replace(place, tcp_ports=(*place.tcp_ports, self._free_port())))
         return place
@@ -112,7 +112,7 @@ class PodLocations:
         for _ in range(_TRIES):
             number = self._dice.randrange(_ADDRESSES)
             address, host = f"{network}.{number >> 8}.{number & 255}", f"{number >> 8}.{number & 255}"
-            # .0 and .255 work, but look like a network and a broadcast address.
+            # .0 and .255 work, but look like network and broadcast addresses.
             if not 0 < number & 255 < 255 or host in self._taken:
                 continue
             if _is_free(address, *QUEUE_PORTS):
@@ -156,7 +156,7 @@ def _held_by(holders: Counter[int | None]) -> str:
 
 
 def _numbers_of(place: PodLocation) -> set[str | int]:
-    # No user of a pod is as low as a port.
+    # No pod's user id is as low as a port.
     return {
         host_part(place.address),
         place.port,
@@ -167,7 +167,7 @@ def _numbers_of(place: PodLocation) -> set[str | int]:
 
 
 def is_reserved(port: int) -> bool:
-    """Whether only a pod that is given this port may listen there: apps and queue-proxies get such ports."""
+    """Whether only the pod with this assigned port may listen there; apps and queue-proxies get such ports."""
     return port in QUEUE_PORTS or _PORT_FIRST <= port < _first_outgoing_port()
 
 
@@ -177,7 +177,7 @@ def host_part(address: str) -> str:
 
 
 def _is_free(address: str, *ports: int) -> bool:
-    """Whether the port is free on this address, and on all addresses at once, as many apps listen."""
+    """Whether the port is free on this address, and on the wildcard address, where many apps listen."""
     for port in ports:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -17,7 +17,7 @@ from serving.net.aio.machinememory import CGROUPS, amounts_of, cgroup_folders, h
 from serving.net.cluster.kinds import NODE_METRICS
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# Of a line of /proc/stat after its name, see proc_stat(5): user, nice and system; irq and softirq. What others took (steal)
+# Fields of a /proc/stat line after its name, see proc_stat(5): user, nice and system; irq and softirq. Stolen time
 # is not our use, and guests are within user.
 _BUSY = (0, 1, 2, 5, 6)
 # "max" in a cgroup's file.
@@ -32,7 +32,7 @@ class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine's capacity, and the share of this system. A cgroup's folder is None where it sets no limit."""
+    """The machine's capacity, and this system's share. A cgroup folder is None if it sets no limit."""
 
     cpu_m: int
     memory_bytes: int

@@ -1,4 +1,4 @@
-"""A pod's own folder, its volumes and its logs on disk.
+"""A pod's folder, its volumes and its logs on disk.
 
 The folder is HOME of the pod's containers. A volume is a folder below ``.volumes``, and each mount a link to it, or to a
 file in it for a subPath: /etc/config is ``etc/config`` here. A log that reaches its size limit is copied and emptied: its writer
@@ -27,9 +27,9 @@ LOG_BYTES_MAX = 10 * 2**20
 _LOGS_KEPT = 3
 _TAIL_BYTES = 2048
 _TAIL_LINES = 10
-# The first line of what fails is often far above the last ones.
+# The first line of a failure is often far above the last ones.
 _SOUGHT_BYTES = 16_384
-# The first lines of tracebacks of Python, Go and Java, the start of a frame, and of the lines inside.
+# First lines of tracebacks of Python, Go and Java, the start of a frame, and the lines inside.
 _HEADERS = ("Traceback (most recent call last):", "panic: ", "fatal error: ", "Exception in thread ")
 _FRAME = re.compile(r"\s+File \"|\s+at |\S.*\(.*\)$")
 _INSIDE = (" ", "\t", "")
@@ -43,14 +43,14 @@ _ROOT = ".root"
 _TEMPORARY = ".tmp"
 _APP = ".app"
 _WARM = "warm-"
-# As many as a Secret of the API may have, some times.
+# Several times as many as an API Secret may have.
 _SECRETS_BYTES_MAX = 8 * 2**20
 
 
 def disk_error(error: Exception, folder: Path) -> str:
     """Describe an error; a disk error with its path, and a full disk with advice."""
     if not isinstance(error, OSError) or error.errno is None:
-        # One without a number is ours, about something else than a file.
+        # An error without a number is our own, not about a file.
         return str(error)
     message = f"{error.filename or folder}: {error.strerror or error}"
     way_out = "make room on this disk, for example by `serving image rm` or `serving delete`"
@@ -63,7 +63,7 @@ def make_folder(path: Path) -> None:
 
 
 def warm_folder(pods: Path, revision: str) -> Path:
-    """The folder around those of the pods that are forked from the warm process of a revision, NAMESPACE/NAME."""
+    """The folder around those of the pods forked from a revision's (NAMESPACE/NAME) warm process."""
     return pods / f"{_WARM}{digest(revision)}"
 
 
@@ -94,7 +94,7 @@ def mount(
             with _entered(folder, above, mode=_OPEN_FOLDER) as here, contextlib.suppress(FileExistsError):
                 os.symlink("../" * len(above) + source, place, dir_fd=here)
         except NotADirectoryError:
-            # It is below another mount, in which a pod may have made a link that leads anywhere.
+            # It is below another mount, in which a pod may have made a link to anywhere.
             continue
 
 
@@ -118,7 +118,7 @@ def _entered(folder: Path | int, parts: Iterable[str], *, mode: int = _SHARED_FO
 
 def _write_volume(folder: Path, name: str, files: Mapping[str, VolumeFile], *, user: int) -> None:
     with _entered(folder, (_VOLUMES, *_parts(name))) as volume:
-        # The pod's folder is closed to others; within it a container's own user reads, and writes where there are no files.
+        # The pod's folder is closed to others; within it a container's user may read everything, and write where there are no files.
         os.fchmod(volume, _SHARED_FOLDER if files else _OPEN_FOLDER)
         for path, wanted in files.items():
             *above, last = _parts(path)
@@ -178,7 +178,7 @@ def app_folder(folder: Path) -> Path:
 
 
 def _write(folder: int, name: str, wanted: VolumeFile, *, user: int) -> None:
-    # The folder is closed to other users, whatever the mode of the file.
+    # The folder is closed to other users, whatever the file's mode.
     temporary = f"{name}.new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=folder)
@@ -195,7 +195,7 @@ def _write(folder: int, name: str, wanted: VolumeFile, *, user: int) -> None:
 def _sub_path(volume_mount: Object) -> list[str]:
     """The parts of a mount's subPath."""
     if volume_mount.get("subPathExpr"):
-        # Without it the container would see the whole volume.
+        # Otherwise the container would see the whole volume.
         raise InvalidValue(
             text=f"subPathExpr of {volume_mount['name']}", expected="subPath: no variables are expanded in it here"
         )
@@ -222,7 +222,7 @@ def remove_folder(path: Path) -> None:
 
 
 def sweep_folders(pods: Path, pod_ids: Collection[str]) -> list[str]:
-    """Remove the folders of pods that are not in ``pod_ids``, such as after a system was killed; returns their names."""
+    """Remove the folders of pods not in ``pod_ids``, for example after a system was killed; return their names."""
     paths = list(pods.iterdir()) if pods.is_dir() else []
     warm = [path for path in paths if path.name.startswith(_WARM)]
     paths = [path for path in (*paths, *(child for folder in warm for child in folder.iterdir())) if path not in warm]
@@ -230,7 +230,7 @@ def sweep_folders(pods: Path, pod_ids: Collection[str]) -> list[str]:
     for path in gone:
         remove_folder(path)
     for folder in warm:
-        # Pods share temporary files there with a warm process, which may have mounts in them: they go once there is no pod.
+        # Pods share temporary files with a warm process there, possibly with mounts, so they are removed with the last pod.
         if all(child.name == _TEMPORARY for child in folder.iterdir()):
             remove_folder(folder)
     return sorted(path.name for path in gone)
@@ -322,7 +322,7 @@ def previous_of(log: Path) -> Path:
 
 
 def keep_previous(log: Path) -> None:
-    """Set the log of an ended run aside, if there is one."""
+    """Rename the log of an ended run, if there is one."""
     with contextlib.suppress(FileNotFoundError):
         _move(log, previous_of(log))
 
@@ -354,7 +354,7 @@ def excerpt(lines: Sequence[str], *, count: int = _TAIL_LINES) -> str:
     """The last lines. A traceback cut by the limit keeps its first line, "..." and whole frames."""
     start = max(0, len(lines) - count)
     header = next((at for at in range(start - 1, -1, -1) if lines[at].startswith(_HEADERS)), None)
-    # A Python program may go on after a traceback that it prints; the others end.
+    # A Python program may continue after it prints a traceback; the others end.
     is_over = header is not None and lines[header].startswith(_HEADERS[0])
     if header is None or (is_over and not all(line[:1] in _INSIDE for line in lines[header + 1 : start])):
         return _last_bytes("\n".join(lines[start:]))

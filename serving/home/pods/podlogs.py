@@ -1,4 +1,4 @@
-"""The logs of pods over time: when each line was written, and how long the logs of deleted pods are kept.
+"""The logs of pods over time: when each line was written, and how long logs of deleted pods are kept.
 
 Containers write into their logs themselves, without times. Once a second ``LogTimes`` notes the size of each log that has grown, with
 the time, in a file beside it. A line's time is that of the first note at or after its end: at most a second late, or more while no
@@ -15,10 +15,10 @@ import msgspec
 
 from serving.home.pods.podfolder import remove_folder, rotate, times_of
 
-# Pods whose logs are kept at most, whatever their size: each list of them reads their folders.
+# Most pods whose logs are kept: each list of them reads their folders.
 _GONE_PODS_MAX = 1000
 _BLOCK_BYTES = 512
-# The longest line that is returned whole where a search by time begins within it.
+# The longest line returned whole if a search by time begins within it.
 _LINE_BYTES_MAX = 65_536
 
 _log = logging.getLogger("kubelet")
@@ -57,7 +57,7 @@ def _append(path: Path, text: str) -> None:
         with path.open("a") as file:
             file.write(text)
     except OSError as error:
-        # A full disk: the log itself may continue.
+        # On a full disk the log itself may continue.
         _log.debug("log.not_timed", extra={"log": str(path), "error": str(error)})
 
 
@@ -89,7 +89,7 @@ def read_index(log: Path) -> TimeIndex:
         try:
             noted, noted_s = int(size), float(at)
         except ValueError:
-            # Cut off by a full disk or a crash.
+            # Truncated by a full disk or a crash.
             continue
         if sizes and noted < sizes[-1]:
             # The container emptied its log.
@@ -105,7 +105,7 @@ def timed_lines(log: Path, since_s: float) -> Iterator[tuple[float, int, bytes]]
     index = read_index(log)
     with log.open("rb") as file:
         start = index.start(since_s)
-        # A note may be within a line.
+        # A time may be recorded within a line.
         file.seek(max(0, start - _LINE_BYTES_MAX))
         before = file.read(start - file.tell())
         end = start - len(before) + before.rfind(b"\n") + 1
@@ -125,7 +125,7 @@ class GoneLogLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptFolder(msgspec.Struct, frozen=True):
-    """The logs of one deleted pod: when they were last written, and the disk that they take."""
+    """The logs of one deleted pod: the time of their last write, and their disk use."""
 
     path: Path
     written_s: float
@@ -166,7 +166,7 @@ def _measured(folder: Path) -> KeptFolder:
             for entry in entries:
                 status = entry.stat(follow_symlinks=False)
                 written_s, byte_count = max(written_s, status.st_mtime), byte_count + status.st_blocks * _BLOCK_BYTES
-        # One without files has just been made, or is empty.
+        # A folder without files has just been created, or is empty.
         return KeptFolder(folder, written_s or folder.stat().st_mtime, byte_count)
     except OSError:
         return KeptFolder(folder, written_s, byte_count)

@@ -1,4 +1,4 @@
-"""Derives a pod's processes from its manifest, as decisions.
+"""Derives a pod's processes from its manifest. Pure.
 
 Input: the pod, its revision's own numbers, the addresses assigned to it; output: commands with their
 environment. It starts nothing. An app's environment has the variables of its manifest, and PORT, HOME, HOSTNAME and PATH, and
@@ -39,7 +39,7 @@ from serving.home.pods.bytebudget import ByteBudget, expanded
 _DEFAULTS = QueueProxySettings()
 _NO_PORTS: Mapping[int, int] = {}
 DRAIN_LAG_S = 1.0
-"""How long an idle pod drains, in seconds: on one machine all senders see its end within milliseconds."""
+"""How long an idle pod drains, in seconds: on a single machine all senders see its end within milliseconds."""
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _KUBERNETES_VARIABLE = re.compile(r"\$\(([A-Z_][A-Z0-9_]*)\)")
@@ -47,14 +47,14 @@ _QUOTED = re.compile(r"""'[^']*'|\\.|"((?:\\.|[^"\\])*)\"""")
 _ASSIGNMENT = re.compile(r"\s*\w+=")
 _SHELL_SYNTAX = re.compile(r"[$`|&;<>\n]")
 _SEVERAL_COMMANDS = re.compile(r"[|&;\n]")
-# Built into the shell: there is no program to execute in its place.
+# Shell builtins: there is no program to execute instead.
 _SHELL_WORDS = frozenset(
     {"cd", "exec", "export", "if", "for", "while", "until", "case", "set", "test", ".", "trap", "{"}
 )
 _PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 _HANDLERS = ("httpGet", "tcpSocket", "grpc")
 _PORT_MAX = 65535
-# All pods of a revision have one; to split it takes a quarter of a millisecond of a cold start.
+# Cached: all pods of a revision have the same one, and splitting takes a quarter of a millisecond of a cold start.
 _COMMANDS_KEPT = 1024
 _NO_USERS = "hostUsers true, or none: users of their own are for containers of images, and this is a process"
 _NO_RANGE = "hostUsers true, or none: this machine gives containers no users of their own"
@@ -72,7 +72,7 @@ _NO_RUNTIME = (
 )
 
 CONTAINER_CREATING = "ContainerCreating"
-"""Why a container waits that has not been started."""
+"""The waiting reason of a container that has not been started."""
 
 
 class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,14 +86,14 @@ class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a container: whether it runs, its number of restarts, and its last end.
+    """The state of a container: whether it runs, its restarts, and its last end.
 
     ``is_over``: it is not restarted (``restartPolicy``). ``exit_code`` is Kubernetes': 128 and the signal's number if a signal ended it.
     """
 
     is_running: bool = False
     started_at: str = ""
-    """The start of the process, in microseconds; "" for one that a version without this field started."""
+    """The start of the process, to the microsecond; "" if an older version started it."""
     is_over: bool = False
     restart_count: int = 0
     exit_code: int | None = None
@@ -104,22 +104,22 @@ class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_failed(self) -> bool:
-        """Whether a start has failed: the container could not be started, or its process has ended and is started again."""
+        """Whether a start has failed: the container could not start, or its process ended and is restarted."""
         return self.restart_count > 0 or (not self.is_running and self.waiting_reason != CONTAINER_CREATING)
 
     @property
     def progress(self) -> tuple[str, int, bool]:
-        """The state for the next control process: the last start, the restarts, and whether the container has ended."""
+        """The state for the next control process: last start, restarts, and whether the container has ended."""
         return self.started_at, self.restart_count, self.is_over
 
 
 def has_own_users(pod: Object) -> bool:
-    """Whether a pod asks for a user namespace."""
+    """Whether a pod requests a user namespace."""
     return pod["spec"].get("hostUsers") is False
 
 
 def refuse_unsupported(pod: Object, container: Object, *, is_process: bool, no_users: str = "") -> None:
-    """Raise ``InvalidValue`` for isolation, or rights, that a container asks for and would not get.
+    """Raise ``InvalidValue`` for requested isolation or rights that a container would not get.
 
     ``no_users`` says why a container of an image has no user namespace; "" if it has one.
     """
@@ -148,7 +148,7 @@ def app_plan(
     annotation = (pod["metadata"].get("annotations") or {}).get(COMMAND_ANNOTATION, "")
     command = [*container.get("command", ()), *container.get("args", ())]
     if annotation and not container.get("command") and not is_init(pod, container):
-        # In a shell "$$" is the process, and no dollar.
+        # In a shell "$$" is the process id, not a dollar.
         command = [*(word.replace("$$", "$$$$") for word in command_words(annotation)), *container.get("args", ())]
     if not command:
         raise InvalidValue(text=container.get("image", ""), expected=_NO_COMMAND)
@@ -181,7 +181,7 @@ def command_words(text: str) -> tuple[str, ...]:
         reason = str(error).lower()
         raise InvalidValue(text=text, expected=f"a command as in a shell ({reason})") from error
     text = _KUBERNETES_VARIABLE.sub(r"${\1}", text)
-    # Within double quotes a shell expands variables and nothing else.
+    # Within double quotes a shell expands only variables.
     bare = _QUOTED.sub(lambda match: "".join(character for character in match[1] or "" if character in "$`"), text)
     is_assignment = _ASSIGNMENT.match(bare)
     if not is_assignment and not _SHELL_SYNTAX.search(bare):
@@ -196,7 +196,7 @@ def container_name_of(container: Object) -> str:
 
 
 def as_new(pod: Object, *, keeps_identity: bool = False) -> Object:
-    """The pod as for another creation: without the fields that the server has added, or with its uid and age."""
+    """The pod for a new creation: without server-added fields, or with its uid and age."""
     identity = ("uid", "creationTimestamp") if keeps_identity else ()
     fields = {"name", "generateName", "namespace", "labels", "annotations", *identity}
     metadata = {key: value for key, value in pod["metadata"].items() if key in fields}
@@ -220,17 +220,17 @@ def is_init(pod: Object, container: Object) -> bool:
 
 
 def serves(pod: Object, container: Object) -> bool:
-    """Whether a container takes requests: the only one, or the one with a port."""
+    """Whether a container serves requests: the only one, or the one with a port."""
     return (len(_containers(pod)) == 1 or bool(container.get("ports"))) and not is_init(pod, container)
 
 
 def serving_ports(pod: Object) -> list[Object]:
-    """The declared ports of the container that serves."""
+    """The declared ports of the serving container."""
     return [port for container in _containers(pod) if serves(pod, container) for port in container.get("ports") or ()]
 
 
 def named_ports(pod: Object) -> list[int]:
-    """The ports in a manifest, ascending: containerPorts, those of probes, and that of the page of metrics."""
+    """The ports named in a manifest, ascending: containerPorts, those of probes, and of the metrics page."""
     handlers = [
         handler
         for container in all_containers(pod)
@@ -254,7 +254,7 @@ def is_own_proxy(pod: Object, container: Object) -> bool:
 
 
 def runs_images(pod: Object) -> bool:
-    """Whether a pod is meant to run its images."""
+    """Whether a pod must run its images."""
     annotations = annotations_of(pod)
     return COMMAND_ANNOTATION not in annotations and FOLDER_ANNOTATION not in annotations
 
@@ -273,7 +273,7 @@ def proxy_environment(
     tcp_ports: Mapping[int, int] = _NO_PORTS,
     proxy_settings: QueueProxySettings = _DEFAULTS,
 ) -> dict[str, str]:
-    """The environment of a pod's queue-proxy, without its secrets and the address for statistics.
+    """The environment of a pod's queue-proxy, without its secrets and its stats address.
 
     ``app`` is "address:port", ``tcp_ports`` are its ports for TCP by containerPort; ``proxy_settings`` are the settings that a revision does not override.
     """
@@ -303,7 +303,7 @@ def proxy_environment(
 
 
 def _readiness(pod: Object) -> str | None:
-    """The serving container's readiness probe without its port: the app's actual port differs."""
+    """The serving container's readiness probe without its port, because the app's actual port differs."""
     for container in _containers(pod):
         probe = container.get("readinessProbe")
         if probe and serves(pod, container):
@@ -318,7 +318,7 @@ def _protocol(pod: Object) -> str | None:
 
 
 def uses_http2(container: Object) -> bool:
-    """Whether an app takes HTTP/2 with prior knowledge: its port is named h2c."""
+    """Whether an app accepts HTTP/2 with prior knowledge: its port is named h2c."""
     return any(port.get("name") == "h2c" for port in container.get("ports", ()))
 
 

@@ -1,4 +1,4 @@
-"""Kubernetes' Pod Security Standards: what a pod may ask of its node, by level. Pure.
+"""Kubernetes' Pod Security Standards: the pod fields that each level forbids. Pure.
 
 Input: a template of pods; output: its violations in Kubernetes' own words. Follows kubernetes/kubernetes 1.34,
 staging/src/k8s.io/pod-security-admission. One capability differs: MKNOD is no default capability, because containers have no
@@ -16,7 +16,7 @@ LEVELS = (PRIVILEGED, BASELINE, RESTRICTED)
 """The levels, from the weakest to the strictest."""
 
 APPARMOR_PREFIX = "container.apparmor.security.beta.kubernetes.io/"
-"""Annotations with the AppArmor profile of one container each."""
+"""Prefix of annotations with the AppArmor profile of one container."""
 
 _CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 _HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
@@ -49,7 +49,7 @@ _HANDLERS = ("httpGet", "tcpSocket")
 
 
 class PodViolation(msgspec.Struct, frozen=True):
-    """A breach of the standard. As text: "privileged (container "a" must not set securityContext.privileged=true)"."""
+    """A violation of the standard, as text: "privileged (container "a" must not set securityContext.privileged=true)"."""
 
     reason: str
     detail: str
@@ -59,7 +59,7 @@ class PodViolation(msgspec.Struct, frozen=True):
 
 
 class _PodTemplate:
-    """A template, read for the checks. Malformed parts count as absent: the schema refuses them."""
+    """A template for the checks. Malformed parts count as absent, because the schema rejects them."""
 
     def __init__(self, template: Object) -> None:
         self.annotations = {key: str(text) for key, text in _map(_map(template, "metadata"), "annotations").items()}
@@ -73,22 +73,22 @@ class _PodTemplate:
         self.volumes = [(str(volume.get("name") or ""), volume) for volume in _maps(self.spec, "volumes")]
 
     def named(self, is_bad: Callable[[Object], bool]) -> list[str]:
-        """The names of the containers whose security context is bad."""
+        """The names of the containers with a bad security context."""
         return [name for name, _, context in self.containers if is_bad(context)]
 
     def setters(self, is_bad: Callable[[Object], bool]) -> str:
-        """The pod and the containers whose security context is bad, in words; "" if none is."""
+        """The pod and containers with a bad security context, in words; "" if none."""
         names = self.named(is_bad)
         parts = [*(["pod"] if is_bad(self.context) else []), *([_named("container", names)] if names else [])]
         return " and ".join(parts)
 
     def values(self, *path: str) -> set[str]:
-        """The values at a path of all security contexts, as texts."""
+        """The values at a path in all security contexts, as texts."""
         contexts = (self.context, *(context for _, _, context in self.containers))
         return {str(value) for context in contexts if (value := nested(context, *path)) is not None}
 
     def uncovered(self, is_good: Callable[[Object], bool], field: str) -> str:
-        """The containers that neither set a field nor have it from the pod, in words; "" if there are none."""
+        """The containers that neither set a field nor inherit it from the pod, in words; "" if none."""
         if is_good(self.context):
             return ""
         names = self.named(lambda context: context.get(field) is None)
@@ -174,7 +174,7 @@ def _added(context: Object) -> list[str]:
 
 
 def _capabilities(pod: _PodTemplate, *, allowed: frozenset[str]) -> str:
-    """Containers that add other capabilities than those allowed, in words; "" if none does."""
+    """Containers that add other than the allowed capabilities, in words; "" if none."""
     names = pod.named(lambda context: bool(set(_added(context)) - allowed))
     others = sorted({capability for _, _, context in pod.containers for capability in _added(context)} - allowed)
     if not names:
@@ -300,7 +300,7 @@ def _required_seccomp(pod: _PodTemplate) -> Iterator[PodViolation]:
         yield PodViolation("seccompProfile", detail)
 
 
-# In the order of Kubernetes' messages, which is that of the ids of its checks.
+# In the order of Kubernetes' messages, which is sorted by check id.
 _CHECKS: Mapping[str, tuple[Check, ...]] = {
     PRIVILEGED: (),
     BASELINE: (
@@ -316,7 +316,7 @@ _CHECKS: Mapping[str, tuple[Check, ...]] = {
 
 
 def violations_of(template: Object, level: str) -> list[PodViolation]:
-    """The violations of a level by a template of pods: its metadata and its spec."""
+    """The violations of a level by a pod template: its metadata and its spec."""
     pod = _PodTemplate(template)
     return [violation for check in _CHECKS[level] for violation in check(pod)]
 

@@ -1,4 +1,4 @@
-"""The status of a pod at each step of its life, as a decision.
+"""The status of a pod at each step of its life. Pure.
 
 Input: the pod, and the state of each of its containers; output: the status as the API shows it. Containers that run before
 the others are reported apart from them, as in Kubernetes: the pod is initialized when each of them has ended with 0.
@@ -37,7 +37,7 @@ def pod_status(  # noqa: PLR0913 - what is known of a pod
     first = {name: lives.get(name, _BEFORE) for name in map(container_name_of, init_containers(pod))}
     missing = [name for name, life in first.items() if not _has_succeeded(life)]
     names = [container_name_of(container) for container in pod["spec"]["containers"]]
-    # In the order of the manifest, whichever started first.
+    # In the manifest's order, whichever started first.
     apps = {name: lives.get(name, _BEFORE) for name in names if missing or name in lives}
     if not missing:
         apps |= {name: life for name, life in lives.items() if name not in first}
@@ -51,7 +51,7 @@ def pod_status(  # noqa: PLR0913 - what is known of a pod
     containers = {container_name_of(all_container): all_container for all_container in all_containers(pod)}
 
     def shown(name: str, life: ContainerState, *, is_fine: bool) -> Object:
-        # A queue-proxy that does not run is listed without being a container of the manifest.
+        # A queue-proxy that is not running is listed although it is not in the manifest.
         container = {**containers.get(name, {}), "name": name}
         return _container_status(container, life, image_id=(image_ids or {}).get(name, ""), ready=is_fine)
 
@@ -63,7 +63,7 @@ def pod_status(  # noqa: PLR0913 - what is known of a pod
         "conditions": conditions,
         "containerStatuses": [shown(name, life, is_fine=is_ready) for name, life in apps.items()],
     }
-    # Null removes what was said while it could not be run.
+    # Null removes what was reported while it could not run.
     status |= {key: None for key in ("reason", "message") if last.get(key)}
     if first:
         status["initContainerStatuses"] = [
@@ -91,7 +91,7 @@ def with_isolation(status: Object, pod: Object, *, gap: str, stamp: str) -> Obje
 
 
 def evicted_status(pod: Object, *, message: str, stamp: str) -> Object:
-    """The status of a pod that is evicted, while it ends and later."""
+    """The status of an evicted pod, while it ends and afterwards."""
     before = {condition["type"]: condition for condition in nested(pod, "status", "conditions") or ()}
     failed = Unready(reason="PodFailed", message=message)
     target = _condition(before, "DisruptionTarget", is_true=True, stamp=stamp)
@@ -102,7 +102,7 @@ def evicted_status(pod: Object, *, message: str, stamp: str) -> Object:
         ),
         {**target, "reason": "TerminationByKubelet", "message": message},
     ]
-    # An evicted pod does not sleep.
+    # An evicted pod is not dormant.
     replaced = {CONDITION_DORMANT, *(condition["type"] for condition in added)}
     remaining = [condition for kind, condition in before.items() if kind not in replaced]
     return {"phase": "Failed", "reason": EVICTED, "message": message, "conditions": [*remaining, *added]}

@@ -1,4 +1,4 @@
-"""Decides on startup, liveness and exec readiness probes: when to run them, and the effect of each outcome. Sends HTTP probes.
+"""Decides on startup, liveness and exec readiness probes: when they run, and the effect of each outcome.
 
 Input: a probe in Kubernetes' shape, then one outcome at a time; output: whether the container is fine, failing, or to be
 ended. HTTP and TCP readiness is the queue-proxy's own. Follows core/v1 Probe; its defaults are Kubernetes'.
@@ -15,8 +15,8 @@ from serving.net.aio.netns import open_connection
 from serving.queueproxy.podspec import Address, Probe, read_probe
 
 _PERIOD_DEFAULT_S = 10.0
-# Kubernetes' kubelet notices within a second that a container runs, and probes it then; manifests with a failureThreshold of 1
-# depend on it.
+# Kubernetes' kubelet notices a running container within a second, and probes it then; manifests with a failureThreshold of 1
+# depend on that delay.
 _LIVENESS_DELAY_MIN_S = 1.0
 
 _STATUS_LINE_BYTES_MAX = 200
@@ -93,7 +93,7 @@ def listening_probe(container: Object) -> Probe:
 
 
 def _plan(kind: ProbeKind, probe: Object) -> ProbePlan:
-    # The manifest's port is not the one that the app was given here.
+    # The manifest's port differs from the assigned one.
     own = {handler: {**probe[handler], "port": 0} for handler in ("httpGet", "tcpSocket") if handler in probe}
     delay_s = float(probe.get("initialDelaySeconds") or 0)
     numbers: dict[str, Any] = {key: value for key, value in probe.items() if isinstance(value, int | float)}
@@ -120,7 +120,7 @@ def after_outcome(state: ProbeState, plan: ProbePlan, *, ok: bool) -> ProbeState
 
 
 async def probe_failure(probe: Probe, app: Address, *, network: str = "") -> str:
-    """Send an HTTP probe, in the network namespace at a path; "" for a status of 200 to 399, else the failure."""
+    """Send an HTTP probe from the network namespace at a path; "" for a status of 200 to 399, else the failure."""
     host, port = app
     writer: asyncio.StreamWriter | None = None
     try:

@@ -31,7 +31,7 @@ _LEFT_OUT_FOLDERS = frozenset(
 _PIECE_BYTES = 2**20
 _EXECUTABLE = 0o100
 _READABLE, _ENTERABLE = 0o444, 0o111
-# A folder beyond these is not meant to be copied; the message says how to name what is not needed.
+# Larger folders are probably a mistake; the message explains how to exclude files.
 _BYTES_MAX = 2 * 2**30
 _ENTRIES_MAX = 100_000
 # A deploy writes the snapshot before the service that names it.
@@ -63,7 +63,7 @@ def _walk(folder: Path, prefix: str, rules: _Rules) -> Iterator[FolderEntry]:
         path = prefix + child.name
         is_folder = child.is_dir(follow_symlinks=False)
         if is_virtualenv(Path(child.path)):
-            # It has absolute paths, and may be large; the command may name it.
+            # It contains absolute paths, and may be large; the command may name it.
             yield FolderEntry(path=path, is_linked=True)
             continue
         if (is_folder and _is_left_out(child)) or _is_ignored(path, rules, own=True, is_folder=is_folder):
@@ -99,7 +99,7 @@ def _is_ignored(path: str, rules: _Rules, *, own: bool, is_folder: bool) -> bool
 
 
 def fingerprint(folder: Path) -> str:
-    """A digest of metadata, which changes with any file of the folder; cheaper than a digest of contents."""
+    """A digest of metadata, cheaper than one of contents: it changes with any file in the folder."""
     digest = hashlib.sha256()
     for entry in entries_of(folder):
         with contextlib.suppress(OSError):
@@ -109,24 +109,24 @@ def fingerprint(folder: Path) -> str:
 
 
 def is_application(folder: Path, state: Path) -> bool:
-    """Whether a folder can be copied: not the root, and not around the state folder."""
+    """Whether a folder can be copied: neither the root folder, nor a parent of the state folder."""
     folder, state = folder.resolve(), state.resolve()
     return folder != Path(folder.root) and not state.is_relative_to(folder) and not folder.is_relative_to(state)
 
 
 def take_snapshot(folder: Path, snapshots: Path) -> str:
-    """Copy a folder unless its content is stored already; returns the digest. Raises ``InvalidValue``, ``OSError``."""
+    """Copy a folder unless its content is already stored; return the digest. Raises ``InvalidValue``, ``OSError``."""
     entries = list(itertools.islice(entries_of(folder), _ENTRIES_MAX + 1))
     _check_size(folder, entries)
     scratch = snapshots / f".new-{os.getpid()}-{time.monotonic_ns()}"
     scratch.mkdir(mode=0o700, parents=True)
     scratch.chmod(_READABLE | _ENTERABLE | stat.S_IWUSR)
     try:
-        # Digest and copy are of the same bytes: a file may change between two readings.
+        # Digest and copy use the same bytes, because a file may change between two reads.
         name = _copy(folder, entries, scratch)
         snapshot = snapshots / name
         if snapshot.exists():
-            # A deploy that uses it again keeps it from being collected.
+            # A deploy that uses it again protects it from being collected.
             os.utime(snapshot)
         else:
             with contextlib.suppress(FileExistsError):
@@ -151,12 +151,12 @@ def _copy(folder: Path, entries: list[FolderEntry], scratch: Path) -> str:
         source, target = folder / entry.path, scratch / entry.path
         _make_folders(target.parent, scratch)
         if entry.is_linked:
-            # Not part of the digest: a cache or a database that changes must not become a revision.
+            # Not part of the digest: a changing cache or database must not create a revision.
             target.symlink_to(os.path.realpath(source))
             continue
         if source.is_symlink():
             link = os.readlink(source)  # noqa: PTH115 - the text as it is
-            # Relative to the copy, it would lead elsewhere.
+            # Relative to the copy, it would point elsewhere.
             outside = os.path.realpath(source)
             target.symlink_to(link if Path(outside).is_relative_to(folder.resolve()) else outside)
             digest.update(f"link\0{entry.path}\0{link}\0".encode())
@@ -170,13 +170,13 @@ def _copy(folder: Path, entries: list[FolderEntry], scratch: Path) -> str:
                 content.update(piece)
                 writer.write(piece)
         digest.update(content.digest())
-        # The folder around all snapshots is closed; a pod that is shown one may have a user of its own.
+        # The folder around all snapshots is closed, but a pod that sees a snapshot may have its own user.
         target.chmod(stat.S_IMODE(mode) | stat.S_IWUSR | _READABLE | (_ENTERABLE if mode & _EXECUTABLE else 0))
     return digest.hexdigest()[:32]
 
 
 def _make_folders(folder: Path, top: Path) -> None:
-    """Make a folder below ``top`` that all may enter, whatever the umask."""
+    """Create a folder below ``top`` that all users may enter, whatever the umask."""
     if folder != top and not folder.exists():
         _make_folders(folder.parent, top)
         folder.mkdir()

@@ -25,9 +25,9 @@ _MILLI = 1000
 _RESOURCES = ("limits.cpu", "limits.memory", "requests.cpu", "requests.memory")
 
 TOKEN = "ServiceAccountToken"  # noqa: S105 - the name of a kind of source
-"""The kind of a reference to a token of the pod's service account; its data is one text, with the key ""."""
+"""The reference kind of a ServiceAccount token; its data is one text, with the key ""."""
 
-# "=" and the end of a variable.
+# The bytes "=" and the terminator of a variable.
 _SEPARATORS = 2
 _FILE_MODE = 0o644
 _TOKEN_LIFETIME_S = 3600
@@ -70,7 +70,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
         return str(fields[path])
 
     def file(self, item: Object) -> str:
-        """The content of a file of a downwardAPI volume; all labels or annotations are one line each, ``key="value"``."""
+        """The content of a downwardAPI file; all labels or annotations are one line each, ``key="value"``."""
         if item.get("resourceFieldRef"):
             selector = item["resourceFieldRef"]
             return self.resource(selector, container=selector.get("containerName", ""))
@@ -82,7 +82,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
         return self.field(path)
 
     def resource(self, selector: Object, *, container: str) -> str:
-        """A limit or request of the container of that name, in units of the divisor, rounded up.
+        """A limit or request of the named container, in units of the divisor, rounded up.
 
         An unset limit is the node's allocatable, as in Kubernetes; an unset request is the limit, or 0.
         """
@@ -125,7 +125,7 @@ Sources = Mapping[Reference, Mapping[str, bytes]]
 
 
 def references(pod: Object) -> frozenset[Reference]:
-    """All references of a pod, optional ones too."""
+    """All references of a pod, including optional ones."""
     collected: list[Reference] = []
     for container in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
         for entry in container.get("env", ()):
@@ -141,7 +141,7 @@ def references(pod: Object) -> frozenset[Reference]:
 
 
 def data_of(kind: str, whole: Object) -> dict[str, bytes]:
-    """The data of a ConfigMap or Secret; nothing of a claim. Invalid base64 is skipped, because the API would refuse it."""
+    """The data of a ConfigMap or Secret; empty for a claim. Invalid base64 is skipped, because the API would refuse it."""
     if kind == CLAIM:
         return {}
     texts = {key: value.encode() for key, value in (whole.get("data") or {}).items() if kind == "ConfigMap"}
@@ -177,7 +177,7 @@ def container_environment(facts: PodFacts, container: Object, *, sources: Source
 
 
 def _distinct(listed: Sequence[Object]) -> Iterator[tuple[str, Reference, bool]]:
-    """The sources of ``envFrom`` with their prefixes, each once: of a repeated one the last place decides."""
+    """The sources of ``envFrom`` with their prefixes, each once; for a repeated one the last position counts."""
     places: dict[tuple[str, Reference], bool] = {}
     for source in listed:
         for reference, is_optional in _whole(source):
@@ -189,7 +189,7 @@ def _distinct(listed: Sequence[Object]) -> Iterator[tuple[str, Reference, bool]]
 def volume_files(
     facts: PodFacts, volume: Object, sources: Sources, *, budget: ByteBudget | None = None
 ) -> dict[str, VolumeFile]:
-    """The files of a volume by name in it; none of an emptyDir or a claim.
+    """The files of a volume by name; none for an emptyDir or a claim.
 
     Raises ``InvalidValue``, also beyond the budget of the pod.
     """
@@ -220,7 +220,7 @@ def volume_files(
 
 
 def _mode(volume: Object, default: int) -> int:
-    """The permission bits of a volume's files that choose none."""
+    """The permission bits of volume files without explicit bits."""
     sources = (volume.get(kind) or {} for kind in ("configMap", "secret", "downwardAPI", "projected"))
     return next((int(source["defaultMode"]) for source in sources if source.get("defaultMode") is not None), default)
 

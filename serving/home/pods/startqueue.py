@@ -14,20 +14,20 @@ from collections import Counter, deque
 import msgspec
 
 LEAD_MAX_S = 0.05
-"""How long the first pod of a revision starts alone. A small program is ready by then; for others it is little of their start."""
+"""How long the first pod of a revision starts alone, in seconds. By then small programs are ready."""
 
 BURST_S = 0.5
-"""A burst lasts while as many first pods as there are turns have arrived within this time."""
+"""A burst lasts while at least one first pod per start slot has arrived within this time, in seconds."""
 
 PATIENCE_S = 10.0
-"""How long an additional pod waits for the end of a burst."""
+"""How long an additional pod waits for the end of a burst, in seconds."""
 
 SHARE_TURNS = 4
-"""Of so many turns one is for an additional pod that has waited for ``PATIENCE_S``."""
+"""Of this many start slots one is for an additional pod that has waited ``PATIENCE_S``."""
 
 
 class PodStart(msgspec.Struct, kw_only=True, eq=False):
-    """One pod to start. ``is_first``: no other pod of its revision is there. The queue sets it and ``arrived_s``."""
+    """One pod to start. ``is_first``: its revision has no other pod. The queue sets it and ``arrived_s``."""
 
     revision: str
     is_first: bool = False
@@ -35,29 +35,29 @@ class PodStart(msgspec.Struct, kw_only=True, eq=False):
 
 
 class StartQueue:
-    """The pods of a machine that wait for a turn or have had one. At most ``turn_count`` have a turn at a time."""
+    """The pods of a machine that wait for a start slot or have one. At most ``turn_count`` have a slot."""
 
     def __init__(self, turn_count: int) -> None:
         self._turn_count = turn_count
-        # Both in the order of arrival.
+        # Both in order of arrival.
         self._firsts: list[PodStart] = []
         self._others: list[PodStart] = []
         self._running: list[PodStart] = []
-        # Pods that have begun, until they leave, by revision.
+        # Pods that have begun, until they are removed, by revision.
         self._begun: dict[str, list[PodStart]] = {}
-        # Turns of each revision since nothing has waited.
+        # Start slots of each revision since no pod has waited.
         self._had: Counter[str] = Counter()
         self._firsts_s: deque[float] = deque(maxlen=turn_count)
-        # First pods that have begun since an additional one has.
+        # First pods that have begun since the last additional one.
         self._since_other = 0
 
     @property
     def waiting_count(self) -> int:
-        """The number of pods that wait for a turn."""
+        """The number of pods that wait for a start slot."""
         return len(self._firsts) + len(self._others)
 
     def add(self, pod: PodStart, *, now_s: float) -> None:
-        """Queue a pod for a turn, or again if its turn ended before it was prepared."""
+        """Queue a pod for a start slot, or again if its slot ended before it was prepared."""
         is_new = not self._has_begun(pod)
         self.remove(pod)
         pod.arrived_s = now_s
@@ -67,11 +67,11 @@ class StartQueue:
             self._firsts_s.append(now_s)
 
     def adopt(self, pod: PodStart) -> None:
-        """Record a running pod, which needs no turn."""
+        """Record a running pod, which needs no start slot."""
         self._begun.setdefault(pod.revision, []).append(pod)
 
     def end(self, pod: PodStart) -> None:
-        """End the turn of a pod; ignored for a pod without a turn."""
+        """End the start slot of a pod; ignored for a pod without one."""
         if pod in self._running:
             self._running.remove(pod)
             if not self.waiting_count:
@@ -95,7 +95,7 @@ class StartQueue:
             self._firsts.append(following)
 
     def begin(self, *, now_s: float) -> list[PodStart]:
-        """The pods whose turn begins now."""
+        """The pods whose start slot begins now."""
         started = []
         while len(self._running) < self._turn_count and (pod := self._next(now_s)) is not None:
             (self._firsts if pod.is_first else self._others).remove(pod)
@@ -107,7 +107,7 @@ class StartQueue:
         return started
 
     def due_s(self, *, now_s: float) -> float | None:
-        """The time from which ``begin`` may return a pod without another event; None for never."""
+        """When ``begin`` may return a pod without another event; None means never."""
         if len(self._running) >= self._turn_count or not self._others:
             return None
         times_s = [self._others[0].arrived_s + PATIENCE_S]
@@ -121,7 +121,7 @@ class StartQueue:
         if oldest is not None and now_s < oldest.arrived_s + PATIENCE_S:
             oldest = None
         if not all(pod.is_first for pod in self._running):
-            # In a burst one at a time.
+            # One at a time in a burst.
             oldest = None
         if self._firsts:
             has_share = oldest is not None and self._since_other >= SHARE_TURNS - 1

@@ -1,4 +1,4 @@
-"""Explains why a running container is not ready, as a decision.
+"""Explains why a running container is not ready. Pure.
 
 Input: what was observed of the container: the ports on which its processes listen, and how its readiness probe failed.
 Output: a reason and a message for the pod's conditions and Events, or None where nothing is wrong yet. The most frequent
@@ -22,7 +22,7 @@ class Unready(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObservedContainer(msgspec.Struct, frozen=True, kw_only=True):
-    """A running container. ``port`` was assigned as PORT; it listens on ``ports``.
+    """Observations of a running container. ``port`` was assigned as PORT; it listens on ``ports``.
 
     ``probe`` names the readiness probe ("GET /health", "exec test -e warm"), ``probe_failure`` says how it failed last;
     both are empty where there is none. A container that takes no requests has ``port`` 0. ``host`` is the address on which a
@@ -42,7 +42,7 @@ class ObservedContainer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain(observed: ObservedContainer) -> Unready | None:
-    """The reason that the container is not ready; None if it is unknown."""
+    """Why the container is not ready; None if unknown."""
     name, port = observed.container, observed.port
     if observed.foreign:
         message = f"container {name} gets no requests: {observed.foreign}"

@@ -36,10 +36,10 @@ _SESSION, _CPU_TICKS, _RSS_PAGES = 3, slice(11, 15), 21
 _WATCHED_PERIOD_S = 2.0
 _PERIOD_S = 15.0
 _MEASURED_TYPES = frozenset({"cpu", "mem"})
-# Objects that are written before the loop may do something else.
+# Objects written before the event loop runs other tasks.
 _WRITTEN_AT_ONCE = 50
 
-# Values of the annotation with which decisions depend on usage.
+# Values of the annotation that make decisions depend on usage.
 _LEARNING = ("learnt", TargetMode.USE, TargetMode.PROTECT)
 
 
@@ -102,7 +102,7 @@ def read_sessions(proc: Path = Path("/proc")) -> dict[int, SessionTotals]:
 
 
 def _read_all(pods: Iterable[PodSessions]) -> dict[int, SessionTotals]:
-    """All sessions, as the kernel accounts for them where they have a cgroup, including processes in other sessions."""
+    """All sessions, accounted by the kernel if they have a cgroup, which includes processes in other sessions."""
     sessions = read_sessions()
     for pod in pods:
         own, measured = pod.sessions, pod.cgroups
@@ -191,13 +191,13 @@ class UsageReporter:
             while True:
                 await self.measure()
                 await wait_for(self._wanted, until_s=now_s() + _PERIOD_S)
-                # Who wants to know from now on wants a window, not a moment.
+                # A new subscriber needs a window rather than a moment.
                 await asyncio.sleep(max(0.0, self._at_s + _WATCHED_PERIOD_S - now_s()))
 
     async def measure(self) -> None:
         """Measure once, and report every pod with an earlier measurement."""
         pods = list(self._pods())
-        # It reads a file of each process of the machine.
+        # It reads a file for each process of the machine.
         sessions = await asyncio.to_thread(_read_all, pods) if pods else {}
         at_s, at = now_s(), stamp()
         window_s, before = at_s - self._at_s, self._sessions
@@ -258,10 +258,10 @@ class UsageReporter:
             else:
                 await self._cluster.create(kind, metrics)
         except AlreadyExists:
-            # Made by hand: the next round replaces it.
+            # Created by hand: the next round replaces it.
             return True
         except ClusterError as error:
-            # Deleted by hand, or with its namespace: the next round makes it again, if there is still a pod.
+            # Deleted by hand, or with its namespace: the next round creates it again if a pod exists.
             _log.debug("usage.untold", extra={"object": metrics["metadata"]["name"], "error": str(error)})
             return False
         return True

@@ -1,4 +1,4 @@
-"""The ranges of this machine's users that pods with ``hostUsers: false`` get: 65,536 each, for users and groups alike.
+"""Ranges of user and group ids for pods with ``hostUsers: false``: 65,536 ids each.
 
 As for Kubernetes' kubelet, an administrator may name the users for pods in /etc/subuid and /etc/subgid (subuid(5)), by a line for
 the user ``serving`` that both have. Without one they are some that systemd leaves to container managers. A range that any
@@ -14,32 +14,32 @@ import msgspec
 
 from serving.home.processes.ownusers import IDS_PER_POD
 
-# The name in /etc/subuid and /etc/subgid.
+# The user name in /etc/subuid and /etc/subgid.
 _OWNER = "serving"
 
 _FILES = (Path("/etc/subuid"), Path("/etc/subgid"))
-# Every user and group of the machine, as in a process without a user namespace.
+# All user and group ids, as in a process without a user namespace.
 _ALL = 2**32 - 1
 
 
 class IdRange(msgspec.Struct, frozen=True, kw_only=True):
-    """``count`` users of this machine from ``first``."""
+    """``count`` user ids of this machine from ``first``."""
 
     first: int
     count: int
 
     @property
     def pod_count(self) -> int:
-        """The number of pods that the range suffices for."""
+        """The number of pods that fit into the range."""
         return self.count // IDS_PER_POD
 
 
-# UIDs and GIDs of systemd: containers have 524288 to 1879048191. These are far from those that useradd gives out.
+# UIDs and GIDs of systemd: containers have 524288 to 1879048191. These are far from those that useradd assigns.
 DEFAULT_RANGE = IdRange(first=0x4000_0000, count=0x2000_0000)
 
 
 def subordinate_range(files: Collection[Path] = _FILES) -> IdRange:
-    """The users for pods by /etc/subuid and /etc/subgid; the default where they have no usable line."""
+    """The id range for pods from /etc/subuid and /etc/subgid; the default without a usable line."""
     ranges: list[set[tuple[int, int]]] = []
     for file in files:
         lines: list[str] = []
@@ -71,7 +71,7 @@ def used_ranges(proc: Path = Path("/proc")) -> set[tuple[int, int]]:
 
 
 def free_firsts(whole: IdRange, used: Collection[tuple[int, int]], *, start: int) -> Iterator[int]:
-    """Yield the first user of each range of a pod that is not in use, from the range number ``start`` on, around the whole."""
+    """Yield the first id of each unused pod range, from range number ``start`` on, wrapping around."""
     for number in range(whole.pod_count):
         first = whole.first + (start + number) % whole.pod_count * IDS_PER_POD
         if not any(first < other + count and other < first + IDS_PER_POD for other, count in used):

@@ -1,4 +1,4 @@
-"""Sizes of volumes: project quotas where the file system has them (ext4, xfs), and measured trees elsewhere.
+"""Sizes of volumes: project quotas if the file system has them (ext4, xfs), else measured trees.
 
 A folder and all that is made in it belong to one project, whose number is that of the folder's inode. The kernel refuses what a
 project writes beyond its limit (EDQUOT). Sources: quotactl_fd(2), ioctl_xfs_fsgetxattr(2), linux/dqblk_xfs.h.
@@ -19,23 +19,23 @@ _QUOTACTL_FD = 443
 _PROJECT = 2
 _GET_STATE, _SET_LIMITS = 0x5808, 0x800008
 _STATE_VERSION, _STATE_BYTES, _PROJECT_ENFORCED = 1, 256, 1 << 5
-# struct if_dqblk: limits in KiB; the last field says which of the others are set.
+# struct if_dqblk: limits in KiB; the last field says which others are set.
 _LIMITS, _LIMITS_SET, _KIB = struct.Struct("=8QI4x"), 1, 1024
 # struct fsxattr: flags, two fields, the project, 12 more bytes.
 _GET_ATTRIBUTES, _SET_ATTRIBUTES = 0x801C581F, 0x401C5820
 _ATTRIBUTES, _INHERIT = struct.Struct("=4I12s"), 0x200
-# Numbers below are those that people choose.
+# Lower project numbers are those that people choose.
 _PROJECT_MIN = 1 << 30
 _ENTRY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = _ENTRY | os.O_DIRECTORY
 
 _BLOCK_BYTES = 512
-# A walk of this many files takes some seconds, and then counts what it has found.
+# A walk of this many files takes seconds, and then returns its partial sum.
 _ENTRIES_MAX = 500_000
 
 
 def quota_gap(folder: Path) -> str:
-    """The reason why a folder has no enforced size; "" if it may have one."""
+    """Why a folder's size cannot be enforced; "" if it can."""
     if os.geteuid() != 0:
         return "only root may set project quotas"
     try:
@@ -50,11 +50,11 @@ def quota_gap(folder: Path) -> str:
 
 
 def limit_folder(folder: Path, byte_count: int) -> None:
-    """Bound the bytes of a folder; 0 removes the bound. Blocks while its files join the project. Raises ``OSError``."""
+    """Limit the bytes of a folder; 0 removes the limit. Blocks while its files join the project. Raises ``OSError``."""
     with _opened(folder) as there:
         project = _PROJECT_MIN + os.fstat(there).st_ino % _PROJECT_MIN
         if _project_of(there) != project:
-            # The folder last: where this is interrupted, it begins again.
+            # The folder comes last, so that an interrupted call is repeated.
             _join_below(there, project)
             _join(there, project)
         limit = math.ceil(byte_count / _KIB)
@@ -109,10 +109,10 @@ def _join(there: int, project: int) -> None:
 
 
 def _join_below(top: int, project: int) -> None:
-    """Let all files and folders below join; links and pipes take no room."""
+    """Add all files and folders below to the project; links and pipes use no space."""
     for _, folders, files, above in os.fwalk(".", dir_fd=top):
         for name in (*folders, *files):
-            # One that a pod removes meanwhile, or a link.
+            # A file that a pod removes meanwhile, or a link.
             with contextlib.suppress(FileNotFoundError):
                 mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
                 if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):

@@ -1,4 +1,4 @@
-"""Rules for Kubernetes' own kinds that need more than one line: ``check(NAME)`` in ``config/openapi/rules.yaml``.
+"""Checks behind ``check(NAME)`` in ``config/openapi/rules.yaml``, for rules of Kubernetes' kinds that need code.
 
 Each gets the value of a field, its place, and the context with its object. Follows k8s.io/kubernetes,
 pkg/apis/core/validation/validation.go. Pure.
@@ -44,7 +44,7 @@ _ACCOUNT = "kubernetes.io/service-account.name"
 
 
 class Context(msgspec.Struct, frozen=True):
-    """Whether a value belongs to a Deployment's template, and the volumes of its pod."""
+    """The context of a checked value: whether it is in a Deployment's template, and its pod's volumes."""
 
     is_template: bool = False
     volumes: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class Context(msgspec.Struct, frozen=True):
     """The object with the value."""
 
     def within(self, name: str, whole: Json) -> "Context":
-        """The context of the values of an object with this schema."""
+        """The context for values of an object with this schema."""
         is_template = self.is_template or name == "apps.v1.DeploymentSpec"
         if name != "core.v1.PodSpec":
             return Context(is_template, self.volumes, whole)
@@ -60,7 +60,7 @@ class Context(msgspec.Struct, frozen=True):
 
 
 def _text(value: object, where: str, name: str) -> Iterator[Problem]:
-    """Yield a problem for a text that is missing or has a wrong format."""
+    """Yield a problem for a missing text, or one of the wrong format."""
     form = FORMATS[name]
     if not value:
         yield required(where, form.expected)
@@ -86,7 +86,7 @@ def _other_names(value: Sequence[Json] | None, where: str, context: Context) -> 
 
 
 def _own_users(value: bool | None, where: str, context: Context) -> Iterator[Problem]:  # noqa: FBT001 - the value of a field
-    """A pod with a user namespace may share no other namespace or device of its node."""
+    """Check that a pod with a user namespace shares no other namespace or device of its node."""
     if value is not False:
         return
     at, reason = where.removesuffix("hostUsers"), "when `hostUsers` is false"
@@ -121,7 +121,7 @@ def _mounts(value: Sequence[Json] | None, where: str, context: Context) -> Itera
 
 
 def _environment(value: Sequence[Json] | None, where: str, _: Context) -> Iterator[Problem]:
-    """Check that variables stay within their bound with references expanded, as far as their values are known here."""
+    """Check that expanded environment variables stay within their limit, as far as their values are known."""
     variables: dict[str, str] = {}
     budget = ByteBudget("the environment")
     try:
@@ -137,7 +137,7 @@ def _resources(value: Json | None, where: str, context: Context) -> Iterator[Pro
     """Check that requests do not exceed limits and amounts are valid."""
     resources = value or {}
     limits = map_of(resources, "limits")
-    # Of a pod, a kube-apiserver takes limits for missing requests before it looks.
+    # A kube-apiserver first copies limits to missing requests of a pod.
     requests = {**({} if context.is_template else limits), **map_of(resources, "requests")}
     for field, amounts in (("limits", limits), ("requests", requests)):
         for name, amount in amounts.items():
@@ -162,7 +162,7 @@ def _amount(name: str, amount: object, where: str) -> Iterator[Problem]:
 
 
 def _downward(value: Sequence[Json] | None, where: str, _: Context) -> Iterator[Problem]:
-    """Files of the downward API. A kube-apiserver names their fields at the volume."""
+    """Check files of the downward API. A kube-apiserver reports their fields at the volume."""
     at = where.removesuffix(".items")
     for file in value or ():
         yield from _text(file.get("path"), f"{at}.path", "path-below")
@@ -173,12 +173,12 @@ def _downward(value: Sequence[Json] | None, where: str, _: Context) -> Iterator[
 
 
 def _token_path(value: object, where: str, _: Context) -> Iterator[Problem]:
-    """The file of a token; a kube-apiserver names the field at the volume."""
+    """Check the path of a token file, which a kube-apiserver reports at the volume."""
     yield from _text(value, f"{where.partition('.sources[')[0]}.path", "path-below")
 
 
 def _other_keys(value: Json | None, _: str, context: Context) -> Iterator[Problem]:
-    """A key of a ConfigMap is in one of data and binaryData."""
+    """Check that a ConfigMap's key is not in both data and binaryData."""
     for key in (value or {}).keys() & map_of(context.owner, "data").keys():
         yield invalid(f"data[{key}]", key, "in one of data and binaryData")
 
@@ -208,26 +208,26 @@ def _secret_type(value: str | None, _: str, context: Context) -> Iterator[Proble
 
 
 def _label_name(value: Json | None, where: str, _: Context) -> Iterator[Problem]:
-    """The name of an object that becomes a part of a host."""
+    """Check a name that becomes part of a host."""
     name = (value or {}).get("name")
     if name and not FORMATS["label"].fits(name):
         yield invalid(f"{where}.name", name, FORMATS["label"].expected)
 
 
 def _external_name(value: str | None, where: str, context: Context) -> Iterator[Problem]:
-    """The target host of a Service of the type ExternalName."""
+    """Check the target host of a Service of type ExternalName."""
     if context.owner.get("type") == "ExternalName" and value:
         yield from _text(value.removesuffix("."), where, "subdomain")
 
 
 def _cluster_ip(value: str | None, where: str, _: Context) -> Iterator[Problem]:
-    """The address of a Service."""
+    """Check the address of a Service."""
     if value not in {None, "", "None"} and not FORMATS["address"].fits(value):
         yield invalid(f"{where}s[0]", value, "an IP address, None or nothing")
 
 
 def _service_ports(value: Sequence[Json] | None, where: str, context: Context) -> Iterator[Problem]:
-    """Several ports have names, and each its own number; ports of nodes are for some types."""
+    """Check that a Service's ports have distinct names and numbers, and node ports only for allowed types."""
     ports, seen = value or (), set()
     for index, port in enumerate(ports):
         at, key = f"{where}[{index}]", (port.get("protocol") or "TCP", port.get("port"))
@@ -235,7 +235,7 @@ def _service_ports(value: Sequence[Json] | None, where: str, context: Context) -
             yield required(f"{at}.name", "a name for each of several ports")
         if port.get("nodePort") and context.owner.get("type") not in {"LoadBalancer", "NodePort"}:
             yield forbidden(f"{at}.nodePort", "may not be used when `type` is 'ClusterIP'")
-        # Without a target it is the port itself.
+        # Without a target, the target is the port itself.
         if not FORMATS["port"].fits(target := port.get("targetPort") or port.get("port") or 0):
             yield invalid(f"{at}.targetPort", target, FORMATS["port"].expected)
         if key in seen:
@@ -244,7 +244,7 @@ def _service_ports(value: Sequence[Json] | None, where: str, context: Context) -
 
 
 def _template(value: Json | None, where: str, context: Context) -> Iterator[Problem]:
-    """The selector of a Deployment selects its template."""
+    """Check that a Deployment's selector matches its template."""
     selector, metadata = map_of(context.owner, "selector"), map_of(value or {}, "metadata")
     own, at = map_of(metadata, "labels"), where.removesuffix(".template")
     wrong = f"{where}.metadata.labels"
@@ -273,7 +273,7 @@ def _is_selector(selector: Json) -> bool:
 
 
 def _strategy(value: Json | None, where: str, _: Context) -> Iterator[Problem]:
-    """How a Deployment replaces its pods."""
+    """Check how a Deployment replaces its pods."""
     strategy = value or {}
     kind, rolling, at = strategy.get("type") or "RollingUpdate", strategy.get("rollingUpdate"), f"{where}.rollingUpdate"
     if kind not in {"Recreate", "RollingUpdate"}:
@@ -284,7 +284,7 @@ def _strategy(value: Json | None, where: str, _: Context) -> Iterator[Problem]:
         surge, missing = rolling.get("maxSurge", 1), rolling.get("maxUnavailable", 1)
         if not FORMATS["share"].fits(missing):
             yield invalid(f"{at}.maxUnavailable", missing, FORMATS["share"].expected)
-        # More than all pods may be added, but not taken away.
+        # Up to all pods may be removed; there is no limit for added ones.
         is_text = isinstance(surge, str)
         if not (surge[:-1].isdecimal() and surge.endswith("%") if is_text else surge >= 0):
             yield invalid(f"{at}.maxSurge", surge, FORMATS["share"].expected)
@@ -293,7 +293,7 @@ def _strategy(value: Json | None, where: str, _: Context) -> Iterator[Problem]:
 
 
 def _endpoints(value: Sequence[Json] | None, where: str, context: Context) -> Iterator[Problem]:
-    """Endpoints have addresses of the slice's type."""
+    """Check that endpoints have addresses of the slice's type."""
     if context.owner.get("addressType") not in {"FQDN", "IPv4", "IPv6"}:
         return
     for index, endpoint in enumerate(value or ()):
@@ -306,7 +306,7 @@ def _endpoints(value: Sequence[Json] | None, where: str, context: Context) -> It
 
 
 def _endpoint_ports(value: Sequence[Json] | None, where: str, _: Context) -> Iterator[Problem]:
-    """Ports of a slice have different names; one may have none."""
+    """Check that the ports of a slice have different names; one may have none."""
     seen: set[Any] = set()
     for index, name in enumerate(port.get("name") or "" for port in value or ()):
         if name in seen:

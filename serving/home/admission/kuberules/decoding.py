@@ -1,4 +1,4 @@
-"""Finds values of the wrong type in Kubernetes' own kinds, which a real API server cannot decode.
+"""Finds values of wrong types in Kubernetes' own kinds, which a real API server cannot decode.
 
 Input: a schema of ``builtin_schemas`` and a value; output: a ``Problem`` for each wrong value. Null is as good as absent, as
 in Go. Unknown fields are ignored: they are reported elsewhere. Pure.
@@ -29,7 +29,7 @@ _NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean",
 
 
 def undecodable(kind: Kind, whole: Json) -> list[Problem]:
-    """The fields of the wrong type; of a custom resource only those of its metadata."""
+    """Yield the fields with a wrong type; for a custom resource, only in its metadata."""
     schema = schema_of(kind)
     if kind in crds():
         schema = {"properties": {"metadata": schema["properties"]["metadata"]}}
@@ -37,12 +37,12 @@ def undecodable(kind: Kind, whole: Json) -> list[Problem]:
 
 
 def pod_type_problems(spec: object, where: str) -> Iterator[Problem]:
-    """Yield the fields of a pod's spec that have the wrong type."""
+    """Yield the fields of a pod spec with a wrong type."""
     yield from type_problems(builtin_schemas()["core.v1.PodSpec"], spec, where)
 
 
 def type_problems(schema: Schema, value: Any, path: str) -> Iterator[Problem]:  # noqa: ANN401 - JSON
-    """Yield each value below a path that the schema does not take."""
+    """Yield each value below a path that does not match the schema."""
     if value is None:
         return
     reference, schema = schema.get("$ref", ""), resolved(schema)

@@ -31,37 +31,37 @@ _KEYED_FIELD = re.compile(r"metadata\.(labels|annotations)\['[^']+'\]\Z")
 
 
 class Format(msgspec.Struct, frozen=True):
-    """The valid form of a value, in words and as a test."""
+    """The valid form of a value: its description and its test."""
 
     expected: str
     fits: Callable[[Any], bool]
 
 
 def required(where: str, expected: str = "a value") -> Problem:
-    """A field that is missing or empty."""
+    """The problem of a missing or empty field."""
     return Problem(where=where, what="Required value", expected=expected)
 
 
 def invalid(where: str, value: object, expected: str) -> Problem:
-    """A value outside those allowed in the field."""
+    """The problem of an invalid value."""
     shown = f'"{value}"' if isinstance(value, str) else value
     return Problem(where=where, what=f"Invalid value: {shown}: must be {expected}", expected=expected)
 
 
 def unsupported(where: str, value: object, choices: Collection[str]) -> Problem:
-    """A value that is not one of the field's choices."""
+    """The problem of a value that is not among the field's choices."""
     supported = ", ".join(f'"{choice}"' for choice in choices)
     what = f'Unsupported value: "{value}": supported values: {supported}'
     return Problem(where=where, what=what, expected=f"one of {supported}")
 
 
 def forbidden(where: str, why: str) -> Problem:
-    """A field that may not be set here."""
+    """The problem of a field that must not be set."""
     return Problem(where=where, what=f"Forbidden: {why}", expected="nothing")
 
 
 def duplicate(where: str, value: object) -> Problem:
-    """A value that an earlier element has."""
+    """The problem of a repeated value."""
     return Problem(where=where, what=f'Duplicate value: "{value}"', expected="a value of its own")
 
 
@@ -116,7 +116,7 @@ def _is_below(text: str) -> bool:
     return bool(parts[0] or not text) and ".." not in parts and "\0" not in text and fits
 
 
-# A name of a file has at most 255 bytes (limits.h, NAME_MAX).
+# A file name has at most 255 bytes (limits.h, NAME_MAX).
 _NAME_BYTES_MAX = 255
 _BELOW = Format("a relative path without '..', with names of at most 255 bytes", _is_below)
 

@@ -1,4 +1,4 @@
-"""Validates objects of Kubernetes' own kinds as a real API server, by ``config/openapi/rules.yaml``. Pure.
+"""Validates objects of Kubernetes' own kinds as a real API server does, by ``config/openapi/rules.yaml``. Pure.
 
 Input: an object whose fields have the right types; output: a ``Problem`` for each violation, at the field that a
 kube-apiserver names. ``tests/conformance/data/manifests.jsonl`` has its answers.
@@ -31,7 +31,7 @@ Check = Callable[[Any, str, Context], Iterator[Problem]]
 
 
 class FieldRules(msgspec.Struct, frozen=True):
-    """The rules of one field, the schemas below it, and the place of its problems."""
+    """The rules of one field, the schemas below it, and where its problems are reported."""
 
     checks: tuple[Check, ...]
     below: tuple[str, ...]
@@ -40,11 +40,11 @@ class FieldRules(msgspec.Struct, frozen=True):
     place: str = ""
     is_present: bool = False
     may_be_missing: bool = True
-    """Whether rules hold for a field that is missing, too."""
+    """Whether the rules also apply to a missing field."""
 
 
 class SchemaRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules of one schema. ``union`` are fields of which one may be set; ``cel`` apply to the whole object."""
+    """The rules of one schema. Of the ``union`` fields only one may be set; ``cel`` applies to the whole object."""
 
     fields: Mapping[str, FieldRules]
     union: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ def _below(name: str, value: object, where: str, *, context: Context) -> Iterato
 
 
 def _place(where: str, place: str, field: str) -> str:
-    """The place of a problem: the field, its object, its list, or the list as if it were the object."""
+    """Where a problem is reported: at the field, its object, its list, or the list treated as the object."""
     if place == "@.":
         return where
     if place == "@..":
@@ -132,7 +132,7 @@ def _broken(rules: RuleTree, whole: Json, where: str) -> Iterator[Problem]:
 
 
 def _given(value: Any, words: frozenset[str] | None) -> Any:  # noqa: ANN401 - JSON
-    """A value without empty fields and without fields that no rule names."""
+    """A value without empty fields and without fields that no rule reads."""
     if isinstance(value, dict):
         return {
             key: _given(child, words)
@@ -154,7 +154,7 @@ def _rules(name: str) -> SchemaRules:
     written = _written().get(name, {})
     union = str(written.get("$one") or written.get("$most") or "").split()
     fields = {field: _field(name, field, words) for field, words in written.items() if not field.startswith("$")}
-    # Fields without a rule of their own lead to schemas that may have some.
+    # Fields without rules lead to schemas that may have some.
     if not written.get("$leaf"):
         for field in builtin_schemas().get(name, {}).get("properties", {}):
             if field not in fields and (below := _schemas_below(name, field)):
@@ -190,7 +190,7 @@ def _field(name: str, field: str, words: str) -> FieldRules:
 
 
 def _schemas_below(name: str, field: str) -> tuple[str, ...]:
-    """The schema that a field or its elements refer to, if it or one below it has rules."""
+    """The schema of a field or its elements, if that schema or one below it has rules."""
     schema = builtin_schemas().get(name, {}).get("properties", {}).get(field, {})
     reference = schema.get("$ref") or schema.get("items", {}).get("$ref") or ""
     below = reference.removeprefix(_REF)
@@ -215,7 +215,7 @@ def _only(check: Check, *, is_template: bool) -> Check:
 
 
 def _check(name: str, argument: str) -> Check:  # noqa: C901 - one case for each word
-    """The function of one word of a rule."""
+    """The check function for one word of a rule."""
     bounds = _RANGE.match(name)
     choices = tuple(name.split("|"))
 

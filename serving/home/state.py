@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     import ssl
 
 SECRET_FILES = ("key", "token", "dashboard-token", "query-token")
-"""Names of the files in a state folder that hold a secret, beside its certificates."""
+"""Files in a state folder with secrets, besides its certificates."""
 
 BACKUP_PATH = "/backup/journal"
-"""Where the API returns a copy of the journal."""
+"""The API path that returns a copy of the journal."""
 
 _VALID = dt.timedelta(days=3650)
-# A clock that was wrong when the folder was made.
+# The clock may have been wrong when the folder was created.
 _EARLIER = dt.timedelta(days=1)
 _NAMES = ("localhost", "127.0.0.1", "::1")
 _PRIVATE = 0o600
 _AUTHORITY = "serving: authority of the local API"
 
 _KEY_BYTES = 32
-# RFC 6750. An empty one would be in every request.
+# RFC 6750. An empty token would match every request.
 _TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
 
 
 class ApiCertificate:
-    """The API server's certificate, key and authority, as files of a folder."""
+    """The API server's certificate, key and authority, as files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -60,13 +60,13 @@ class ApiCertificate:
         import ssl  # noqa: PLC0415 - the supervisor has no use for OpenSSL
 
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        # The server speaks no HTTP/2.
+        # The server does not speak HTTP/2.
         context.set_alpn_protocols(["http/1.1"])
         context.load_cert_chain(self._certificate, self._key)
         return context
 
     def _write(self) -> None:
-        # 0.1 s, and only the first start needs it.
+        # Takes 0.1 s, and only the first start needs it.
         import ipaddress  # noqa: PLC0415 - as said
 
         from cryptography import x509  # noqa: PLC0415 - as said
@@ -105,7 +105,7 @@ class ApiCertificate:
         self._key.touch(_PRIVATE)
         self._key.write_bytes(private)
         self._certificate.write_bytes(server.sign(signer, hashes.SHA256()).public_bytes(pem))
-        # Last: a folder without it is not complete.
+        # Last, because a folder without it counts as incomplete.
         authority = certificate(_AUTHORITY, signer, signer, is_authority=True)
         self.authority.write_bytes(authority.sign(signer, hashes.SHA256()).public_bytes(pem))
 
@@ -176,7 +176,7 @@ class StateFolder:
             )
             raise SettingsError([problem]) from error
         if not is_held:
-            # Records of processes that ended with the previous holder of the folder.
+            # Records of processes that ended with the folder's previous holder.
             for record in self.processes.iterdir():
                 record.unlink()
 
@@ -187,7 +187,7 @@ class StateFolder:
         return self._lock_fd
 
     def holder(self) -> int | None:
-        """The process that locks the folder; None if there is none."""
+        """The process that locks the folder; None if it is unlocked."""
         try:
             descriptor = os.open(self._lock_path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -203,7 +203,7 @@ class StateFolder:
 
     def open(self, api_url: str) -> None:
         """Create missing key, tokens, certificate and kubeconfig in a held folder. Raises as ``hold``."""
-        # Clients import this module for its paths; only `serving up` makes secrets.
+        # Clients import this module for its paths; only `serving up` needs secrets.
         import secrets  # noqa: PLC0415 - as above
 
         self.hold()
@@ -224,7 +224,7 @@ class StateFolder:
         return ports
 
     def write_ports(self, ports: Mapping[str, int]) -> None:
-        """Write the ports by name, for later lookups of daemons."""
+        """Write the ports by name, so that they are found later."""
         write_private(self.ports, json.dumps(ports).encode())
 
     def listen_template(self) -> socket.socket:
@@ -255,7 +255,7 @@ class StateFolder:
 
 @contextlib.contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Shorten a path: a unix socket's has at most 107 bytes."""
+    """Shorten a path, because a unix socket's has at most 107 bytes."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

@@ -31,7 +31,7 @@ def remove_tree(path: Path) -> None:
     except FileNotFoundError:
         return
     try:
-        # No entry that an app has made can be in the way of a moved one.
+        # No entry made by an app can conflict with a moved one.
         errors = _empty(top, prefix=f".gone-{os.urandom(8).hex()}-")
     finally:
         os.close(top)
@@ -70,7 +70,7 @@ def _empty(top: int, *, prefix: str) -> list[OSError]:
                         os.unlink(name, dir_fd=here)
                         continue
                     moved += 1
-                    # To change the parent of a folder, one must be able to write it.
+                    # Changing the parent of a folder requires write access to the folder.
                     _take_rights(name, here)
                     os.rename(name, f"{prefix}{moved}", src_dir_fd=here, dst_dir_fd=top)
                     folders.append(f"{prefix}{moved}")
@@ -91,10 +91,10 @@ def _opened(name: str, folder: int | None = None) -> int:
 
 
 def _take_rights(name: str, folder: int | None) -> None:
-    """Let the owner, if not root, read and write a folder."""
+    """Give the owner, if not root, read and write access to a folder."""
     if os.geteuid() == 0:
         return
-    # Not by name: a link in its place would be followed.
+    # Not by name, because a link in its place would be followed.
     descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         if os.fstat(descriptor).st_mode & _OWNED != _OWNED:

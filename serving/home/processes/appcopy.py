@@ -1,4 +1,4 @@
-"""Prepares the writable copy of an application that each pod has.
+"""Prepares the writable copy of an application for each pod.
 
 The snapshot of a folder is shared by all pods of its revisions. As root a pod gets an overlay (Linux 5.19, on a file system with
 id-mapped mounts): the files of the snapshot, as those of the pod's user, and over them what the pod writes. Elsewhere the snapshot
@@ -24,7 +24,7 @@ _PIECE_BYTES = 2**30
 
 
 class AppCopy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A copy of the snapshot ``source`` below the folder ``place``. ``user`` owns it, 0 for the user of this process."""
+    """A copy of the snapshot ``source`` below the folder ``place``. ``user`` owns it; 0 is this process's user."""
 
     source: str
     place: str
@@ -32,12 +32,12 @@ class AppCopy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def root(self) -> str:
-        """The folder that is the copy."""
+        """The folder of the copy."""
         return f"{self.place}/root"
 
 
 def prepare_copy(copy: AppCopy) -> None:
-    """Make a copy, unless another process of the pod has made it. Raises ``OSError``."""
+    """Create a copy, unless another process of the pod has created it. Raises ``OSError``."""
     with ExitStack() as stack:
         with suppress(FileExistsError):
             Path(copy.place).mkdir(mode=_ENTERED_MODE)
@@ -46,7 +46,7 @@ def prepare_copy(copy: AppCopy) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         root = Path(copy.root)
         with suppress(OSError):
-            # Left by a process that was killed before its mount: one that is used is mounted, or has files.
+            # Left by a process that was killed before its mount: a copy in use is mounted, or has files.
             root.rmdir()
         if root.exists():
             return
@@ -58,7 +58,7 @@ def prepare_copy(copy: AppCopy) -> None:
             new = root.with_name("new")
             discard_tree(new)
             copy_files(copy, str(new))
-            # Nothing has this name before it is complete.
+            # The name appears only when the copy is complete.
             new.rename(root)
 
 
@@ -71,7 +71,7 @@ def remove_copy(place: Path) -> None:
 
 
 def _mount(copy: AppCopy) -> None:
-    """Mount the snapshot below what the pod writes. Raises ``OSError``."""
+    """Mount an overlay of the pod's writes over the snapshot. Raises ``OSError``."""
     if os.geteuid() != 0:
         raise PermissionError(1, "overlays need root", copy.root)
     lower, upper, work = (f"{copy.place}/{name}" for name in ("lower", "upper", "work"))
@@ -93,12 +93,12 @@ def _mount(copy: AppCopy) -> None:
     try:
         mount_overlay(OverlayMount(lower=lower, upper=upper, work=work, target=copy.root))
     finally:
-        # The overlay has a mount of its own.
+        # The overlay has a separate mount.
         unmount(lower)
 
 
 def copy_files(copy: AppCopy, new: str) -> None:
-    """Copy the snapshot to a path that does not exist. Raises ``OSError``."""
+    """Copy the snapshot to a new path. Raises ``OSError``."""
     shutil.copytree(copy.source, new, symlinks=True, copy_function=_copy_file)
     if not copy.user:
         return
@@ -111,7 +111,7 @@ def copy_files(copy: AppCopy, new: str) -> None:
 def _copy_file(source: str, target: str) -> str:
     with open(source, "rb") as reader, open(target, "wb") as writer:  # noqa: PTH123 - paths in text
         try:
-            # By reference where the file system can (copy_file_range(2)).
+            # By reference if the file system supports it (copy_file_range(2)).
             while os.copy_file_range(reader.fileno(), writer.fileno(), _PIECE_BYTES):
                 pass
         except OSError:

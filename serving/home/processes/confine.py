@@ -1,4 +1,4 @@
-"""Confines a process of a pod before the user's code runs: its view, rights, signals and system calls.
+"""Confines a pod's process before the user's code runs: its view, rights, signals and system calls.
 
 Runs after a fork, also in the app's own interpreter (``preload_program``), so it uses the standard library only and imports
 nothing of ``serving``. Layers: mounts (the state folder is hidden, ``/proc`` shows the pod's own processes), a user of its own,
@@ -8,7 +8,7 @@ kernel kills a pod before any daemon.
 A pod with its own user does not own its app's folder. If the app must, an id-mapped mount makes it the owner (mount_setattr(2)).
 """
 
-# A process that many are forked from imports little.
+# Few imports, because many processes are forked from this one.
 # ruff: noqa: PTH101, PTH102, PTH103, PTH110, PTH112, PTH115, PTH116, PTH118, PTH120, PTH123, PTH208
 
 import base64
@@ -24,7 +24,7 @@ from typing import Any
 
 ISOLATION_VARIABLE = "SERVING_ISOLATION"
 """The environment variable that names the mode of ``isolation``."""
-# Processes and threads of one pod with a user or a user namespace of its own.
+# Most processes and threads of a pod with its own user or user namespace.
 _PROCESSES_MAX = 4096
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -34,11 +34,11 @@ _PR_CAP_AMBIENT_CLEAR_ALL, _SECCOMP_MODE_FILTER = 4, 2
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 2, 4, 8, 32
 _MS_RDONLY, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 4096, 16384, 1 << 18
-# <linux/mount.h>, <linux/fcntl.h>: the new calls of mounts have the same numbers on all machines.
+# <linux/mount.h>, <linux/fcntl.h>: the newer mount calls have the same numbers on all machines.
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _AT_CWD, _AT_EMPTY_PATH, _OPEN_TREE_CLONE, _MOVE_FROM_EMPTY, _ATTR_IDMAP = -100, 0x1000, 1, 4, 0x00100000
 NO_EXEC, _IDS = 8, 1 << 32
-# Of all processes the kernel ends a pod's first (proc_pid_oom_score_adj(5)).
+# The kernel ends a pod's processes before all others (proc_pid_oom_score_adj(5)).
 _OOM_SCORE = "1000"
 _CAPABILITY_VERSION = 0x20080522
 _CAPABILITIES_END = 64
@@ -57,7 +57,7 @@ _READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/pr
 
 
 def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = str) -> list[str]:
-    """Apply all layers of a plan to this process and change to ``folder``; return what failed, as texts.
+    """Apply all layers of a plan to this process and change to ``folder``; return failures as texts.
 
     The folders in ``hidden`` are covered, outer ones first and the state folder last, except for the paths in ``shown``. Those in
     ``private`` are the folder ``temporary``, which is made, or in memory for /dev/shm, with the same exceptions. ``user`` is the
@@ -89,7 +89,7 @@ def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = 
     if plan["has_own_pids"]:
         layer("pid", _check_pids)
     layer("memory", lambda: _written("/proc/self/oom_score_adj", _OOM_SCORE))
-    # Once more would take milliseconds: the kernel waits until no core uses the mounts that are left.
+    # Repeating it would take milliseconds: the kernel waits until no core uses the old mounts.
     is_hidden = not hidden or plan["has_own_mounts"] or layer("mounts", own_mounts)
     if user and is_hidden:
         for path in plan["owned"]:
@@ -117,7 +117,7 @@ def probe(plan: dict[str, Any]) -> list[str]:
     pid = os.fork()
     if pid == 0:
         try:
-            # Streams become those of the plan's user: not the file to which an operator has redirected ours.
+            # The streams become the plan's user's, but not the file to which an operator redirected ours.
             nothing = os.open(os.devnull, os.O_RDWR)
             for descriptor in (0, 1, 2):
                 os.dup2(nothing, descriptor)
@@ -141,7 +141,7 @@ def _check_pids() -> None:
 
 
 def own_mounts() -> None:
-    """Give this process its own mounts, where necessary in a user namespace with the same user. Raises ``OSError``."""
+    """Give this process its own mount namespace, if necessary within a user namespace of the same user. Raises ``OSError``."""
     if _LIBC.unshare(_CLONE_NEWNS) != 0:
         user, group = os.geteuid(), os.getegid()
         _checked(_LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
@@ -151,13 +151,13 @@ def own_mounts() -> None:
 
 
 def _has_own_users() -> bool:
-    """Whether the process limit counts this pod's processes only: in its own user namespace (setrlimit(2), since Linux 5.14)."""
+    """Whether the process limit counts only this pod's processes: in its own user namespace (setrlimit(2), since Linux 5.14)."""
     with open("/proc/self/uid_map") as file:
         return int(file.read().split()[2]) < _IDS - 1
 
 
 def _hide(plan: dict[str, Any], *, user: int, home: str) -> None:
-    """Mount empty folders over folders, with some of their paths visible, and name the pod's user."""
+    """Mount empty folders over ``hidden`` ones, keep some of their paths visible, and name the pod's user."""
     hidden: list[str] = plan["hidden"]
     copies: dict[str, str] = plan["copies"]
     sources = [(path, copies.get(path, path)) for path in plan["shown"]]
@@ -165,15 +165,15 @@ def _hide(plan: dict[str, Any], *, user: int, home: str) -> None:
         (path, os.open(source, os.O_PATH | os.O_CLOEXEC)) for path, source in sources if os.path.exists(source)
     ]
     covered = []
-    # The pod's user enters the folders that lead to its own.
+    # The pod's user must enter the folders above its own.
     umask = os.umask(0o022)
     folders = [*_take_temporary(plan["private"], plan["temporary"], hidden), *hidden]
     for folder in folders:
-        # One in an outer one is there if a shown path has it.
+        # A hidden folder within another exists there if it has a shown path.
         if folder in hidden and os.path.isdir(folder):
             _mount("tmpfs", folder, kind="tmpfs", flags=_MS_NOSUID | _MS_NODEV, data="mode=755,size=1m")
             covered.append(folder)
-        # A path is shown in the innermost covered folder.
+        # A path is shown in the innermost hidden folder.
         for path, descriptor in descriptors:
             if path.startswith(f"{folder}/") and not any(
                 path.startswith(f"{other}/") and len(other) > len(folder) for other in folders
@@ -183,7 +183,7 @@ def _hide(plan: dict[str, Any], *, user: int, home: str) -> None:
     for _, descriptor in descriptors:
         os.close(descriptor)
     if user and covered:
-        # It is no part of the isolation, and a machine may have no such file.
+        # Not part of the isolation, and a machine may lack the file.
         with contextlib.suppress(OSError):
             _name_user(user, home, f"{covered[-1]}/passwd")
     for folder in covered:
@@ -191,12 +191,12 @@ def _hide(plan: dict[str, Any], *, user: int, home: str) -> None:
 
 
 def _take_temporary(private: list[str], temporary: str, hidden: list[str]) -> list[str]:
-    """Replace folders that all programs share, such as /tmp. Folders of ``hidden`` in them are created to be covered."""
+    """Replace shared folders such as /tmp. Folders of ``hidden`` in them are created to be covered."""
     if private and not os.path.lexists(temporary):
         with contextlib.suppress(FileExistsError):  # Pods that share one may start together.
             os.mkdir(temporary)
             os.chmod(temporary, _OPEN_MODE)
-    # An app that may exchange it for a link gains nothing. It is closed by exec, and may itself be in a covered folder.
+    # Exchanging it for a link gains an app nothing. It is closed by exec, and may itself be in a hidden folder.
     descriptor = os.open(temporary, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY) if private else -1
     for folder in private:
         if folder == _SHARED_MEMORY:
@@ -209,7 +209,7 @@ def _take_temporary(private: list[str], temporary: str, hidden: list[str]) -> li
 
 
 def _name_user(user: int, home: str, path: str) -> None:
-    """Provide a passwd(5) with the pod's user: initdb, ssh and others require a user name."""
+    """Provide a passwd(5) with the pod's user, because initdb, ssh and others need a user name."""
     with open(_PASSWD, "rb") as file:
         others = file.read()
     with open(path, "wb") as file:
@@ -297,7 +297,7 @@ def _guard_proc() -> None:
         if os.path.exists(path):
             _mount(path, path, flags=_MS_BIND | _MS_REC)
             _mount("none", path, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    for path in dict.fromkeys(_mounts_below("/sys")):  # They are listed again for the covered /sys.
+    for path in dict.fromkeys(_mounts_below("/sys")):  # Listed again for the hidden /sys.
         _mount("none", path, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
 
 
@@ -310,7 +310,7 @@ def _mounts_below(folder: str) -> Iterator[str]:
 
 
 def _become(user: int) -> None:
-    """Become a user without supplementary groups; the streams of this process become its own."""
+    """Become a user without supplementary groups, and give it the streams of this process."""
     for descriptor in (0, 1, 2):
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISREG(mode) or stat.S_ISFIFO(mode):
@@ -321,7 +321,7 @@ def _become(user: int) -> None:
 
 
 def _drop_bounds() -> None:
-    """Drop the capabilities that executing a program could gain. Without the right to, there are none to gain."""
+    """Drop the capabilities that executing a program could gain. A process without the right to do so has none."""
     for number in range(_CAPABILITIES_END):
         if _LIBC.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
             return
@@ -340,19 +340,19 @@ def landlock_abi() -> int:
 
 
 def _check_ports(ports: "list[int] | None") -> None:
-    """Raise ``OSError`` where ``_landlock`` could not restrict the ports to listen on."""
+    """Raise ``OSError`` if ``_landlock`` could not restrict listening ports."""
     if ports is not None and landlock_abi() < _NET_ABI:
         raise OSError(38, f"the kernel has no Landlock of version {_NET_ABI} or later", "")
 
 
 def _landlock(hidden: str, shown: list[str], ports: "list[int] | None") -> None:
-    """Restrict signals, ptrace and sockets to this pod, ports to the given ones, and files outside ``hidden``."""
+    """Restrict signals, ptrace and sockets to this pod, ports to the given ones, and files to those outside ``hidden``."""
     abi = landlock_abi()
     if abi < _REFER_ABI:
         raise OSError(38, "the kernel has no Landlock of version 2 or later", "landlock")
     rights = (1 << {2: 14, 3: 15, 4: 15}.get(abi, 16)) - 1 if hidden else 0
     if not rights and abi < _SCOPE_ABI:
-        # A domain must restrict something, and forbids to trace processes outside of it.
+        # A domain must restrict something; it also forbids tracing outside processes.
         rights = _MAKE_BLOCK | _REFER
     ports = ports if abi >= _NET_ABI else None
     size = 24 if abi >= _SCOPE_ABI else 16 if abi >= _NET_ABI else 8
@@ -382,7 +382,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def _around(hidden: str, shown: list[str]) -> Iterator[str]:
-    """Yield the siblings of the folders that lead to ``hidden``, and the shown paths."""
+    """Yield the siblings of the folders above ``hidden``, and the shown paths."""
     here = "/"
     for part in [part for part in hidden.split("/") if part]:
         with contextlib.suppress(OSError):

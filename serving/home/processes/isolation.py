@@ -27,28 +27,28 @@ from serving.home.processes.confine import probe
 from serving.home.processes.seccomp import filter_program
 
 GAP_VARIABLE = "SERVING_ISOLATION_GAP"
-"""The environment variable by which the supervisor passes ``isolation_gap`` to the control process."""
+"""The environment variable with which the supervisor passes ``isolation_gap`` to the control process."""
 
 MODES = ("default", "strict", "none")
 """The values of ``serving up --isolation``."""
 
-# Above all ranges that systemd and container managers give out (systemd, UIDS-GIDS). Behind a user for each address come those of
-# revisions.
+# Above all ranges assigned by systemd and container managers (systemd, UIDS-GIDS). Users of revisions follow those of
+# addresses.
 _USER_FIRST = 0x70000000
 _REVISION_USER_FIRST, _REVISION_USERS = 0x70010000, 0x0F000000
 _OTHERS_MAY_ENTER, _OTHERS_MAY_READ = 0o001, 0o005
-# Absolute paths in an argument, such as one of a shell.
+# Absolute paths in an argument, for example of a shell.
 _PATH = re.compile(r"(?<![^\s'\"=:;,(@])/[^\s'\":;,()<>|&$]*")
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 _WORD = re.compile(r"[^\s'\"=:;,()<>|&$]+")
 _SCRIPT_BYTES_MAX = 65536
-# The folders in which programs put files for a while, under names that others can foresee.
+# Folders for temporary files, whose names others can foresee.
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - they are replaced, not used
 _TOO_MUCH = frozenset({"/", "/usr", "/proc", "/dev", "/sys", "", *_TEMPORARY})
 
 
 class Confinement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The confinement of one process: see ``confine``."""
+    """The confinement of one process, as ``confine`` applies it."""
 
     hidden: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Isolation(msgspec.Struct, frozen=True, kw_only=True):
-    """The isolation of all pods of a machine. ``state`` is the folder of the system, which is hidden from them."""
+    """The isolation of all pods of a machine. ``state`` is the system's folder, which is hidden from them."""
 
     mode: str
     state: str
@@ -72,11 +72,11 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_strict(self) -> bool:
-        """Whether a pod that cannot be isolated does not start."""
+        """Whether a pod that cannot be isolated must not start."""
         return self.mode == "strict"
 
     def user_of(self, address: str) -> int:
-        """The user of the pod at an address, 0 for that of this process: pods have different last two numbers."""
+        """The user of the pod at an address, 0 for this process's user; different last two numbers give different users."""
         if not self.is_root:
             return 0
         third, fourth = address.split(".")[2:]
@@ -95,7 +95,7 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
         owned: Collection[str] = (),
         temporary: str = "",
     ) -> Confinement:
-        """The confinement of the processes of the pod at an address, with its files and ports (None: any).
+        """The confinement of a pod's processes, by its address, with its files and ports (None: any).
 
         A pod's own user must be able to reach its files: each closed folder above them is hidden except for them. ``temporary``
         takes the place of the machine's folders for temporary files, unless the pod names one of these; "" leaves them.
@@ -104,7 +104,7 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
         hidden = {self.state}
         if self.is_root:
             hidden |= {closed for path in (self.state, *paths) if (closed := closed_above(path))}
-        # Who names a closed folder itself gets all of it but for the state folder, which covers its own closed folders.
+        # A command that names a closed folder sees all of it; the state folder hides its own closed folders.
         hidden -= {
             folder
             for folder in hidden
@@ -127,7 +127,7 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
             owned=tuple(owned) if self.is_root else (),
             user=self.user_of(address),
             has_own_pids=self.is_root and self.is_strict,
-            # Port 0 is any that is free.
+            # Port 0 means any free port.
             ports=None if ports is None else tuple(sorted({0, *ports})),
             is_strict=self.is_strict,
         )
@@ -157,7 +157,7 @@ def is_open(path: str) -> bool:
 
 
 def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: str = "/") -> list[str]:
-    """Find installations and files named by a command, also by links, in PYTHONPATH, and in its scripts.
+    """Find installations and files named by a command, by PYTHONPATH, and in its scripts; links are followed.
 
     For a program in a folder "bin" it is the parent of that folder: /venv for /venv/bin/python. A virtual environment brings the
     installation of its Python. ``folder`` is where the command runs.
@@ -166,7 +166,7 @@ def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: s
     texts = [program or "", *arguments, environment.get("PYTHONPATH", "")]
     texts = [_VARIABLE.sub(lambda match: environment.get(match[1], match[0]), text) for text in texts]
     words = [word for text in texts for word in _WORD.findall(text)]
-    # A shell finds programs in PATH by their names, as in "exec gunicorn".
+    # A shell finds programs in PATH by name, as in "exec gunicorn".
     in_path = [
         shutil.which(word, path=environment.get("PATH")) or "" for word in dict.fromkeys(words) if "/" not in word
     ]
@@ -179,7 +179,7 @@ def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: s
         for path in (Path(name), Path(os.path.realpath(name))):
             if path.exists():
                 installation = _installation_of(path, is_target=str(path) != name)
-                # A home with a folder "bin" is no installation.
+                # A home folder with a "bin" folder is not an installation.
                 closed = closed_above(str(path))
                 paths[str(path if closed and not _is_in(str(installation), closed) else installation)] = None
                 paths |= dict.fromkeys(_editable_projects(installation))
@@ -187,7 +187,7 @@ def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: s
 
 
 def _path_outside(folder: str, word: str) -> str:
-    """The path of a relative word that links in ``folder`` lead out of it, such as .venv/bin/python; "" for others."""
+    """The target of a relative word that a link in ``folder`` leads outside, such as .venv/bin/python; "" for others."""
     above, _, name = os.path.join(folder, word).rpartition("/")  # noqa: PTH118 - may be absolute
     above, top = os.path.realpath(above), os.path.realpath(folder)
     path = f"{above}/{name}"
@@ -209,7 +209,7 @@ def _installation_of(path: Path, *, is_target: bool) -> Path:
 
 
 def _python_below(program: str) -> str:
-    """The Python that has the standard library of a virtual environment, whose own may be a copy; "" for other programs."""
+    """The Python with a virtual environment's standard library; the environment's own may be a copy. "" for other programs."""
     with contextlib.suppress(OSError, ValueError):
         for line in (Path(program).parent.parent / "pyvenv.cfg").read_text().splitlines():
             key, _, value = line.partition("=")
@@ -219,7 +219,7 @@ def _python_below(program: str) -> str:
 
 
 def _editable_projects(installation: Path) -> tuple[str, ...]:
-    """The folders of projects that a virtual environment imports from where they are (PEP 610)."""
+    """The folders of projects that a virtual environment imports in place (PEP 610)."""
     if not (installation / "pyvenv.cfg").exists():
         return ()
     folders = tuple(sorted(installation.glob("lib/python*/site-packages")))
@@ -239,7 +239,7 @@ def _editable_in(folders: Sequence[Path], changed_ns: Sequence[int]) -> tuple[st
 
 
 def _script(path: str) -> str:
-    """The text of a file such as a script, which ``sh`` also runs without "#!"; "" of a program."""
+    """The text of a script, which ``sh`` also runs without "#!"; "" for a program."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(_SCRIPT_BYTES_MAX) if Path(path).is_file() else b""
@@ -262,7 +262,7 @@ def _encoded_filter() -> str:
 
 
 def plan_of(confinement: Confinement) -> dict[str, Any]:
-    """A confinement in JSON's types, as ``confine`` takes it."""
+    """A confinement as JSON types, for ``confine``."""
     return {
         "hidden": list(confinement.hidden),
         "shown": list(confinement.shown),
@@ -280,17 +280,17 @@ def plan_of(confinement: Confinement) -> dict[str, Any]:
 
 
 def missing_layers(isolation: Isolation, *, tried: Callable[[dict[str, Any]], list[str]] = probe) -> list[str]:
-    """The layers that this machine refuses, with its reasons. Forks: not from threads. Takes some milliseconds."""
+    """The layers that this machine refuses, with reasons. Forks, so it must not run in threads. Takes milliseconds."""
     wanted = isolation.confinement(address="127.64.0.1", shown=(), ports=(8080,))
     return tried(plan_of(msgspec.structs.replace(wanted, is_strict=False)))
 
 
 SAME_USER = "user: without root a pod is the user who runs serving, and reads and writes the files of that user"
-"""What no pod of a process has without root, whatever the machine gives. Strict isolation does not refuse it."""
+"""The isolation that process pods without root always lack. Strict isolation accepts it."""
 
 
 def isolation_gap(mode: str, state: Path) -> str:
-    """The reason that pods of processes have less isolation than by default; "" with full isolation. Forks: not from threads.
+    """Why process pods have less than the default isolation; "" if full. Forks, so it must not run in threads.
 
     Raises ``SettingsError`` if strict isolation is requested and this machine lacks a layer.
     """

@@ -1,4 +1,4 @@
-"""Starts of processes and containers, which do not block the template: app and queue-proxy of a pod start side by side.
+"""Starts processes and containers without blocking the template: a pod's app and queue-proxy start in parallel.
 
 A container is started by crun or runc, a process from a standby (``spawn``). Signals to one that starts are deferred until it has
 started, and so is the end of its pod. A new control process gets an inventory when all have started.
@@ -29,22 +29,22 @@ from serving.home.processes.process_lifetime import die_with_parent, join_cgroup
 from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
 from serving.home.trees import discard_tree
 
-# crun refuses a machine that has cgroups of both versions, though it is not to manage them.
+# crun rejects machines with cgroups of both versions, although it does not manage them.
 _HYBRID_CGROUPS = Path("/sys/fs/cgroup/unified")
 _LAUNCH_MAX_S = 30.0
 _ERROR_CHARACTERS_MAX = 500
-# File and its value without a limit, for versions 1 and 2 of cgroups. The work of crun is not the app's, but it runs in the app's
-# cgroups: with a limit of 50 m a container took 0.9 s to start.
+# File and its value without a limit, for cgroup versions 1 and 2. crun runs in the app's cgroups although its work is not
+# the app's: with a limit of 50 m a container took 0.9 s to start.
 _UNLIMITED = {"cpu.cfs_quota_us": "-1", "cpu.max": "max"}
 
-# As crun and runc expect them (cloned_binary.c): with others they copy themselves.
+# The seals that crun and runc expect (cloned_binary.c); otherwise they copy themselves.
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 _Key = tuple[str, str]
 
 
 class ContainerLaunch:
-    """A running container start. ``descriptor`` is readable when ``finish`` does not block.
+    """A container start in progress. When ``descriptor`` is readable, ``finish`` does not block.
 
     Raises ``OSError`` when the runtime cannot be executed.
     """
@@ -88,11 +88,11 @@ class ContainerLaunch:
 
     @property
     def has_ended(self) -> bool:
-        """Whether ``finish`` need not wait."""
+        """Whether ``finish`` returns without waiting."""
         return self._process.poll() is not None
 
     def finish(self) -> ProcessRecord:
-        """Wait until the container runs; the record of its first process. Raises ``OSError`` with the runtime's own text."""
+        """Wait until the container runs; return its first process's record. Raises ``OSError`` with the runtime's message."""
         os.close(self.descriptor)
         try:
             exit_code = self._process.wait(max(0.0, self.end_s - time.monotonic()))
@@ -127,14 +127,14 @@ def _sealed(program: str, changed: tuple[int, int]) -> int:
             copy.write(Path(program).read_bytes())
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
         is_executable = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) == _SEALS
-        # What is open for writing cannot be executed.
+        # A file open for writing cannot be executed.
         return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC) if is_executable else 0
     finally:
         os.close(descriptor)
 
 
 def sealed_copy(program: str) -> int:
-    """The descriptor of a runtime's copy in memory that nothing can write; 0 where memory cannot be executed. Raises ``OSError``.
+    """A descriptor of a runtime's sealed copy in memory; 0 if memory cannot be executed. Raises ``OSError``.
 
     A container may reach its runtime by /proc/PID/exe. So a runtime that is not sealed copies itself at each start, and is executed again.
     """
@@ -173,10 +173,10 @@ def _prepare(launch: Launch, network: str) -> None:
             if launch.users is not None:
                 from serving.net.aio.netns import enter_at  # noqa: PLC0415 - it loads asyncio, which `serving doctor` does not need
 
-                # runc 1.1 cannot join a network that the users of the container do not own.
+                # runc 1.1 cannot join a network that the container's users do not own.
                 enter_at(network)
             if _HYBRID_CGROUPS.is_dir():
-                # To unmount it would wait for the kernel.
+                # Unmounting it would wait for the kernel.
                 hide(str(_HYBRID_CGROUPS))
         if launch.root is not None:
             discard_tree(Path(launch.state))
@@ -194,7 +194,7 @@ def _prepare(launch: Launch, network: str) -> None:
 
 
 def _end_input(stdin: int) -> None:
-    """Replace /dev/null by a closed pipe: crun changes the owner of a container's streams to its user."""
+    """Replace /dev/null by a closed pipe, because crun changes the owner of a container's streams to its user."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     os.dup2(reader, stdin, inheritable=False)
     os.close(reader)
@@ -214,13 +214,13 @@ def _mount_files(launch: Launch, network: str) -> None:
 
 
 def _be_rootless(launch: Launch) -> None:
-    """Enter a user namespace: a new one, or that of the existing container."""
+    """Enter a user namespace: a new one, or the existing container's."""
     if launch.root is not None:
         own_user_and_mounts()
     else:
         join_user(int(Path(launch.pid_file).with_name("pid").read_text()))
     if _HYBRID_CGROUPS.is_dir():
-        # Mounts of the machine cannot be taken away here.
+        # The machine's mounts cannot be removed here.
         hide(str(_HYBRID_CGROUPS.parent))
 
 
@@ -233,7 +233,7 @@ def _error_of(log: Path) -> str:
 
 
 class Start(Protocol):
-    """A start that has begun: a ``ContainerLaunch`` or a ``Standby``. It has failed after ``end_s``."""
+    """A start in progress: a ``ContainerLaunch`` or a ``Standby``. It fails after ``end_s``."""
 
     order: StartProcess
     end_s: float
@@ -244,14 +244,14 @@ class Start(Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """Whether ``finish`` need not wait."""
+        """Whether ``finish`` returns without waiting."""
 
     def finish(self) -> ProcessRecord:
-        """Wait until the process runs; its record. Raises ``OSError`` with the reason."""
+        """Wait until the process runs; return its record. Raises ``OSError`` with the reason."""
 
 
 class Launches:
-    """Processes and containers being started. ``watch`` calls back when a descriptor is readable; ``unwatch`` stops that.
+    """Processes and containers being started. ``watch`` calls back when a descriptor is readable; ``unwatch`` stops.
 
     ``started`` gets each order with its process, or with the reason why there is none.
     """
@@ -270,20 +270,20 @@ class Launches:
         self._started = started
         self._running: dict[_Key, Start] = {}
         self._deferred: list[Order] = []
-        # By process id: a container may end before the runtime that started it does, and an app before its start is noticed.
+        # By process id, because a container may end before its runtime, and an app before its start is processed.
         self._exit_codes: dict[int, int] = {}
 
     def __contains__(self, key: _Key) -> bool:
-        """Whether a process or container of a pod is being started."""
+        """Whether a process or container of a pod is starting."""
         return key in self._running
 
     def add(self, start: Start) -> None:
-        """Follow a start that has begun."""
+        """Add a start in progress."""
         self._running[start.order.pod, start.order.name] = start
         self._watch(start.descriptor, lambda: self._finish(start) if start.has_ended else None)
 
     def defers(self, order: Order) -> bool:
-        """Whether an order must wait for a start; ``take_deferred`` later returns it."""
+        """Whether an order must wait for a start; ``take_deferred`` returns it later."""
         match order:
             case SendSignal():
                 is_early = (order.pod, order.name) in self._running
@@ -296,19 +296,19 @@ class Launches:
         return is_early
 
     def note_exit(self, pid: int, exit_code: int) -> None:
-        """Handle the end of an unknown process; it may be in a start."""
+        """Process the end of an unknown process, which may belong to a start."""
         if self._running:
             self._exit_codes[pid] = exit_code
 
     def take_exit(self, pid: int) -> int | None:
-        """The exit code of a process that has started; None while it runs."""
+        """The exit code of a started process; None while it runs."""
         exit_code = self._exit_codes.pop(pid, None)
         if not self._running:
             self._exit_codes.clear()
         return exit_code
 
     def take_deferred(self) -> list[Order]:
-        """Return deferred orders. Those still blocked are deferred again."""
+        """Return deferred orders, deferring those that are still blocked."""
         deferred, self._deferred = self._deferred, []
         return deferred
 
@@ -333,8 +333,8 @@ class Launches:
             self._started(order, error)
             return
         if order.launch is not None:
-            # A process has written its own.
+            # A process has written its own record.
             with contextlib.suppress(OSError):
-                # Without a record, on a full disk, the process only lives as long as the template.
+                # Without a record, on a full disk, the process only lasts as long as the template.
                 self._records.write(record)
         self._started(order, record)

@@ -20,7 +20,7 @@ import msgspec
 HOSTS_PATH = "/etc/hosts"
 RESOLVER_PATH = "/etc/resolv.conf"
 
-# Loaded here, not after a fork: between fork and exec only what is safe may run.
+# Loaded before a fork: between fork and exec only safe code may run.
 _LIBC = ctypes.CDLL(None, use_errno=True)
 # <linux/sched.h>, <linux/mount.h>
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWUSER = 0x00020000, 0x04000000, 0x10000000
@@ -64,13 +64,13 @@ def own_mounts() -> None:
 
 
 def own_user_and_mounts() -> None:
-    """The same in a new user namespace, in which this process's user is root. Raises ``OSError``."""
+    """Enter a new user namespace, with this process's user as its root, and new mounts. Raises ``OSError``."""
     _new_user_namespace(user=0, group=0)
     _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
 
 
 def join_user(pid: int) -> None:
-    """Join a user namespace of ``own_user_and_mounts`` as its root, with new mounts. Raises ``OSError``."""
+    """Join a user namespace from ``own_user_and_mounts`` as its root, with new mounts. Raises ``OSError``."""
     with open(f"/proc/{pid}/ns/user") as namespace:  # noqa: PTH123 - needed as a descriptor
         _checked(_LIBC.setns(namespace.fileno(), _CLONE_NEWUSER), "setns")
     _checked(_LIBC.unshare(_CLONE_NEWNS), "unshare")
@@ -106,7 +106,7 @@ def show_at(folder: str, mounts: Sequence[MountPoint]) -> None:
 
 @contextlib.contextmanager
 def opened(mount: MountPoint) -> Iterator[str]:
-    """Open the source of a mount; its path is valid for mount(2) while it is open. Missing parent folders are created.
+    """Open the source of a mount; its path is valid for mount(2) while open. Missing parent folders are created.
 
     Raises:
         OSError: when it is missing, or a part in ``home`` or of ``below`` is a link.
@@ -160,7 +160,7 @@ def unmount(target: str) -> None:
 
 
 def take_hostname(name: str) -> None:
-    """Set this process's hostname to the pod's, where that needs no user namespace: as root.
+    """Set this process's hostname to the pod's, if that needs no user namespace: as root.
 
     Without it all pods of the machine have one hostname, and no one can distinguish the apps that report theirs.
     """
@@ -170,7 +170,7 @@ def take_hostname(name: str) -> None:
 
 @functools.cache
 def can_mount() -> bool:
-    """Whether this user may create mount namespaces. Tried once, in a child process; do not call it from a thread."""
+    """Whether this user may create mount namespaces. Tried once, in a child process; must not run in a thread."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -206,7 +206,7 @@ def show_at_own_paths(mounts: Sequence[MountPoint], *, new_root: str, folder: st
     own_mounts()
     tree = _tree(mounts)
     _mount("tmpfs", new_root, kind="tmpfs")
-    # Else each folder that contains it would be bound with all that is in it by then.
+    # Otherwise each folder around it would be bound with its content at that time.
     _mount("none", new_root, flags=_MS_UNBINDABLE)
     _fill(Path("/"), tree, Path(new_root), passed=new_root)
     os.chdir(new_root)
@@ -223,7 +223,7 @@ def _placed(folder: _Folder) -> Iterator[MountPoint]:
 
 
 def _tree(mounts: Sequence[MountPoint]) -> _Folder:
-    """The tree of parent folders of the mounts. A mount below another one is left out: its files are below ``$HOME``."""
+    """The tree of parent folders of the mounts. A mount below another one is omitted; its files are below ``$HOME``."""
     root = _Folder()
     for mount in sorted(mounts, key=lambda mount: len(mount.target)):
         *parents, name = [part for part in mount.target.split("/") if part]

@@ -1,4 +1,4 @@
-"""The messages between control and the template: one JSON object a line.
+"""The messages between control process and template: one JSON object per line.
 
 Control sends orders: start a process of a pod, signal it, keep a note about a pod, forget a pod. The template sends
 reports: an inventory, first on every connection, so that a new control process learns its pods, and then each change of a
@@ -18,14 +18,14 @@ from serving.home.processes.mounts import MountPoint, OverlayMount
 from serving.home.processes.ownusers import OwnUsers
 
 LINE_BYTES_MAX = 16 * 2**20
-"""Longest order. A manifest with the largest environment fits; control fails a longer one, and the template drops it."""
+"""Longest order, in bytes. A manifest with the largest environment fits; longer orders fail, and the template drops them."""
 
 _encoder = msgspec.json.Encoder()
 _LOG_MODE = 0o600
 
 
 class _TemplateMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """A message. Its class name is its tag on the wire."""
+    """A message, tagged with its class name when sent."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -106,7 +106,7 @@ class SendSignal(_TemplateMessage, frozen=True, kw_only=True):
 
 
 class KeepNote(_TemplateMessage, frozen=True, kw_only=True):
-    """Keep a note about a pod; it replaces the note before."""
+    """Store a note about a pod, replacing an earlier one."""
 
     pod: str
     note: dict[str, Any]
@@ -160,7 +160,7 @@ class StartFailed(_TemplateMessage, frozen=True, kw_only=True):
 
 
 class ReadinessChanged(_TemplateMessage, frozen=True, kw_only=True):
-    """A queue-proxy reports whether its app takes requests, whether it sleeps, and, when it drains, whether the app may end."""
+    """A queue-proxy's report: whether its app can take requests, is dormant, and, in a drain, may end."""
 
     pod: str
     name: str
@@ -212,7 +212,7 @@ def read_order(line: bytes) -> Order:
 
 
 def read_start_key(line: bytes) -> tuple[str, str] | None:
-    """Pod and process of an unreadable start order; None for another order, or if neither can be read."""
+    """Pod and process of an invalid start order; None if it is another order or has neither."""
     try:
         start = _starts.decode(line)
     except (msgspec.DecodeError, RecursionError):
@@ -226,7 +226,7 @@ def read_report(line: bytes) -> Report:
 
 
 class Lines:
-    """Cuts a stream of bytes into lines. One longer than ``bytes_max`` is dropped and counted; 0 is no bound."""
+    """Splits a stream of bytes into lines. Lines longer than ``bytes_max`` are dropped and counted; 0 is no limit."""
 
     def __init__(self, bytes_max: int = LINE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -235,7 +235,7 @@ class Lines:
         self.dropped_count = 0
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The lines that are complete with this piece."""
+        """The lines completed by ``piece``."""
         lines: list[bytes] = []
         *ends, rest = piece.split(b"\n")
         for end in ends:

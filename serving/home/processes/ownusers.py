@@ -1,4 +1,4 @@
-"""Mounts the files of a container with a user namespace of its own, as root (user_namespaces(7)).
+"""Mounts the files of a container with its own user namespace, as root (user_namespaces(7)).
 
 The users of such a container are a range of this machine's, and may not enter the state folder. So its files are mounted at a
 folder that everyone may enter, in the mount namespace of the runtime alone. Id-mapped mounts show the files of an image and of
@@ -24,14 +24,14 @@ from serving.home.processes.mounts import (
 )
 
 IDS_PER_POD = 65_536
-"""As many users and groups as a pod has, as in Kubernetes."""
+"""Users and groups per pod, as in Kubernetes."""
 
 _PORTS = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 _NEEDS = "needs id-mapped mounts of this file system (Linux 6.3, and ext4, xfs, btrfs or tmpfs)"
 
 
 class OwnUsers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The users of a container: its user 0 is user ``first`` of this machine, and so on; the same with groups.
+    """The users of a container: its user 0 is user ``first`` of this machine, and so on; the same for groups.
 
     Its files are mounted below the folder ``place``.
     """
@@ -51,7 +51,7 @@ class OwnUsers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def map(self) -> str:
-        """The line of ``uid_map`` and ``gid_map``."""
+        """The line in ``uid_map`` and ``gid_map``."""
         return f"0 {self.first} {IDS_PER_POD}\n"
 
 
@@ -63,7 +63,7 @@ def mount_files(users: OwnUsers, overlay: OverlayMount, mounts: Sequence[MountPo
     """
     hide_place(users)
     lower, top = f"{users.place}/lower", os.stat(overlay.lower)  # noqa: PTH116 - of a path in text
-    # Of the writable layer the folder at the top is there before the container.
+    # The writable layer's top folder exists before the container.
     os.chown(overlay.upper, users.first + top.st_uid % IDS_PER_POD, users.first + top.st_gid % IDS_PER_POD)
     with open(open_users(users.map, users.map)) as namespace:  # noqa: PTH123 - a descriptor
         for mount in (MountPoint(source=overlay.lower, target=lower), *mounts):
@@ -72,7 +72,7 @@ def mount_files(users: OwnUsers, overlay: OverlayMount, mounts: Sequence[MountPo
     Path(users.system).mkdir()
     mount_system(users.system)
     if has_network:
-        # The machine's root owns it: ports below 1024 would be closed to the container's.
+        # The machine's root owns it: otherwise ports below 1024 would be closed to the container.
         _PORTS.write_text("0")
 
 
@@ -85,20 +85,20 @@ def _show(mount: MountPoint, users: OwnUsers, namespace: int) -> None:
             return
         make_place(source, Path(mount.target))
         try:
-            # What is locked in the container's namespace, runc cannot set again. Nor does a Secret forbid it without one.
+            # runc cannot change mount flags that the user namespace has locked. A Secret does not need the flag.
             mount_mapped(source, mount.target, namespace, cleared=NO_EXEC)
         except OSError as error:
             raise OSError(error.errno, f"{error.strerror}: hostUsers: false {_NEEDS}", mount.source) from error
 
 
 def hide_place(users: OwnUsers) -> None:
-    """Hide the folder of a container's files from all but its runtime; runc also needs this while a container runs."""
+    """Hide the folder of a container's files from all except its runtime; runc needs this while a container runs."""
     hide(users.place)
     Path(users.root).mkdir()
 
 
 def own_streams(users: OwnUsers, streams: Sequence[int]) -> None:
-    """Change the owner of a container's streams to its root, so that it can open /dev/stdout. Raises ``OSError``."""
+    """Make the container's root the owner of its streams, so that it can open /dev/stdout. Raises ``OSError``."""
     for stream in streams:
         if not os.isatty(stream):
             os.fchown(stream, users.first, users.first)

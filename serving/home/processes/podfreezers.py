@@ -1,4 +1,4 @@
-"""Finds, thaws and removes the cgroups by which queue-proxies freeze their pods.
+"""Finds, thaws and removes the cgroups in which queue-proxies freeze their pods.
 
 They lie below our own cgroup, so that our limits also apply to frozen pods. Version 2 is preferred, also if both are mounted:
 its frozen processes can be killed. Version 1 must thaw a process before it can end. A queue-proxy makes the cgroup of its pod.
@@ -23,7 +23,7 @@ _LEAVE_S, _LEAVE_PAUSE_S = 0.5, 0.005
 
 
 class PodFreezers(msgspec.Struct, frozen=True, kw_only=True):
-    """The cgroups of one system's pods, in ``folder``; ``root`` is where their hierarchy is mounted."""
+    """The cgroups of one system's pods, in ``folder``; ``root`` is the mount point of their hierarchy."""
 
     root: Path
     folder: Path
@@ -40,7 +40,7 @@ class PodFreezers(msgspec.Struct, frozen=True, kw_only=True):
             (self.folder / pod / name).write_text(text)
 
     def remove(self, pod: str) -> None:
-        """Remove the cgroup of an ended pod. One with processes left is removed at the next sweep."""
+        """Remove the cgroup of an ended pod. If processes remain, the next sweep removes it."""
         self.thaw(pod)
         with contextlib.suppress(OSError):
             (self.folder / pod).rmdir()
@@ -55,7 +55,7 @@ class PodFreezers(msgspec.Struct, frozen=True, kw_only=True):
             system = msgspec.structs.replace(self, folder=folder)
             for pod in [path.name for path in folder.iterdir() if path.is_dir()]:
                 if is_ours:
-                    # It can only be removed if it is empty.
+                    # Only an empty cgroup can be removed.
                     with contextlib.suppress(OSError):
                         (folder / pod).rmdir()
                 else:
@@ -65,7 +65,7 @@ class PodFreezers(msgspec.Struct, frozen=True, kw_only=True):
                     folder.rmdir()
 
     def end(self) -> None:
-        """Thaw all pods, and remove the cgroups once killed processes have left them. Blocks for a moment at most."""
+        """Thaw all pods, and remove the cgroups once killed processes have left them. Blocks briefly."""
         until_s = time.monotonic() + _LEAVE_S
         while self.folder.exists():
             for pod in [path.name for path in self.folder.iterdir() if path.is_dir()]:
@@ -102,7 +102,7 @@ def find_freezers(owner: int, *, root: Path = _ROOT, proc: Path = Path("/proc"))
 
 
 class PodSignals:
-    """Signals apps that may sleep. A frozen process handles a signal only once it runs again."""
+    """Sends signals to apps, and thaws frozen ones: these handle a signal only once they run again."""
 
     def __init__(self, freezers: PodFreezers | None, records: ProcessRecords) -> None:
         self._freezers = freezers
@@ -136,12 +136,12 @@ class PodSignals:
 
 def signal_process(process: ProcessRecord, number: int) -> None:
     """Signal a process and its group, unless it has ended."""
-    # The supervisor may have collected it already, and its id may be another process's.
+    # The supervisor may have collected it already, and its id may be reused.
     if not process.is_alive:
         return
     if process.stop_signal and number == signal.SIGTERM:
         number = process.stop_signal
     if process.stop_signal and not expects(process.pid, number):
-        # The kernel gives the first process of a container no signal that it has no handler for.
+        # The kernel delivers no unhandled signals to the first process of a container.
         number = signal.SIGKILL
     kill_group(process.pid, number)

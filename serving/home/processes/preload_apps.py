@@ -1,4 +1,4 @@
-"""Preloads apps: keeps one warm process per revision, and forks later pods from it.
+"""Preloads apps: keeps a warm process per revision, and forks later pods from it.
 
 A revision with ``serving.dev/template: preload`` starts its first pod in the ordinary way. When that pod is ready, one
 process per revision imports the app (``preload_program``), and later pods are forked from it. Revisions share none, so
@@ -39,12 +39,12 @@ _HARMLESS = frozenset({"-u", "-B"})
 _WITHOUT = "pods start without it"
 _EXPECTED = "a command that Python runs: python SCRIPT, python -m MODULE, or a script of Python such as uvicorn"
 
-# How often the processes are looked through for some to drop.
+# How often warm processes are checked for ones to drop, in seconds.
 _CHECK_PERIOD_S = 10.0
 _IDLE_S = 3600.0
-# Of all memory that is available; below it the kernel begins to swap or to kill.
+# Share of total memory; with less available memory, the kernel begins to swap or kill.
 _FREE_MEMORY_MIN_RATIO = 0.1
-# A fork takes milliseconds; a process that is stopped must not stop the template, and the pod then starts in the ordinary way.
+# Longest fork, in seconds: a stopped process must not block the template, and the pod then has an ordinary start.
 _FORK_MAX_S = 10.0
 _PIECE_BYTES = 65536
 _START = "import runpy, sys; runpy.run_path(sys.argv[1])['main'](int(sys.argv[2]))"
@@ -137,7 +137,7 @@ class _PreloadedApp:
         return reply
 
     def end(self) -> None:
-        """Kill the process; its forks keep running."""
+        """Kill the process; its forks continue."""
         if self.control is not None:
             self.control.close()
             self.control = None
@@ -178,11 +178,11 @@ class PreloadedApps:
         return _CHECK_PERIOD_S if self._apps else None
 
     def start(self, order: StartProcess, record: ProcessRecord, now_s: float) -> ProcessRecord | None:
-        """Fork a pod's process, and return its record; None if the pod needs an ordinary start."""
+        """Fork a pod's process and return its record; None if the pod needs an ordinary start."""
         if not order.preload or order.launch or order.is_exec:
             return None
         if order.mounts:
-            # The mounts of a fork are those of the warm process.
+            # The mounts of a fork are the warm process's.
             paths = ", ".join(mount.target for mount in order.mounts)
             self._warn(order, "PreloadRefused", f"its volumes are mounted before it starts: {paths}; {_WITHOUT}")
             return None
@@ -226,7 +226,7 @@ class PreloadedApps:
             kill_group(started.pid, signal.SIGKILL)
             raise
         with contextlib.suppress(OSError):
-            # Without a record, on a full disk, the process only lives as long as the template.
+            # Without a record, on a full disk, the process only lasts as long as the template.
             self._records.write(started)
         return started
 
@@ -244,7 +244,7 @@ class PreloadedApps:
             self._refuse(app, f"its command cannot be preloaded: {reason}")
 
     def forget(self, pod: str) -> None:
-        """Forget a deleted pod."""
+        """Drop a deleted pod."""
         self._starting.pop(pod, None)
 
     def drop_unused(self, now_s: float) -> None:
@@ -258,7 +258,7 @@ class PreloadedApps:
                 self._drop(app.order.preload)
 
     def end(self) -> None:
-        """End all of them."""
+        """End all warm processes."""
         for key in list(self._apps):
             self._drop(key)
 
@@ -290,14 +290,14 @@ class PreloadedApps:
                 "confine": str(confine.__file__),
                 "confinement": _warm_plan(app.order),
                 "folder": app.order.folder,
-                # All pods have it from this process, which cannot change it later.
+                # All pods inherit it from this process, which cannot change it later.
                 "hostname": app.order.preload.partition("/")[2],
                 "hosts": app.order.hosts,
             }
         )
 
     def _on_reply(self, app: _PreloadedApp) -> None:
-        """Handle the outcome of an import: the app is warm, was refused, or the process has ended."""
+        """Process the result of an import: the app is warm, was refused, or the process has ended."""
         try:
             reply = app.read_reply(_FORK_MAX_S)
         except (OSError, ValueError):
@@ -315,7 +315,7 @@ class PreloadedApps:
         self._warn(app.order, "Preloaded", message)
 
     def _refuse(self, app: _PreloadedApp, why: str) -> None:
-        """Remember an app as not preloadable, so that it is not retried."""
+        """Record why an app cannot be preloaded; it is not retried."""
         if app.control is not None:
             self._unwatch(app.control)
         app.end()
@@ -329,12 +329,12 @@ class PreloadedApps:
 
 
 def _warm_plan(order: StartProcess) -> dict[str, Any] | None:
-    """The layers of a warm process. Those of the first pod would forbid a fork to listen on its own port."""
+    """The layers of a warm process. The first pod's layers would forbid a fork to listen on its own port."""
     return None if order.confinement is None else plan_of(msgspec.structs.replace(order.confinement, ports=None))
 
 
 def _plan_in_warm(order: StartProcess) -> dict[str, Any] | None:
-    """The layers of one fork. Its mounts and its user are those of the warm process."""
+    """The layers of one fork, whose mounts and user are the warm process's."""
     if order.confinement is None:
         return None
     return plan_of(msgspec.structs.replace(order.confinement, hidden=(), shown=(), owned=(), private=(), user=0))
@@ -362,7 +362,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 def _free_memory_ratio() -> float:
-    """The ratio of available to total memory; 1 where it cannot be read."""
+    """The ratio of available to total memory; 1 if unknown."""
     with contextlib.suppress(OSError, KeyError, ValueError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         amounts = {line.partition(":")[0]: int(line.split()[1]) for line in lines}

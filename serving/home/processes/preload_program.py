@@ -1,4 +1,4 @@
-"""The warm process of one revision: imports the modules of an app, then forks a pod from itself for each order.
+"""The warm process of one revision: imports an app's modules, then forks a process per pod.
 
 It is run by the app's own interpreter, so it uses the standard library only and imports nothing of ``serving``. It reads orders from
 a socket, one JSON object a line: first the import, then forks. It answers each with one object: ``ready`` or ``refused`` with
@@ -12,7 +12,7 @@ A forked process is like one that was executed: a session, environment, folder, 
 supervisor is its parent (``spawn``). Then the command runs as ``python`` runs it, and finds its modules imported.
 """
 
-# A process that many are forked from imports little.
+# Few imports, because many processes are forked from this one.
 # ruff: noqa: PTH100, PTH109, PTH115, PTH119, PTH120, PTH123, PTH208
 
 import ast
@@ -38,13 +38,13 @@ _CLONE_NEWUTS, _MS_BIND = 0x04000000, 4096
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _START_TIME_FIELD = 19
 _PIECE_BYTES = 65536
-# Without an order for this long a process is forked ahead: the pod that was forked last is ready, and needs no core.
+# Time without an order before a process is forked ahead, in seconds: the last forked pod is ready and needs no core.
 _QUIET_S = 0.15
-# Variables that differ between pods: code that reads them at import would keep the values of this process.
+# Variables that differ between pods: code that reads them at import would keep this process's values.
 _OF_A_POD = frozenset({"PORT", "HOSTNAME"})
-# Descriptors that a fork would share: another process would take part in them.
+# Descriptors that a fork would share with this process.
 _UNSHARED = ("socket:", "anon_inode:[eventpoll]", "anon_inode:[io_uring]", "pipe:")
-# Modules that servers import when they run, and frameworks at their first request.
+# Modules that servers import at run time, and frameworks at their first request.
 _LATE = {
     "uvicorn": (
         *("uvicorn.main", "uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.loops.asyncio"),
@@ -79,7 +79,7 @@ def main(descriptor: int) -> None:
         confine = isolation["confine"]
         _take_names(first["hostname"].encode(), first["hosts"].encode(), isolation["own_mounts"])
         _confined(first, confine)
-        # A new user namespace, or another user, takes that signal away. A pod sets it when its first parent is gone.
+        # A new user namespace or user clears that signal. A pod sets it once its first parent has ended.
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         _prepare(first, own)
     except _RefusedError as error:
@@ -235,7 +235,7 @@ def _first_path(arguments: list[str]) -> str:
 
 
 class ForkedPod:
-    """The warm process's end of the socket of a process that it has forked."""
+    """The warm process's end of a forked process's socket."""
 
     def __init__(self, order: socket.socket) -> None:
         self._order = order
@@ -255,7 +255,7 @@ class ForkedPod:
 
 
 def _forked(control: socket.socket, confine: _Confine) -> "ForkedPod | None":
-    """Fork a process to wait for its order. Returns None in the child, after its command."""
+    """Fork a process that waits for its order. Returns None in the child, after its command."""
     mine, its = socket.socketpair()
     middle = os.fork()
     if middle:
@@ -284,7 +284,7 @@ def _forked(control: socket.socket, confine: _Confine) -> "ForkedPod | None":
 
 
 def _become(order: dict[str, Any], pipe: socket.socket, middle: int, *, log: int, confine: _Confine) -> None:
-    """Become the process of a pod, and respond with its record."""
+    """Become the process of a pod, and reply with its record."""
     with open("/proc/self/stat") as file:
         ticks = int(file.read().rpartition(")")[2].split()[_START_TIME_FIELD])
     record = json.dumps({**order["record"], "pid": os.getpid(), "start_ticks": ticks})
@@ -309,7 +309,7 @@ def _become(order: dict[str, Any], pipe: socket.socket, middle: int, *, log: int
 
 
 def _take_names(hostname: bytes, hosts: bytes, own_mounts: Callable[[], None]) -> None:
-    """Use the pod's hostname, as root, and its hosts file, where the kernel allows this user its own mounts."""
+    """Use the pod's hostname, as root, and its hosts file, if the kernel allows this user its own mounts."""
     if os.geteuid() == 0 and _LIBC.unshare(_CLONE_NEWUTS) == 0:
         _LIBC.sethostname(hostname, len(hostname))
     if hosts:
@@ -320,7 +320,7 @@ def _take_names(hostname: bytes, hosts: bytes, own_mounts: Callable[[], None]) -
 
 def _run(arguments: list[str]) -> None:
     """Run a command as the interpreter would, with its exit codes, tracebacks and exit handlers."""
-    # In place: a module may have kept the list when it was imported, as waitress does.
+    # In place: a module such as waitress may have kept the list from its import.
     sys.path[0] = _first_path(arguments)
     if arguments[1] == "-m":
         sys.argv[:] = ["-m", *arguments[3:]]

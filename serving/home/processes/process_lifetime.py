@@ -1,4 +1,4 @@
-"""Ties process lifetimes together by Linux means: parent-death signals, subreapers and child lists.
+"""Ties the lifetimes of processes together: parent-death signals, subreapers and child lists.
 
 Standard library only: the supervisor uses it.
 """
@@ -11,22 +11,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 QUEUE_PROXY_NAME = "queue-proxy"
-"""The name of a forked queue-proxy in ``ps``; its command line is the template's."""
+"""The name of a forked queue-proxy in ``ps``, whose command line is the template's."""
 STANDBY_NAME = "standby"
-"""The name of a process that was forked ahead and has no pod yet."""
+"""The name of a process forked ahead, without a pod."""
 FORKED_NAMES = frozenset({QUEUE_PROXY_NAME, STANDBY_NAME})
 """Names of processes that share the template's command line."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
-# Of those behind the name in /proc/PID/stat.
+# Fields after the name in /proc/PID/stat.
 _START_TIME_FIELD = 19
 _ARGUMENT_BOUND_FIELDS = slice(45, 49)
-# Loaded here, not after a fork: between fork and exec only what is safe may run.
+# Loaded before a fork: between fork and exec only safe code may run.
 _LIBC = ctypes.CDLL(None, use_errno=True)
-# Calls that keep the interpreter's lock: a child has no other thread that could return it.
+# Calls that keep the interpreter lock, because a child has no other thread to return it.
 _LOCKED = ctypes.PyDLL(None, use_errno=True)
-# <linux/sched.h>, and the number of clone(2) by machine. All arguments but the flags are 0, so that their order does not matter.
+# <linux/sched.h>, and the number of clone(2) by machine. All arguments except the flags are 0, so their order is irrelevant.
 _CLONE_PARENT, _CLONE_NEWPID = 0x8000, 0x20000000
 _CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
 _CLONE_NUMBER = _CLONE_NUMBERS.get(os.uname().machine)
@@ -38,7 +38,7 @@ def adopt_orphans() -> None:
 
 
 def die_with_parent() -> None:
-    """After a fork: restore signal handling, and be killed with the parent."""
+    """After a fork: restore signal handling, and end with the parent."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
@@ -49,7 +49,7 @@ def can_fork_sibling() -> bool:
 
 
 def fork_sibling(*, has_own_pids: bool = False) -> int:
-    """Fork a child of this process's own parent: 0 in the child, else its process id. Raises ``OSError``.
+    """Fork a child of this process's parent: return 0 in the child, else its process id. Raises ``OSError``.
 
     ``has_own_pids`` makes it the first process of a pid namespace (pid_namespaces(7)), which ends with it; that needs root. Only
     for a child that soon executes another program: the C library does not learn of the fork, and keeps the thread data of this
@@ -74,7 +74,7 @@ def name_process(name: str) -> None:
 
 
 def show_as(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Show a command line and an environment in this process's /proc (proc_pid_cmdline(5)), for ``ps`` and for ``environment_of``.
+    """Show a command line and an environment in this process's /proc (proc_pid_cmdline(5)), for ``ps`` and ``environment_of``.
 
     They overwrite those of its start, as far as there is room. Nothing may use these any more.
     """
@@ -87,13 +87,13 @@ def show_as(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Process ids of all children, adopted ones too."""
+    """Process ids of all children, including adopted ones."""
     files = list(Path(f"/proc/{pid}/task").glob("*/children"))
     if not files:
-        # The kernel keeps no lists (proc_tid_children(5)).
+        # This kernel keeps no lists (proc_tid_children(5)).
         return [child for child, parent in _parents() if parent == pid]
     children: set[int] = set()
-    # A list that is read while another child ends may lack one.
+    # A list read while another child ends may lack a child.
     for file in files * 2:
         with contextlib.suppress(OSError):
             children.update(map(int, file.read_text().split()))
@@ -103,7 +103,7 @@ def children_of(pid: int) -> list[int]:
 def _parents() -> Iterator[tuple[int, int]]:
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            # The name, in brackets, may hold anything; the parent is the second field after it.
+            # The name in brackets may contain anything; the parent is the second field after it.
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
             yield int(entry.name), int(fields[1])
 
@@ -141,7 +141,7 @@ def environment_of(pid: int) -> frozenset[str]:
 
 
 def set_niceness(group: int, niceness: int) -> None:
-    """Set the niceness of a process group, and of its session where sessions share cores (sched(7), autogroup).
+    """Set the niceness of a process group, and of its session if sessions share cores (sched(7), autogroup).
 
     Raises ``OSError`` where that is not allowed: a process may become nicer, and without a right never less nice.
     """
@@ -152,7 +152,7 @@ def set_niceness(group: int, niceness: int) -> None:
 
 def expects(session: int, number: int) -> bool:
     """Whether a process of a session handles or ignores a signal (proc_pid_status(5))."""
-    # All at once: a glob that is left early does not close its folder.
+    # All at once, because an abandoned glob does not close its folder.
     for entry in list(Path("/proc").glob("[0-9]*")):
         with contextlib.suppress(OSError, ValueError):
             if os.getsid(int(entry.name)) == session:
@@ -164,17 +164,17 @@ def expects(session: int, number: int) -> bool:
 
 
 def join_cgroups(folders: Iterable[str], pid: int = 0) -> None:
-    """Move a process, by default this one, which has one thread, into cgroups. Raises ``OSError``."""
+    """Move a single-threaded process, by default this one, into cgroups. Raises ``OSError``."""
     for folder in folders:
-        # The kernel moves a process only after all processors have passed a quiet state, 10 ms; a thread that moves itself, at once.
-        # Version 2 moves no single threads.
+        # The kernel moves another process only after all processors passed a quiet state, 10 ms; a thread moves itself immediately.
+        # Version 2 cannot move single threads.
         threads = Path(folder, "tasks")
         is_thread = pid == 0 and threads.exists()
         (threads if is_thread else Path(folder, "cgroup.procs")).write_text(str(pid))
 
 
 def kill_group(pid: int, number: int) -> None:
-    """Signal an unreaped child and its group, also just before it creates that group."""
+    """Signal an unreaped child and its group, even before it creates the group."""
     with contextlib.suppress(ProcessLookupError):
         try:
             os.killpg(pid, number)

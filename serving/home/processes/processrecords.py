@@ -1,4 +1,4 @@
-"""Records pods' processes and notes in files, and their exits in a pipe, so that both outlive the template.
+"""Records pods' processes and notes in files, and their exits in a pipe, so that both survive the template.
 
 Each process writes its own record before it does anything else: a template killed right after a fork leaves no process
 unknown to the next one. A process is identified by its id and its start time, because ids are reused.
@@ -23,7 +23,7 @@ _LINE_BYTES_MAX = 4096
 
 
 class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A process of a pod. ``start_ticks`` is when it was started, in clock ticks since boot.
+    """A process of a pod. ``start_ticks`` is its start, in clock ticks since boot.
 
     ``is_exec`` is a command beside the containers, which is not kept. ``mark`` is the variable in an app's environment that no
     other pod has; "" for a queue-proxy, a container and a command. ``stop_signal`` replaces SIGTERM for a container; 0 for a process. ``exit_code`` is None
@@ -49,12 +49,12 @@ class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def reports_readiness(self) -> bool:
-        """Whether the process is the queue-proxy of its pod, or contains it."""
+        """Whether the process is its pod's queue-proxy, or contains it."""
         return self.is_own_proxy or not self.is_app
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process exists, a zombie included."""
+        """Whether the process exists, even as a zombie."""
         return self.pid > 0 and start_ticks(self.pid) == self.start_ticks
 
 
@@ -65,7 +65,7 @@ class _PodNoteFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessRecords:
-    """The folder of these files."""
+    """The folder of record files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -109,17 +109,17 @@ class ProcessRecords:
         return self._folder / f"{record.pod}.{record.name}.ready"
 
     def make_pipe(self, record: ProcessRecord) -> None:
-        """Make that pipe again. Raises ``OSError``."""
+        """Create that pipe again. Raises ``OSError``."""
         path = self.pipe_of(record)
         path.unlink(missing_ok=True)
         os.mkfifo(path, _PRIVATE)
 
     def write_note(self, pod: str, note: dict[str, Any]) -> None:
-        """Write the note about a pod; it replaces the note before. Raises ``OSError``."""
+        """Write the note about a pod, replacing an earlier one. Raises ``OSError``."""
         self._write(f"{pod}.note", _PodNoteFile(pod=pod, note=note))
 
     def _write(self, name: str, content: object) -> None:
-        # Not synchronized to disk: what ends the machine ends its processes.
+        # Not synchronised to disk, because a crash of the machine ends its processes too.
         temporary = self._folder / f"{name}.new"
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE), "wb") as file:
             file.write(msgspec.json.encode(content))
@@ -132,7 +132,7 @@ class ProcessRecords:
 
 
 class ProcessEvents:
-    """The supervisor's side of the pipe. ``descriptors`` are its read and write ends; the template inherits both."""
+    """The supervisor's end of the pipe. ``descriptors`` are its read and write ends; the template inherits both."""
 
     def __init__(self) -> None:
         self.descriptors = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -159,7 +159,7 @@ class ProcessEvents:
 
 
 class EventReader:
-    """The template's side of the pipe: turns pieces of bytes into events."""
+    """The template's end of the pipe: parses bytes to events."""
 
     def __init__(self) -> None:
         self._rest = b""

@@ -44,7 +44,7 @@ _KILLED = -signal.SIGKILL
 
 
 class TemplateProcess:
-    """The first process of a container, which the template started.
+    """The first process of a container, started by the template.
 
     ``pid`` is 0 until it has started. ``started`` raises ``OSError`` with the reason if it cannot start; ``ended`` is its
     exit code, minus the signal's number if one ended it; ``drained`` is done when a queue-proxy lets its app end.
@@ -76,13 +76,13 @@ class TemplateProcess:
             self._host.order(SendSignal(pod=self._pod, name=self._name, signal=number))
 
     async def end(self, *, grace_s: float) -> None:
-        """Send SIGTERM, and SIGKILL after the grace; with 0 SIGKILL at once. Return when it has ended."""
+        """Send SIGTERM, and SIGKILL after ``grace_s`` (0: immediately). Return when it has ended."""
         if grace_s > 0:
             self.send(signal.SIGTERM)
         await self.outlast(grace_s)
 
     async def outlast(self, patience_s: float) -> None:
-        """Wait for the end of the process, and kill it after ``patience_s``."""
+        """Wait for the end of the process; kill it after ``patience_s``."""
         if patience_s > 0:
             await asyncio.wait([self.ended], timeout=patience_s)
         self.send(signal.SIGKILL)
@@ -97,7 +97,7 @@ class TemplateProcess:
             case StartFailed(why=why):
                 if not self.started.done():
                     self.started.set_exception(OSError(why))
-                    # The exception of a pod that is stopped at once may never be retrieved.
+                    # The exception of a pod that is stopped immediately may never be retrieved.
                     self.started.exception()
                 _settle(self.ended, _KILLED)
             case ProcessEnded(exit_code=exit_code):
@@ -116,7 +116,7 @@ class TemplateProcess:
 
 
 class ProcessRuntime:
-    """Starts containers, and keeps them and a note about each pod while the control process restarts.
+    """Starts containers, and keeps them and a note per pod while the control process restarts.
 
     ``connected`` is set once ``held`` lists the pods that an earlier control process left.
     """
@@ -132,7 +132,7 @@ class ProcessRuntime:
         self.held: list[HeldPod] = []
 
     async def run(self) -> None:
-        """Keep the connection until cancelled."""
+        """Maintain the connection until cancelled."""
         while True:
             try:
                 with short_path(self._path) as path:
@@ -143,7 +143,7 @@ class ProcessRuntime:
             await asyncio.sleep(_RETRY_S)
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # The template is our own, and the inventory of thousands of pods is one line.
+        # The template is trusted, and the inventory of thousands of pods is one line.
         lines = Lines(bytes_max=0)
         try:
             while piece := await reader.read(_PIECE_BYTES):
@@ -166,11 +166,11 @@ class ProcessRuntime:
         if process is not None:
             process.take_report(report)
         elif key in self._held:
-            # Not taken over yet: keep the report for the one that takes it over.
+            # Not adopted yet: keep the report for its adoption.
             self._held[key] = _after(self._held[key], report)
 
     def _compare(self, have: Inventory) -> None:
-        """Reconcile with a template's inventory: missing processes were killed, forgotten pods end.
+        """Reconcile with a template's inventory: missing processes were killed, dropped pods end.
 
         Orders that the template before received and did not carry out show in this way too.
         """
@@ -196,7 +196,7 @@ class ProcessRuntime:
                 self.order(ForgetPod(pod=pod.pod))
 
     def order(self, order: Order) -> None:
-        """Send an order, now or once connected. One that is too long fails alone: the template would drop it."""
+        """Send an order, now or once connected. An order that is too long fails, because the template would drop it."""
         if self._writer is None:
             self._waiting.append(order)
             return
@@ -256,14 +256,14 @@ class ProcessRuntime:
         return process
 
     def keep(self, pod: str, note: dict[str, Any]) -> None:
-        """Keep a note about a pod for the next control process."""
+        """Store a note about a pod for the next control process."""
         self._notes[pod] = KeepNote(pod=pod, note=note)
         self.order(self._notes[pod])
 
     def forget(self, pod: str) -> None:
         """Drop a pod's note and kill its remaining processes."""
         for key in [key for key in self._processes if key[0] == pod]:
-            # Its end is not reported any more, and an exec waits for it.
+            # Its end is not reported any more, but an exec waits for it.
             self._processes.pop(key).take_report(StartFailed(pod=pod, name=key[1], why="the pod has ended"))
         self._notes.pop(pod, None)
         self.order(ForgetPod(pod=pod))

@@ -1,4 +1,4 @@
-"""Readiness pipes of apps with an in-process queue-proxy: one for each app.
+"""Readiness pipes of apps with an in-process queue-proxy, one per app.
 
 Queue-proxies share the pipe by which the supervisor reports exits. An app may write anything: it has a named pipe of its own beside
 its record, which outlives the template as the record does, and nothing in it is about another process. It is read ten times a second
@@ -16,7 +16,7 @@ import msgspec
 from serving.home.processes.processrecords import EventReader, ProcessRecord, ProcessRecords
 
 _PAUSE_S = 0.1
-# Of one read: some hundred reports.
+# Bytes per read: about a hundred reports.
 _PIECE_BYTES = 4096
 
 
@@ -25,11 +25,11 @@ class _ReadinessPipe(msgspec.Struct, kw_only=True, eq=False):
     descriptor: int
     reader: EventReader
     resume_s: float | None = None
-    """When it is read again; None while it is watched."""
+    """When the pipe is read again; None while it is watched."""
 
 
 class ReadinessPipes:
-    """The reading ends, by process id. ``changed`` gets a process with its last report."""
+    """The reading ends by process id. ``changed`` receives a process with its last report."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ReadinessPipes:
         self._pipes: dict[int, _ReadinessPipe] = {}
 
     def open(self, process: ProcessRecord) -> None:
-        """Read the pipe of a process. One of an earlier version has none, and writes into the shared one."""
+        """Read the pipe of a process. A process of an earlier version has none, and writes into the shared one."""
         try:
             descriptor = os.open(self._records.pipe_of(process), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -56,7 +56,7 @@ class ReadinessPipes:
         self._watch(descriptor, functools.partial(self._read, pipe))
 
     def close(self, pid: int) -> None:
-        """Forget the pipe of a process that has ended."""
+        """Close the pipe of an ended process."""
         pipe = self._pipes.pop(pid, None)
         if pipe is not None:
             if pipe.resume_s is None:
@@ -64,7 +64,7 @@ class ReadinessPipes:
             os.close(pipe.descriptor)
 
     def due_in_s(self, now_s: float) -> float | None:
-        """When a pipe is read again; None if none is paused."""
+        """Seconds until a paused pipe is read again; None if none is paused."""
         return min(
             (max(0.0, pipe.resume_s - now_s) for pipe in self._pipes.values() if pipe.resume_s is not None),
             default=None,

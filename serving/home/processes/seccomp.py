@@ -1,4 +1,4 @@
-"""The system calls that pods may make: Docker's default list, as a filter program (seccomp(2)) and as an OCI profile.
+"""The system calls allowed to pods: Docker's default list, as a filter program (seccomp(2)) and as an OCI profile.
 
 ``syscalls.json`` has the number of each allowed call on x86_64 and aarch64, -1 where there is none; calls without a number are
 those of 32-bit programs. Other calls fail with EPERM, and calls newer than the list with ENOSYS, as on an older kernel. Source:
@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any
 
 MACHINES = ("x86_64", "aarch64")
-"""The machine architectures that the list has numbers for."""
+"""The machine architectures with numbers in the list."""
 # <linux/audit.h>
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _OCI_ARCHITECTURES = ("SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM")
@@ -25,7 +25,7 @@ _EPERM, _ENOSYS = 1, 38
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENT_AT = 0, 4, 16
 # Flags of clone(2) that make namespaces.
 _NAMESPACES = 0x7E020000
-# Execution domains of personality(2) that only change how a program is laid out, and the question for the present one.
+# Execution domains of personality(2) that only change a program's layout, and the query of the current one.
 _PERSONALITIES = (0, 8, 0x20000, 0x20008, 0xFFFFFFFF)
 _AF_VSOCK = 40
 _CONDITIONAL = ("clone", "clone3", "personality", "socket")
@@ -79,7 +79,7 @@ def _program(architecture: int, numbers: dict[str, int], plain: Iterable[int]) -
         (_JUMP_EQUAL, 0, 1, numbers["clone3"]),
         # Its flags are in memory, which a filter cannot read: the C library falls back to clone.
         unknown,
-        # Also the numbers of the x32 calls.
+        # Including the numbers of x32 calls.
         (_JUMP_GREATER, 0, 1, max(numbers.values())),
         unknown,
         (_JUMP_EQUAL, 0, 4, numbers["clone"]),

@@ -1,4 +1,4 @@
-"""Starts the processes of pods from the template: a fork for a queue-proxy, fork and exec for an app.
+"""Starts pods' processes from the template: a fork for a queue-proxy, fork and exec for an app.
 
 The template has no loop and no thread, so a fork is safe, and it has imported what a queue-proxy needs, so a fork is
 fast. A child makes its own loop, randomness and connections after the fork. Every child leads a session of its own, has
@@ -77,27 +77,27 @@ from serving.queueproxy.podspec import PodSpec, spec_from_environment
 _BACKLOG = 4096
 _DESCRIPTORS_MAX = 2**20
 _FIRST_OWN_DESCRIPTOR = 3
-# Those for which the template has a handler, and those that Python ignores.
+# Signals that the template handles, and those that Python ignores.
 _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
-# Whether a process may become less nice again, see getrlimit(2).
+# Whether a process may reduce its niceness again; see getrlimit(2).
 _MAY_RESTORE_NICENESS = os.geteuid() == 0 or resource.getrlimit(resource.RLIMIT_NICE)[0] >= 20
-# How often a child checks that its first parent has ended, which takes less than a millisecond.
+# How often a child checks that its first parent has ended, which takes less than a millisecond, in seconds.
 _ADOPTION_PAUSE_S = 0.0001
-# Of each kind: two services may wake up at once. An idle queue-proxy is 5 MB, an app before its exec 1 MB.
+# Standbys per kind: two services may wake together. An idle queue-proxy has 5 MB, an app before its exec 1 MB.
 _COUNT = 2
-# A start takes milliseconds; a process that is stopped must not stop the template.
+# Longest start, in seconds: a stopped process must not block the template.
 _START_MAX_S = 10.0
-# Delay of forks ahead after a start: by then its pod is ready, or imports its modules on one core of several.
+# Delay of forks ahead after a start, in seconds: by then its pod is ready, or imports its modules on a single core.
 _FILL_LAG_S = 0.15
-# Pause between two forks: each takes some milliseconds, in which the template does not respond.
+# Pause between two forks, in seconds: each blocks the template for some milliseconds.
 _FILL_PAUSE_S = 0.05
 _RETRY_S = 5.0
 _PIECE_BYTES = 65536
 _END = b"\n"
 
 
-# With every kind of value that pods set.
+# A sample environment with every kind of value that pods set.
 _SPEC_EXAMPLE = {
     "SERVING_POD_NAMESPACE": "default",
     "SERVING_POD_REVISION": "revision",
@@ -113,7 +113,7 @@ _SPEC_EXAMPLE = {
 
 
 def warm_up() -> None:
-    """Read a queue-proxy's environment once, and take the default signal dispositions, before any fork.
+    """Parse a sample queue-proxy environment, and reset signal dispositions, before any fork.
 
     Types of settings are resolved, patterns compiled and decoders made; each fork would do that again, which is half of its start.
     A shell starts its background jobs with SIGINT and SIGQUIT ignored, which pods would inherit.
@@ -134,7 +134,7 @@ class ProcessAssignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standby:
-    """The template's end of the control socket of one standby process.
+    """The template's end of one standby process's control socket.
 
     After ``begin``, ``order`` is what it starts, by ``end_s``, and ``descriptor`` is readable when ``has_ended`` may have changed.
     """
@@ -216,7 +216,7 @@ def _overdue() -> OSError:
 
 
 class Standbys:
-    """The standby processes. ``fork`` creates one, of an app or a queue-proxy, and may raise ``OSError``."""
+    """The standby processes. ``fork`` creates one, for an app or a queue-proxy, and may raise ``OSError``."""
 
     def __init__(self, fork: Callable[[bool], Standby]) -> None:
         self._fork = fork
@@ -262,7 +262,7 @@ class Standbys:
 
 
 class Spawner:
-    """Starts processes as children of ``owner``, the supervisor. ``events`` is the write end of the pipe for readiness.
+    """Starts processes as children of ``owner``, the supervisor. ``events`` is the write end of the readiness pipe.
 
     With strict isolation each app has a pid namespace, where this machine allows it.
     """
@@ -283,14 +283,14 @@ class Spawner:
         self._has_own_pids = is_strict and os.geteuid() == 0 and can_fork_sibling()
         # In a process that was forked twice: its first parent.
         self._middle = 0
-        # In a child: how it is seen from outside of its pid namespace.
+        # In a child: its process id outside of its pid namespace.
         self._stat = -1
         self.standbys = Standbys(self._forked)
-        """Processes that are forked ahead."""
+        """Processes forked ahead."""
 
     def record_of(self, order: StartProcess) -> ProcessRecord:
         """The record of a process before its start."""
-        # By its port, which no other pod has, what an app has left behind is found; where each pod has the same port, by its name.
+        # Identifies leftovers of an app: by its port, which no other pod has, or by name if all pods have the same port.
         is_app = bool(order.arguments)
         variable = "HOSTNAME" if order.network or order.is_own_proxy else "PORT"
         mark = f"{variable}={order.environment.get(variable, '')}" if is_app and not order.is_exec else ""
@@ -306,14 +306,14 @@ class Spawner:
         )
 
     def begin(self, order: StartProcess, record: ProcessRecord) -> Standby:
-        """Begin to start a process (``launches``). Raises ``OSError`` with the reason when it cannot be started."""
+        """Begin to start a process (``launches``). Raises ``OSError`` with the reason if it cannot start."""
         standby = self.standbys.acquire(is_app=bool(order.arguments), now_s=time.monotonic())
         standby.begin(ProcessAssignment(order=order, record=record))
         return standby
 
     def _forked(self, is_app: bool) -> Standby:  # noqa: FBT001 - the shape of a callback
         """Fork a process that waits for its assignment. Raises ``OSError``."""
-        # Before the fork, so that the answer is kept.
+        # Before the fork, so that the answer is cached.
         can_mount()
         mine, its = socket.socketpair()
         is_sibling = is_app and can_fork_sibling()
@@ -343,7 +343,7 @@ class Spawner:
         return fork_sibling()
 
     def _fork_again(self, control: socket.socket, *, is_app: bool) -> NoReturn:
-        """Run the first child, which forks again and exits. The template's frames are never finalized in a child."""
+        """Run the first child, which forks again and exits. A child never finalises the template's frames."""
         try:
             self._middle = os.getpid()
             if os.fork() == 0:
@@ -359,12 +359,12 @@ class Spawner:
             self._stat = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)
             self._become_child()
             name_process(STANDBY_NAME)
-            # An app that has no queue-proxy in its process loses the pipe for readiness when it is executed.
+            # An executed app without an in-process queue-proxy loses the readiness pipe.
             _close_descriptors({control.fileno(), self._events, self._stat})
             if is_app:
                 code = self._be_app(control)
             else:
-                # Until it has a handler of its own.
+                # Until it has its own handler.
                 signal.signal(PUSH_AGAIN, signal.SIG_IGN)
                 os.environ.clear()
                 code = run_on_call(lambda: self._be_queue_proxy(control))
@@ -422,10 +422,10 @@ class Spawner:
         if record.is_own_proxy:
             self._records.make_pipe(record)
         if self._has_own_pids and record.is_app:
-            # The first process of a namespace gets no signal that it does not handle.
+            # The first process of a namespace receives no unhandled signals.
             record.stop_signal = signal.SIGTERM
         with contextlib.suppress(OSError):
-            # Without a record, on a full disk, the process only lives as long as the template.
+            # Without a record, on a full disk, the process only lasts as long as the template.
             self._records.write(record)
         control.sendall(msgspec.json.encode(record) + b"\n")
         join_cgroups(assignment.order.cgroups)
@@ -435,9 +435,9 @@ class Spawner:
         order = assignment.order
         environment = order.environment
         if order.is_own_proxy:
-            # For reading too: then it stays open while one template follows another.
+            # Also open for reading, so that it stays open while one template replaces another.
             pipe = os.open(self._records.pipe_of(assignment.record), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-            # It survives exec, as does that the signal is ignored until the app has a handler for it.
+            # The descriptor survives exec, as does ignoring the signal until the app has a handler.
             os.set_inheritable(pipe, True)
             signal.signal(PUSH_AGAIN, signal.SIG_IGN)
             ready = {"SERVING_READY_FD": str(pipe), READY_PID_VARIABLE: str(assignment.record.pid)}
@@ -445,26 +445,26 @@ class Spawner:
         take_hostname(order.hostname)
         enter_at(order.network)
         if order.copy is not None:
-            # In the mounts of the machine.
+            # In the machine's mounts.
             prepare_copy(order.copy)
         mounted, has_own_mounts = _take_mounts(order)
         for number in _IGNORED:
             signal.signal(number, signal.SIG_DFL)
         if order.confinement is not None:
             plan = plan_of(msgspec.structs.replace(order.confinement, has_own_mounts=has_own_mounts))
-            # What is not mounted at a path is the machine's, or a link by an app, and not the pod's own.
+            # A path without its mount is the machine's, or an app's link, rather than the pod's own.
             others = {mount.target for mount in order.mounts} - mounted
             plan["owned"] = [path for path in plan["owned"] if path not in others]
             for text in confine(plan, order.folder):
                 write_error(f"serving: not isolated by {text}")
         elif order.copy is not None:
             os.chdir(order.copy.root if order.folder == order.copy.source else order.folder)
-        # A new user namespace, or another user, takes that signal away.
+        # A new user namespace or user clears that signal.
         self._become_child()
         os.execvpe(order.arguments[0], order.arguments, environment)  # noqa: S606 - the user's own command
 
     def _become_child(self) -> None:
-        """Drop the template's handlers, and die with the owner."""
+        """Drop the template's handlers, and end with the owner."""
         signal.set_wakeup_fd(-1)
         for number in _HANDLED:
             signal.signal(number, signal.SIG_DFL)
@@ -477,7 +477,7 @@ class Spawner:
 
 
 def report_waiting(control: socket.socket) -> None:
-    """Report from the process that it has finished its preparation."""
+    """Report that the process is prepared."""
     control.sendall(_END)
 
 
@@ -497,7 +497,7 @@ def receive(control: socket.socket) -> ProcessAssignment | None:
 
 
 async def receive_in_loop(control: socket.socket) -> ProcessAssignment | None:
-    """As ``receive``, on an event loop."""
+    """``receive`` on an event loop."""
     control.setblocking(False)
     received = b""
     while not received.endswith(_END):
@@ -513,7 +513,7 @@ async def receive_in_loop(control: socket.socket) -> ProcessAssignment | None:
 
 
 def _close_descriptors(descriptors: Iterable[int]) -> None:
-    """Close all but the standard streams and these."""
+    """Close all descriptors except the standard streams and these."""
     first = _FIRST_OWN_DESCRIPTOR
     for descriptor in sorted(descriptors):
         os.closerange(first, descriptor)
@@ -522,7 +522,7 @@ def _close_descriptors(descriptors: Iterable[int]) -> None:
 
 
 def _take_mounts(order: StartProcess) -> tuple[frozenset[str], bool]:
-    """Change to the app's folder, with its mounts and its files for names.
+    """Change to the app's folder, with its mounts and name files.
 
     Return the paths that have their mount, and whether this process has mounts of its own.
     """
@@ -545,7 +545,7 @@ def _take_mounts(order: StartProcess) -> tuple[frozenset[str], bool]:
 
 
 def _in_network(order: StartProcess) -> dict[str, str]:
-    """Join the app's network namespace; returns the variables of sockets opened before.
+    """Join the app's network namespace; return the variables of sockets opened before.
 
     It listens, and sends its statistics, where we are.
     """
@@ -562,7 +562,7 @@ def _in_network(order: StartProcess) -> dict[str, str]:
 
 
 def _redirect(order: StartProcess) -> None:
-    """Use the streams of the order; a terminal becomes that of the session."""
+    """Use the streams of the order; a terminal becomes the session's."""
     for target, source in enumerate(open_streams(order)):
         os.dup2(source, target)
     if order.has_terminal:
@@ -586,7 +586,7 @@ def _why(order: StartProcess, error: Exception) -> str:
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
     """Block handled signals, and deliver pending ones afterwards."""
-    # Not all signals: Python makes a member of an enumeration of each, which took a tenth of a start.
+    # Not all signals, because Python creates an enum member for each, which took a tenth of a start.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
     try:
         yield

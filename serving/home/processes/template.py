@@ -1,4 +1,4 @@
-"""``python -m serving.home.processes.template``: forks and tracks all processes of pods.
+"""The template: ``python -m serving.home.processes.template`` forks and tracks all processes of pods.
 
 It has loaded all modules of a queue-proxy and waits for orders on a unix socket (``orders``; the supervisor hands it down in
 ``SERVING_LISTEN_FDS`` as "template"). It has no loop and no thread. Pods belong to it and not to the control process, so they
@@ -10,7 +10,7 @@ first, queue-proxies are killed at once, because the ingress has been drained be
 """
 
 if __name__ == "__main__":
-    # Before the imports below, which take long: see there.
+    # Before the slow imports below; see ``serving.net.aio.startup``.
     from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()
@@ -68,26 +68,26 @@ from serving.queueproxy.io.readiness import PUSH_AGAIN
 
 _PIECE_BYTES = 65536
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Another template takes over: it ends, and the pods do not.
+# Another template takes over: this one ends, and the pods continue.
 _HAND_OVER = signal.SIGHUP
-# How long apps have to end when the whole system stops.
+# Time for apps to end when the whole system stops, in seconds.
 _APP_GRACE_S = 2.0
-# A queue-proxy that has not repeated its readiness by then reports it later.
+# Time for queue-proxies to repeat their readiness, in seconds; later ones report it themselves.
 _REPEAT_S = 1.0
 _KILLED = -signal.SIGKILL
-# Where container runtimes are, the report that this process serves, and the isolation of apps.
+# Folders of container runtimes, the serving report, and the isolation of apps.
 _KEPT_VARIABLES = {"PATH", READY_VARIABLE, ISOLATION_VARIABLE}
 
 
 class Template:
-    """The children and the one connection to control. ``run`` lasts until SIGTERM, SIGINT or SIGHUP."""
+    """The template's children and its connection to the control process. ``run`` lasts until SIGTERM, SIGINT or SIGHUP."""
 
     def __init__(self, listener: socket.socket, *, events: tuple[int, int], records: ProcessRecords) -> None:
         self._listener = listener
         self._events = events[0]
         self._event_reader = EventReader()
         self._records = records
-        # The supervisor: it is the parent of all processes of pods too.
+        # The supervisor, which is the parent of all pods' processes too.
         self._owner = os.getppid()
         freezers = find_freezers(self._owner)
         self._signals = PodSignals(freezers, records)
@@ -173,7 +173,7 @@ class Template:
         for key, events in self._selector.select(timeout_s):
             if events & selectors.EVENT_WRITE:
                 self._flush()
-            # What came before in this turn may have closed it, and its number may be another's. An event that is left is there again.
+            # An earlier event of this iteration may have closed it, and its number may be reused. An unprocessed event is reported again.
             if events & selectors.EVENT_READ and self._selector.get_map().get(key.fd) is key:
                 key.data()
 
@@ -185,7 +185,7 @@ class Template:
         self._hands_over = number == _HAND_OVER
 
     def _on_reply(self) -> None:
-        """Read reports of the supervisor and the queue-proxies."""
+        """Process reports of the supervisor and the queue-proxies."""
         try:
             piece = os.read(self._events, _PIECE_BYTES)
         except BlockingIOError:
@@ -204,7 +204,7 @@ class Template:
             self._update_readiness(process, event)
 
     def _update_readiness(self, process: ProcessRecord, event: Mapping[str, Any]) -> None:
-        """Record the last report of a queue-proxy, and pass it on."""
+        """Record the last report of a queue-proxy, and forward it."""
         process.is_heard = True
         process.is_ready, process.is_drained = bool(event["ready"]), bool(event.get("drained"))
         process.is_dormant = bool(event.get("dormant"))
@@ -274,7 +274,7 @@ class Template:
             piece = b""
         lines = self._lines.feed(piece)
         if self._lines.dropped_count > dropped_count:
-            # Control sends none: it fails the order itself, which it knows.
+            # The control process sends no such order, because it checks the length.
             write_error(f"template: an order of more than {LINE_BYTES_MAX} bytes is dropped")
         for line in lines:
             self._obey_line(line)
@@ -282,7 +282,7 @@ class Template:
             self._disconnected()
 
     def _obey_line(self, line: bytes) -> None:
-        """Obey an order. An unreadable one, such as one of another version, fails alone."""
+        """Execute an order. An invalid one, for example of another version, fails without affecting others."""
         try:
             order = read_order(line)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -317,7 +317,7 @@ class Template:
         try:
             record = self._spawner.record_of(order)
             if order.preload:
-                # A warm process is waited for.
+                # A warm process is awaited.
                 report_alive(is_waiting=True)
             if order.launch is not None:
                 self._launches.add(ContainerLaunch(order))
@@ -329,7 +329,7 @@ class Template:
             self._started(order, error)
 
     def _started(self, order: StartProcess, outcome: ProcessRecord | OSError) -> None:
-        """Report a started process or its failure, and handle a deferred exit."""
+        """Report a started process or its failure, and process a deferred exit."""
         if isinstance(outcome, OSError):
             self._report(StartFailed(pod=order.pod, name=order.name, why=_why(outcome)))
         else:
@@ -348,7 +348,7 @@ class Template:
         try:
             self._records.write_note(order.pod, order.note)
         except OSError as error:
-            # On a full disk. Control sends the note to the next template again, unless both end at once.
+            # On a full disk. The control process sends the note to the next template again, unless both end together.
             write_error(f"template: the note about pod {order.pod} is not on disk: {error}")
 
     def _forget(self, pod: str) -> None:
@@ -367,7 +367,7 @@ class Template:
             self._flush()
 
     def _flush(self) -> None:
-        """Send as much as the connection takes now, and the rest later."""
+        """Send as much as the connection accepts now, and the rest later."""
         if self._client is None:
             return
         try:
@@ -387,7 +387,7 @@ class Template:
         until_s = time.monotonic() + _APP_GRACE_S
         while self._running and time.monotonic() < until_s:
             self._turn(max(0.0, until_s - time.monotonic()))
-        # The supervisor kills what is left.
+        # The supervisor kills the remaining processes.
         for process in self._running.values():
             signal_process(process, signal.SIGKILL)
         self._signals.end()
@@ -404,12 +404,12 @@ def _held_pods(notes: Mapping[str, dict[str, object]], processes: Iterable[Proce
 
 
 def _why(error: OSError) -> str:
-    """The reason as text; a child's error carries nothing else."""
+    """The reason as text, the only content of a child's error."""
     return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
 def _restore_weight(processes: Iterable[ProcessRecord]) -> None:
-    """Give the processes of a ready pod the normal share of the cores again."""
+    """Restore the normal CPU weight of a ready pod's processes."""
     for process in (process for process in processes if process.niceness):
         process.niceness = 0
         with contextlib.suppress(OSError):
@@ -426,10 +426,10 @@ def main() -> int:
     warm_up()
     records = ProcessRecords(Path(os.environ["SERVING_PROCESS_RECORDS"]))
     log = OwnLog.of(os.environ)
-    # A fork would have to clear them itself.
+    # Otherwise each fork would have to clear them.
     for name in os.environ.keys() - _KEPT_VARIABLES:
         del os.environ[name]
-    # All children share the present objects, as long as no collection touches them.
+    # All children share the existing objects, as long as no garbage collection writes to them.
     gc.collect()
     gc.freeze()
     try:

@@ -16,7 +16,7 @@ from serving.home.schemas.schema import Schema
 from serving.home.schemas.validations import RuleTree, rule_tree
 from serving.net.cluster.kinds import KINDS, Kind
 
-# The one in C, where PyYAML has it: 3,000 lines take 15 ms with it.
+# The C loader, if PyYAML has it: 3,000 lines take 15 ms with it.
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 OPEN_SCHEMA: Schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -26,7 +26,7 @@ _METADATA = "meta.v1.ObjectMeta"
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One printer column. Priority 0 is always shown, more only with ``-o wide``."""
+    """A printer column. Priority 0 is always shown, higher ones only with ``-o wide``."""
 
     name: str
     type: str
@@ -37,7 +37,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Crd(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a custom resource's definition that the server needs."""
+    """The parts of a custom resource definition that the server needs."""
 
     kind: Kind
     schema: Schema
@@ -63,7 +63,7 @@ def crds() -> Mapping[Kind, Crd]:
 
 
 def parse_crd(text: str) -> Crd:
-    """One CustomResourceDefinition. Raises ``KeyError`` or ``ValueError`` if it does not fit ``kinds.py``."""
+    """Parse a CustomResourceDefinition. Raises ``KeyError`` or ``ValueError`` if it does not match ``kinds.py``."""
     spec: dict[str, Any] = yaml.load(text, Loader=YAML_LOADER)["spec"]  # noqa: S506 - both loaders are safe
     (version,) = spec["versions"]
     named = (spec["group"], version["name"], spec["names"]["kind"], spec["names"]["plural"])
@@ -89,7 +89,7 @@ _DESCRIPTIONS_FILE = SCHEMAS_FILE.with_name("descriptions.yaml")
 
 @functools.cache
 def builtin_schemas() -> dict[str, dict[str, Any]]:
-    """All schemas by their short names, such as "core.v1.Pod". Do not change them."""
+    """All schemas by their short names, such as "core.v1.Pod"; read-only."""
     return msgspec.json.decode(SCHEMAS_FILE.read_bytes(), type=dict[str, dict[str, Any]])
 
 
@@ -111,14 +111,14 @@ def described_schema(name: str) -> dict[str, Any]:
 
 
 def _inner(schema: dict[str, Any]) -> dict[str, Any]:
-    """Wrap a schema's reference, so that a description next to it stays visible."""
+    """Wrap a schema's reference, so that a description next to it is not hidden."""
     if "$ref" not in schema:
         return schema
     return {**{key: value for key, value in schema.items() if key != "$ref"}, "allOf": [{"$ref": schema["$ref"]}]}
 
 
 def referred(schema: object) -> Iterator[str]:
-    """The names of all schemas that a schema refers to, directly."""
+    """The names of all schemas that a schema refers to directly."""
     if isinstance(schema, dict):
         reference = schema.get("$ref")
         if isinstance(reference, str):
@@ -136,7 +136,7 @@ def schema_name(kind: Kind) -> str:
 
 
 def resolved(schema: Schema) -> Schema:
-    """The schema that a reference names; other schemas are returned as they are."""
+    """The schema named by a reference; other schemas are returned unchanged."""
     reference = schema.get("$ref")
     return schema if reference is None else builtin_schemas()[reference.removeprefix(_REF)]
 

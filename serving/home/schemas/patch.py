@@ -16,27 +16,27 @@ import msgspec
 from serving.core.model.errors import Invalid
 from serving.home.schemas.schema import DEPTH_MAX, deep_copy, is_shallow, is_within
 
-# Values of an object, at 10 µs of checks each. The largest EndpointSlice of Kubernetes has 15,000.
+# Most values in an object, at 10 µs of checks each. Kubernetes' largest EndpointSlice has 15,000.
 VALUES_MAX = 20_000
-# Of an applied configuration: each value is compared with those of all managers, and listed as its manager's.
+# Most values in an applied configuration: each is compared with all managers', and listed as its manager's.
 APPLIED_VALUES_MAX = VALUES_MAX // 2
-# kube-apiserver takes no more operations in one JSON patch either.
+# kube-apiserver's limit of operations in a JSON patch.
 JSON_OPERATIONS_MAX = 10_000
 
-# Values of all operations together.
+# Most values in all operations together.
 JSON_PATCH_VALUES_MAX = 3 * VALUES_MAX
-# A path names a field of an object: a key of an annotation has 317 characters, each of which may be escaped.
+# Longest path: an annotation key has 317 characters, each of which may be escaped.
 _POINTER_LENGTH_MAX = 2048
 _POINTER_DEPTH_MAX = 100
-# Parts of all paths together, each of which is a value to look at.
+# Most parts of all paths together, each of which visits a value.
 _POINTER_PARTS_MAX = JSON_PATCH_VALUES_MAX
 
-# ``dict`` is checked first: finding that a value is no ``Mapping`` takes ten times as long.
+# ``dict`` is checked first, because showing that a value is not a ``Mapping`` takes ten times as long.
 _OBJECT = (dict, Mapping)
-# A kube-apiserver's own bound on what the copies of one patch add.
+# kube-apiserver's limit on bytes added by a patch's copies.
 _COPIED_BYTES_MAX = 3 * 2**20
 
-# Exceptions of the library for patches that it cannot apply: its own, and Python's where it does not check.
+# Exceptions of the library for inapplicable patches: its own, and Python's where it does not check.
 _PATCH_FAILURES = (
     *(jsonpatch.JsonPatchException, jsonpointer.JsonPointerException),
     *(AttributeError, IndexError, KeyError, TypeError, ValueError),
@@ -97,7 +97,7 @@ def json_patch(target: Any, operations: Sequence[object]) -> Any:  # noqa: ANN40
 
 
 def check_operations(operations: Sequence[object]) -> None:
-    """Raise ``Invalid`` for a JSON patch with more operations than are carried out, or paths that lead too deep."""
+    """Raise ``Invalid`` for a JSON patch with too many operations, or with paths that are too deep."""
     if len(operations) > JSON_OPERATIONS_MAX:
         raise Invalid(f"a JSON patch has at most {JSON_OPERATIONS_MAX} operations, this has {len(operations)}")
     part_count = 0
@@ -115,13 +115,13 @@ def check_operations(operations: Sequence[object]) -> None:
 
 
 def check_depth(value: object) -> None:
-    """Raise ``Invalid`` for an object or a patch that is nested too deep."""
+    """Raise ``Invalid`` for an object or patch that is nested too deeply."""
     if not is_shallow(value):
         raise Invalid(f"the object is nested too deep: expected at most {DEPTH_MAX} levels")
 
 
 def check_values(result: object) -> None:
-    """Raise ``Invalid`` for an object with more values than are kept."""
+    """Raise ``Invalid`` for an object with too many values."""
     if not is_within(result, VALUES_MAX):
         raise Invalid(f"an object has at most {VALUES_MAX} values, members and elements together")
 
@@ -131,7 +131,7 @@ class _RefusedOperation(Exception):
 
 
 class _TestOperation(jsonpatch.TestOperation):  # type: ignore[misc, unused-ignore] # older versions of the library have no types
-    """``test`` with JSON's equality: in Python 1 equals true."""
+    """``test`` with JSON's equality; in Python 1 equals true."""
 
     def apply(self, obj: Any) -> Any:  # noqa: ANN401 - JSON
         if "value" not in self.operation:

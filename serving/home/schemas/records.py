@@ -1,4 +1,4 @@
-"""Encodes objects for the store: JSON for readers, and validated metadata as index. Pure.
+"""Encodes objects for the store: JSON for readers, and validated metadata as an index. Pure.
 
 JSON bytes are the cheapest copy: a reader decodes an object of its own (a pod: 5 µs; ``copy.deepcopy``: 60 µs), an API
 server sends them unchanged, and no later write can change a list read before.
@@ -21,10 +21,10 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9]
 _NAME_TEXT = "a DNS subdomain: lower case letters, digits, '-' and '.', with a letter or digit at each end"
 _QUALIFIED = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-# Kubernetes' own bound on all annotations of an object together.
+# Kubernetes' limit on all annotations of an object together.
 _ANNOTATIONS_LENGTH_MAX = 256 * 2**10
 _CHECKED_FIELDS = ("labels", "annotations", "finalizers", "ownerReferences")
-# Recently seen pairs: the labels of pods repeat, and a lookup is cheaper than a match.
+# Cached pairs: the labels of pods repeat, and a lookup is cheaper than a match.
 _PAIRS_SEEN_MAX = 4096
 
 _EVENT_FIELDS = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
@@ -43,7 +43,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class OwnerReference(msgspec.Struct, frozen=True, rename="camel"):
-    """One owner: when all are gone, so is the object."""
+    """One owner. When all owners are deleted, the object is too."""
 
     api_version: str = ""
     kind: str = ""
@@ -54,7 +54,7 @@ class OwnerReference(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ObjectMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    """The parts of ``metadata`` that the store reads. None is the same as missing."""
+    """The parts of ``metadata`` that the store reads. None means missing."""
 
     name: str | None = None
     generate_name: str | None = None

@@ -19,13 +19,13 @@ _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 _INT_OR_STRING = "x-kubernetes-int-or-string"
 _INTEGER_MAX = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 _SHOWN_LENGTH_MAX = 100
-# Patterns of the CRDs whose meaning a person would not guess, and what to say instead.
+# Patterns in CRDs that need an explanation, with the text to show instead.
 _TEXTS = {
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
     r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$": "a quantity, as 128Mi, 1Gi, 500m or 2"
 }
 DEPTH_MAX = 200
-"""The deepest nesting of an object or a patch: several times that of any manifest, and far from each Python's recursion limit."""
+"""Deepest nesting of an object or patch: several times that of any manifest, and far below Python's recursion limits."""
 
 _NESTING = (dict, list)
 # A sentinel that equals no value.
@@ -51,7 +51,7 @@ def deep_copy(value: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def is_within(value: Any, values_max: int) -> bool:  # noqa: ANN401 - JSON
-    """Whether a JSON value has at most ``values_max`` values, members and elements at any depth. Counting stops there."""
+    """Whether a JSON value has at most ``values_max`` values at any depth. Counting stops at the limit."""
     waiting, left = [value], values_max
     while waiting:
         container = waiting.pop()
@@ -67,7 +67,7 @@ def is_within(value: Any, values_max: int) -> bool:  # noqa: ANN401 - JSON
 
 
 def is_shallow(value: object, depth_max: int = DEPTH_MAX) -> bool:
-    """Whether the objects and lists of a JSON value are nested at most ``depth_max`` deep, independent of Python's recursion limit."""
+    """Whether a JSON value is nested at most ``depth_max`` deep, independent of Python's recursion limit."""
     level: list[Any] = [value] if type(value) in _NESTING else []
     for _ in range(depth_max):
         level = [
@@ -89,7 +89,7 @@ def completed(schema: Schema, value: Any, old: Any = None) -> Any:  # noqa: ANN4
     if isinstance(value, dict):
         return value if value is old else _completed_object(schema, value, old if isinstance(old, dict) else {})
     if isinstance(value, list):
-        # One that is too long is refused, whatever is in it.
+        # A list that is too long is refused, whatever its content.
         if value is old or _is_too_long(schema, value):
             return value
         items = schema.get("items")
@@ -196,7 +196,7 @@ def _list_breaches(schema: Schema, value: list[Any], path: str) -> Iterator[Prob
         yield Problem(
             where=path, what=f"Too many: {len(value)}: must have at most {most} items", expected=f"at most {most} items"
         )
-        # The bound comes before the work: 100,000 elements would take seconds.
+        # The limit is checked first, because 100,000 elements would take seconds.
         return
     if "items" in schema:
         for index, child in enumerate(value):
@@ -209,7 +209,7 @@ def _duplicates(names: Sequence[str], value: list[Any], path: str) -> Iterator[P
     seen: set[str] = set()
     for index, child in enumerate(value):
         keys = {name: child[name] for name in names if name in child} if isinstance(child, dict) else {}
-        # One look-up for each element: the list may have 100,000.
+        # One look-up per element, because the list may have 100,000.
         text = json.dumps(keys, separators=(",", ":"))
         if keys and text in seen:
             yield Problem(

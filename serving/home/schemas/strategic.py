@@ -29,7 +29,7 @@ _RETAIN = "$retainKeys"
 _ORDER = "$setElementOrder/"
 _DELETE = "$deleteFromPrimitiveList/"
 
-# What a deleted element leaves until the list is written.
+# Replaces a deleted element until the list is written.
 _GONE = object()
 
 _Json = dict[str, Any]
@@ -62,7 +62,7 @@ def _hint(schema: Schema) -> Hint:
     merge_key = schema.get("x-kubernetes-patch-merge-key", "")
     is_merged = "merge" in schema.get("x-kubernetes-patch-strategy", "")
     inner = schema.get("items", schema)
-    # Elements of a list that is replaced are never merged.
+    # Elements of a replaced list are never merged.
     below = {} if inner is not schema and not is_merged else _below(resolved(inner))
     return Hint(merge_key=merge_key, texts=is_merged and not merge_key and "items" in schema, below=below)
 

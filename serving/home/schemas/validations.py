@@ -1,4 +1,4 @@
-"""Evaluate the CEL rules (``x-kubernetes-validations``) of a custom resource definition, as a kube-apiserver does.
+"""Evaluates the CEL rules (``x-kubernetes-validations``) of a custom resource definition, as a kube-apiserver does.
 
 Input: an OpenAPI schema, an object that keeps it, and the object before; output: a ``Problem`` for each rule that does not
 hold, in the words of a kube-apiserver: the path, the value of a scalar, and the rule's message. The rules stand in
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _USES_OLD = re.compile(r"\boldSelf\b")
-# An old value that is read for more than its presence.
+# An old value that is used other than for its presence.
 _READS_OLD = re.compile(r"(?<!has\()\boldSelf\b")
-# Evaluations remembered: manifests repeat ports, names of variables, probes. One costs some 40 µs, a look 2.
+# Cached evaluations: manifests repeat ports, variable names, probes. An evaluation costs about 40 µs, a look-up 2.
 _RESULTS_KEPT_MAX = 1024
 _SHOWN_TYPES = (str, int, float, bool)
-# The parts of an object's metadata that a rule at the root can see.
+# The metadata fields visible to a rule at the root.
 _ROOT_METADATA = ("name", "generateName")
 
 
@@ -45,7 +45,7 @@ class _Absent:
 
 
 ABSENT = _Absent()
-"""Stands for a missing old value; None is JSON's null."""
+"""Represents a missing old value, because None is JSON's null."""
 
 
 class _Program(Protocol):
@@ -65,7 +65,7 @@ class CelRule(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RuleTree(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules of a schema and its subschemas; parts without rules are left out.
+    """The rules of a schema and its subschemas; parts without rules are omitted.
 
     ``rules_of_new`` are those that apply where there is no old value.
     ``words`` holds every identifier of the rules here, None if a rule compares whole values: all other fields of a
@@ -103,7 +103,7 @@ def rule_tree(schema: Schema) -> RuleTree | None:
 
 
 def rule_problems(tree: RuleTree | None, new: Mapping[str, Any], old: object = ABSENT) -> Iterator[Problem]:
-    """Yield a problem for each rule that an object breaks. ``old`` is the object before, ``ABSENT`` for a new one."""
+    """Yield a problem for each rule that an object breaks. ``old`` is the previous object, ``ABSENT`` for a new one."""
     if tree is None:
         return
     before = old if isinstance(old, Mapping) else {}
@@ -146,7 +146,7 @@ def _broken(tree: RuleTree, value: object, old: object, *, path: str) -> Iterato
 
 @functools.lru_cache(_RESULTS_KEPT_MAX)
 def failures(rules: tuple[CelRule, ...], new: bytes, old: bytes | None) -> tuple[tuple[CelRule, str], ...]:
-    """The rules that a value breaks, each with its message. A rule is a function of the two values alone."""
+    """The rules that a value breaks, each with its message. Cached, because only the two values matter."""
     variables = {"self": msgspec.json.decode(new)}
     if old is not None:
         variables["oldSelf"] = msgspec.json.decode(old)
@@ -172,7 +172,7 @@ def _pruned(value: Any, words: frozenset[str] | None) -> Any:  # noqa: ANN401 - 
 
 
 def _message(rule: CelRule, context: object) -> str:
-    """The message of a broken rule; an expression that fails falls back to the fixed text."""
+    """The message of a broken rule; a failing expression falls back to the fixed text."""
     if rule.message_expression:
         try:
             message = _program(rule.message_expression).execute(context)
@@ -192,7 +192,7 @@ def _problem(rule: CelRule, value: object, path: str, *, message: str) -> Proble
         case _ if isinstance(value, _SHOWN_TYPES):
             what = f"Invalid value: {json.dumps(value, ensure_ascii=False)}: {message}"
         case _:
-            # A kube-apiserver leaves out the value of an object or a list.
+            # A kube-apiserver omits the value of an object or a list.
             what = f"Invalid value: {message}"
     return Problem(where=(path + rule.field_path).removeprefix("."), what=what, expected=rule.message or message)
 
@@ -201,8 +201,8 @@ def _format(template: str, values: Sequence[object]) -> str:
     return template % tuple(values)
 
 
-# What Kubernetes adds to CEL and the rules use. A kube-apiserver reckons with the longest possible text where texts are
-# added up, and refuses the definition; format is one call to it.
+# Kubernetes' CEL extensions used by the rules. A kube-apiserver estimates added texts with the longest possible text, and
+# rejects the definition; format is a single call.
 _FUNCTIONS: Mapping[str, Callable[..., object]] = {"sum": sum, "format": _format}
 
 

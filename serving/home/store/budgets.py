@@ -54,7 +54,7 @@ def eviction_refusal(pod: Object, budgets: Iterable[Object], pods: Sequence[Obje
 
 
 async def check_budgets(cluster: Cluster, pod: Object) -> None:
-    """Check the budgets of a pod's namespace. Raises ``TooManyRequests`` if one forbids the eviction."""
+    """Check the budgets in a pod's namespace. Raises ``TooManyRequests`` if one forbids the eviction."""
     namespace = namespace_of(pod)
     budgets = (await cluster.list(POD_DISRUPTION_BUDGET, namespace)).items
     refusal = eviction_refusal(pod, budgets, (await cluster.list(POD, namespace)).items) if budgets else ""

@@ -1,4 +1,4 @@
-"""Apply a decided write to the state: at once, or after the journal has committed its durable part.
+"""Applies a decided write to the state: immediately, or after the journal has committed its durable part.
 
 The journal's callback applies a write that waits for the disk, so a client that disconnects meanwhile changes nothing. Only
 one such write per object runs at a time (``other`` waits for it). Writes that bypass it, of the status or of servingState
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class Commits:
-    """Writes of one state, with a journal or without."""
+    """The writes of one state, with or without a journal."""
 
     def __init__(self, state: StoreState, journal: Journal | None) -> None:
         self._state = state
@@ -62,7 +62,7 @@ class Commits:
         data = encode(durable_part(new))
         is_stored = not is_removal and is_durable(kind, new)
         self._state.limits.check_size(kind, data)
-        # A copy: the caller may change its object while the write waits for the disk.
+        # A copy, because the caller may change its object while the write waits for the disk.
         new = decoded(encode(new))
         key = key_of(new)
         future: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
@@ -81,7 +81,7 @@ class Commits:
             if error is None or not self._is_as_before(kind, key, old):
                 self._write_behind(kind, key)
             future.set_exception(failure)
-            # The caller may be gone; an exception that no task retrieves is expected then.
+            # The caller may have been cancelled; an unretrieved exception is expected then.
             future.exception()
 
         entry = JournalEntry(kind=kind.resource, namespace=key[0], name=key[1], data=data if is_stored else None)
@@ -112,7 +112,7 @@ class Commits:
         return str(present.version) == version
 
     def _write_behind(self, kind: Kind, key: Key) -> None:
-        """Write the current object to disk in the background. A pending write of the object suffices."""
+        """Write the current object to disk in the background, unless a write of it is pending."""
         if self._journal is None or (kind, key) in self._under_way:
             return
         current = self._state.table(kind).objects.get(key)

@@ -1,4 +1,4 @@
-"""Decides on the durable part of an object, and on writes to wait for.
+"""Decides on the durable part of an object, and on the writes that wait for the disk.
 
 A durable object is stored without ``status`` and version: as the user wrote it. Two fields are written behind,
 ``Revision.spec.servingState`` and ``Deployment.spec.replicas``, because a request from zero changes them, and no request may wait
@@ -21,13 +21,13 @@ from serving.net.cluster.identity import SYSTEM_NAMESPACE
 from serving.net.cluster.kinds import DEPLOYMENT, REVISION, Kind
 from serving.net.cluster.port import Subresource
 
-# Fields of ``spec`` that are written behind, by kind.
+# Fields of ``spec`` that are written in the background, by kind.
 _SOFT_FIELDS: Mapping[Kind, str] = {DEPLOYMENT: "replicas", REVISION: "servingState"}
 _NO_FIELD: Any = object()
 
 
 class Disk(enum.StrEnum):
-    """The use of the journal by a write."""
+    """How a write uses the journal."""
 
     NONE = "none"
     BEHIND = "behind"
@@ -56,7 +56,7 @@ def durable_part(whole: Mapping[str, Any]) -> Object:
 
 
 def _of_status(whole: Mapping[str, Any], *, wanted: bool) -> list[Object]:
-    """The entries with fields of the status, or those with other fields."""
+    """The managedFields entries with, or without, fields of the status."""
     return [entry for entry in entries_of(whole) if (entry.get("subresource") == "status") is wanted]
 
 
@@ -67,7 +67,7 @@ def _is_soft(kind: Kind, old: Object, new: Object) -> bool:
 
 def _hard_part(whole: Object, field: str) -> Object:
     part = durable_part(whole)
-    # A flip increments the generation; that alone is no reason to wait either.
+    # A flip increments the generation, which alone is no reason to wait.
     for key in ("generation", "managedFields"):
         part["metadata"].pop(key, None)
     if isinstance(part.get("spec"), Mapping):

@@ -1,4 +1,4 @@
-"""What derived objects had in an earlier run: they are not on disk, and controllers make them again after a restart.
+"""Restores the creation times and generations of derived objects, which controllers recreate after a restart.
 
 Their uid follows from their owner's (``owners``). Their creation time and generation are noted beside the journal when a process ends in
 order and at a backup, so that clients see the same objects over a reload, an upgrade, a downgrade and a restore. A note that is lost
@@ -44,7 +44,7 @@ class FormerObjects:
             _log.warning("derived.unreadable", extra={"error": str(error)})
 
     def resumed(self, new: Object) -> Object:
-        """A new object with its earlier creation time and generation, which is one higher if its content is another."""
+        """A new object with its former creation time and generation, incremented if its content differs."""
         metadata = new["metadata"]
         former = self._by_uid.get(metadata["uid"])
         if former is None:

@@ -22,16 +22,16 @@ from serving.net.cluster.selectors import FieldSelector, LabelSelector
 
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The store's bounds."""
+    """The store's limits."""
 
     object_bytes_max: int = 3 * 2**19
     """Largest object as JSON, in bytes. Range 1 and more. Default: etcd's request limit, 1.5 MiB."""
 
     history_count_max: int = 10_000
-    """Most changes of one kind kept for starting watches. Range 0 and more. Default: a burst of 10,000 pods."""
+    """Most changes of one kind kept for starting watches. At least 0. Default: a burst of 10,000 pods."""
 
     history_bytes_max: int = 16 * 2**20
-    """The same in bytes of JSON. Range 0 and more. Default: 10,000 pods of 1.6 KiB."""
+    """The same in bytes of JSON. At least 0. Default: 10,000 pods of 1.6 KiB."""
 
     history_age_s: float = 10.0
     """Age in seconds after which a change is dropped. Range 0 and more. Default: a list of 10,000 pods, on a machine
@@ -50,14 +50,14 @@ class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects objects of a kind. ``namespace`` None is all."""
+    """Selects objects of a kind. ``namespace`` None means all."""
 
     namespace: str | None
     labels: LabelSelector
     fields: FieldSelector
 
     def lets_through(self, stored: Stored) -> bool:
-        """Whether an object matches."""
+        """Whether the filter matches an object."""
         if self.namespace is not None and stored.key[0] != self.namespace:
             return False
         return self.labels.matches(stored.labels) and self.fields.matches(stored.fields)
@@ -75,7 +75,7 @@ class StoreChange:
         self.is_removal = is_removal
         self.version = new.version
         self._left: Encoded | None = None
-        # A weak reference: the decoded object is freed with its last reader, not when the history drops the change.
+        # A weak reference: the decoded object is released with its last reader, before the history drops the change.
         self._shared_event: weakref.ref[Encoded] | None = None
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class History:
             self.floor = oldest.version
 
     def _is_beyond(self, now_s: float) -> bool:
-        """Whether the oldest change is to be dropped."""
+        """Whether the oldest change must be dropped."""
         limits, count = self._limits, len(self._changes)
         if count > limits.history_count_max or self._bytes > limits.history_bytes_max:
             return True
@@ -147,11 +147,11 @@ class History:
 
 
 Begin = Callable[["Watch"], Iterable[StoreChange]]
-"""Registers a watch and returns the changes that it starts with. Raises ``Gone``."""
+"""Registers a watch and returns its initial changes. Raises ``Gone``."""
 
 
 class Watch:
-    """A context manager and an iterator: enter it to start, leave it to end."""
+    """A watch as context manager and iterator: enter it to start, leave it to end."""
 
     def __init__(self, wanted: ObjectFilter, *, count_max: int, begin: Begin, end: Callable[["Watch"], None]) -> None:
         self.wanted = wanted

@@ -29,19 +29,19 @@ from serving.home.store.migrations import SQLITE_DAMAGE, check_reader, copy_of, 
 VERSION_BLOCK = 2**24
 """Versions reserved at a time. 16.8 million: half an hour at 10,000 writes a second."""
 
-# Most writes of one transaction: their ``done`` calls run on the loop together, about 40 µs each.
+# Most writes per transaction: their ``done`` calls run on the event loop together, about 40 µs each.
 _BATCH_MAX = 128
-# Writes that may wait for the disk; each is an HTTP request that is being held.
+# Most writes that wait for the disk; each is a waiting HTTP request.
 _WAITING_MAX = 10_000
 # In SQLite's words.
 _FULL = "database or disk is full"
-# Most growth of a row on a full disk.
+# Most growth of a row on a full disk, in bytes.
 _GROWTH_BYTES_MAX = 512
-# More than SQLite's log holds before it is merged into the file (1,000 pages), which takes as much room.
+# More than SQLite's log has before a checkpoint (1,000 pages), which needs as much space.
 _RESERVE_BYTES = 5 * 2**20
 # "srvg": what `file` and `PRAGMA application_id` show.
 _APPLICATION_ID = 0x73727667
-# The form of the first program; ``migrations`` brings it to that of this one.
+# The first program's schema; ``migrations`` updates it.
 _SCHEMA = (
     """CREATE TABLE objects (kind TEXT, namespace TEXT, name TEXT, data BLOB NOT NULL,
          PRIMARY KEY (kind, namespace, name)) WITHOUT ROWID""",
@@ -57,7 +57,7 @@ Done = Callable[[Unavailable | None], None]
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One object in the journal; ``data`` None removes it."""
+    """One object in the journal; ``data`` None removes the object."""
 
     kind: str
     namespace: str
@@ -205,15 +205,15 @@ class Journal:
                 done(failure)
 
         assert self._loop is not None
-        # Without a loop the process is exiting, and no caller waits.
+        # Without an event loop the process is exiting, and no caller waits.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(notify)
 
     def _failures(self, items: Sequence[JournalEntry | _Reservation]) -> list[Unavailable | None]:
-        """Write items to disk; return why each failed, or None. On a full disk those that need no room are written alone."""
+        """Write items to disk; return why each failed, or None. On a full disk, items that need no space are written alone."""
         if self._is_full:
             self._hold_room()
-        # While the reserve is released, what takes room would take that of the deletes.
+        # While the reserve is released, growing items would use the space of the deletions.
         failures = [self._refusal(_FULL) if self._is_full else self._failure_of(items)] * len(items)
         if failures[0] is None or not self._make_room():
             return failures
@@ -240,7 +240,7 @@ class Journal:
         return Unavailable(f"nothing was changed: the journal {self.path} cannot be written: {why}{way_out}")
 
     def _make_room(self) -> bool:
-        """Release the reserve and restart SQLite's log; returns whether a full disk was relieved."""
+        """Release the reserve and restart SQLite's log; return whether that relieved a full disk."""
         try:
             if self._is_full:
                 self._reserve.unlink(missing_ok=True)
@@ -250,7 +250,7 @@ class Journal:
         return False
 
     def _hold_room(self) -> None:
-        """Reserve disk space for removals on a full disk, if there is any."""
+        """Reserve disk space for deletions on a full disk, if any is free."""
         try:
             descriptor = os.open(self._reserve, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -292,7 +292,7 @@ def _mark_of(path: Path) -> Path:
 
 
 def _above_older_copy(path: Path, start_version: int) -> int:
-    """The first version above all that this folder has handed out, also where an older file was put back."""
+    """The first version above all versions that this folder has used, even if an older file was restored."""
     marked = 0
     with contextlib.suppress(OSError, ValueError):
         marked = int(_mark_of(path).read_text(encoding="ascii"))
@@ -309,7 +309,7 @@ def _mark_reserved(path: Path, reserved: int) -> None:
 
 
 def _commit_items(connection: sqlite3.Connection, items: Sequence[JournalEntry | _Reservation]) -> None:
-    """Carry out all items in one transaction, or none."""
+    """Execute all items in one transaction, or none."""
     if connection.in_transaction:
         # The rollback of the last failure has failed too.
         connection.execute("ROLLBACK")
@@ -329,7 +329,7 @@ def _commit_items(connection: sqlite3.Connection, items: Sequence[JournalEntry |
                     )
         connection.execute("COMMIT")
     except BaseException:
-        # Of SQLite or of Python, such as a name that is no UTF-8. Some failures have rolled back already.
+        # From SQLite, or from Python for a name that is not UTF-8. Some failures have rolled back already.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
@@ -337,7 +337,7 @@ def _commit_items(connection: sqlite3.Connection, items: Sequence[JournalEntry |
 
 def _opened(path: Path, bytes_max: int) -> sqlite3.Connection:
     try:
-        # Created here and not by SQLite, so that no other user can read it even for a moment: it holds Secrets.
+        # Created here rather than by SQLite, so that no other user can ever read it: it contains Secrets.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         is_new = path.stat().st_size == 0
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
@@ -370,7 +370,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, is_new: bool, bytes_
 
 
 def check_journal(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise ``JournalDamaged`` for a file with which the system does not start."""
+    """Raise ``JournalDamaged`` for a file with which the system must not start."""
     application_id = connection.execute("PRAGMA application_id").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     if tables and application_id != _APPLICATION_ID:
@@ -388,7 +388,7 @@ def _reporting_damage(path: Path) -> Iterator[None]:
     except OSError as error:
         raise Unavailable(f"the journal {path} was not migrated, and is as before: {error}") from error
     except sqlite3.OperationalError as error:
-        # A lock, a full disk, a missing right: the file itself is fine.
+        # A lock, a full disk, or a missing right: the file itself is intact.
         text = "another process holds it" if "locked" in str(error) else str(error)
         raise Unavailable(f"the journal {path} cannot be opened: {text}") from error
     except SQLITE_DAMAGE as error:

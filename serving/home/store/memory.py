@@ -70,13 +70,13 @@ from serving.net.cluster.port import (
     Write,
 )
 
-# How often a generated name that exists is replaced by another; one in 14 million exists.
+# Most attempts at a free generated name; one in 14 million is used.
 _NAME_TRIES = 8
 
-# How often a change is computed in a thread that others outrun, before it is made in one step.
+# Most computations of a change in a thread before it is made without yielding, if other writes interfere.
 _THREAD_TRIES = 3
 
-# What makes an object the same one as before.
+# Metadata that identifies an object.
 _IDENTITY = ("uid", "creationTimestamp")
 
 # The field manager of writes inside this process.
@@ -96,7 +96,7 @@ class Admit(Protocol):
 
 
 class EncodedListing(msgspec.Struct, frozen=True, kw_only=True):
-    """A ``Listing`` whose items are JSON bytes, for readers that only pass them on."""
+    """A ``Listing`` whose items are JSON bytes, for readers that only forward them."""
 
     items: list[bytes]
     resource_version: str
@@ -104,7 +104,7 @@ class EncodedListing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Apply(msgspec.Struct, frozen=True, kw_only=True):
-    """A server-side apply: ``config`` states all fields that the acting manager wants."""
+    """A server-side apply: ``config`` has all fields that the acting manager wants."""
 
     kind: Kind
     namespace: str
@@ -121,7 +121,7 @@ def _admit_all(_: Kind, new: Object, __: Object | None = None, *, subresource: S
 
 
 class MemoryCluster(Cluster):
-    """The store. Create it before or inside the loop that uses it; ``close`` ends its watches and its journal."""
+    """The store. Create it before or inside the event loop that uses it; ``close`` ends its watches and its journal."""
 
     is_in_process = True
 
@@ -136,7 +136,7 @@ class MemoryCluster(Cluster):
         wall_s: Callable[[], float] = real_wall_s,
     ) -> None:
         self._journal = journal
-        # The first is pure and may run in a thread; the other reads the store, in one step with the write.
+        # The first is pure and may run in a thread; the second reads the store, without yielding before the write.
         self._admit = admit or _admit_all
         self._rules = rules or _admit_all
         self._state = StoreState(
@@ -154,7 +154,7 @@ class MemoryCluster(Cluster):
 
     @property
     def limits(self) -> StoreLimits:
-        """The bounds of the store."""
+        """The limits of the store."""
         return self._state.limits
 
     def table(self, kind: Kind) -> KindTable:
@@ -189,7 +189,7 @@ class MemoryCluster(Cluster):
         return self._state.find(kind, _key(kind, namespace, name)).encoded
 
     async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
-        """List a snapshot, decoded in steps so that the loop keeps running."""
+        """List a snapshot, decoded in steps, so that the event loop is not blocked."""
         listing = self.list_encoded(selection, page_size=page_size, page=page)
         items: list[Object] = []
         for encoded in listing.items:
@@ -198,7 +198,7 @@ class MemoryCluster(Cluster):
         return Listing(items=items, resource_version=listing.resource_version, next_page=listing.next_page)
 
     def list_encoded(self, selection: Selection, *, page_size: int = 0, page: str = "") -> EncodedListing:
-        """As ``list_selection``, as JSON and in one step."""
+        """Like ``list_selection``, as JSON and without yielding."""
         page_objects, end, has_more = self._state.page(selection, size=page_size, token=page)
         return EncodedListing(
             items=[stored.encoded for stored in page_objects],
@@ -211,7 +211,7 @@ class MemoryCluster(Cluster):
         return self._state.watch(selection, resource_version)
 
     async def write(self, write: Write) -> Object:
-        """Carry out a write. Fields have owners if an API request writes them."""
+        """Execute a write. Field owners are recorded if an API request writes."""
         match write:
             case Create():
                 check_depth(write.body)
@@ -230,7 +230,7 @@ class MemoryCluster(Cluster):
         return {}
 
     async def restore(self, kind: Kind, body: Object) -> Object:
-        """Create an object of an earlier process with the uid and the creation time in ``body``."""
+        """Create an object of an earlier process with the uid and creation time in ``body``."""
         metadata = body.get("metadata") or {}
         identity = {key: metadata[key] for key in _IDENTITY if key in metadata}
         return await self._create(Create(kind=kind, body=body), identity=identity)
@@ -295,7 +295,7 @@ class MemoryCluster(Cluster):
             try:
                 return await self._create(new, owners=entries_of(applied)), True
             except AlreadyExists:
-                # Created since it was looked for: apply to that.
+                # Created since the check: apply to the existing object.
                 continue
 
     def _writer(self, subresource: Subresource | None = None) -> FieldWriter:
@@ -354,7 +354,7 @@ class MemoryCluster(Cluster):
         """An object before and after a change, admitted, with the owners of its fields. Pure."""
         kind, subresource, old = write.kind, write.subresource, decoded(encoded)
         sent = change(old)
-        # The operations of a JSON patch put one value into another.
+        # The operations of a JSON patch combine into one value.
         check_depth(sent)
         check_identity(kind, old, sent)
         new = self._admit(kind, settled(kind, old, sent, subresource=subresource), old, subresource=subresource)

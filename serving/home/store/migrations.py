@@ -1,4 +1,4 @@
-"""Migrates a journal by numbered steps, after a copy was kept.
+"""Migrates a journal by numbered steps, after a backup copy.
 
 A journal has two numbers. ``PRAGMA user_version`` is the oldest reader: an older program refuses the file. The step is the last
 of ``STEPS`` that was taken. A step that only adds what older programs ignore leaves the reader as it is, so that a downgrade
@@ -18,7 +18,7 @@ from serving.core.model.errors import JournalDamaged
 READER = 1
 """The newest format that this program can read."""
 
-# Python reads SQLite's text about a damaged page, which may quote from the page, as UTF-8.
+# SQLite's messages about a damaged page may quote the page, which Python decodes as UTF-8.
 SQLITE_DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
 """Errors of a damaged file."""
 
@@ -39,7 +39,7 @@ class MigrationStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 STEPS: tuple[MigrationStep, ...] = (
-    # Names the program that wrote last, for a refusal that says which version to run.
+    # The program that wrote last, for a refusal that says which version to run.
     MigrationStep(
         number=2,
         reader=1,
@@ -72,7 +72,7 @@ def migrate(connection: sqlite3.Connection, path: Path, *, steps: tuple[Migratio
             connection.execute("ROLLBACK")
         raise
     if missing:
-        # The header, which ``refuse_newer_journal`` reads without a lock, is in the file itself then.
+        # The header is then in the file itself, where ``refuse_newer_journal`` reads it without a lock.
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
@@ -82,14 +82,14 @@ def step_of(connection: sqlite3.Connection) -> int:
 
 
 def check_reader(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise ``JournalDamaged`` if an open journal asks for a newer reader; the text names the program that wrote it."""
+    """Raise ``JournalDamaged`` if an open journal needs a newer reader; the text names the program that wrote it."""
     reader = connection.execute("PRAGMA user_version").fetchone()[0]
     if reader > READER:
         raise _newer(path, reader, _fact(connection, _PROGRAM))
 
 
 def refuse_newer_journal(path: Path) -> None:
-    """``check_reader`` for a file that another process may hold. A missing or damaged file is left to the opening."""
+    """``check_reader`` for a file that another process may hold. A missing or damaged file passes."""
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
@@ -130,7 +130,7 @@ def _write_fact(connection: sqlite3.Connection, name: str, value: str) -> None:
 
 
 def write_synced(target: Path, content: bytes) -> None:
-    """Write a private file, whole and on disk, or leave what was there. Raises ``OSError``."""
+    """Write a private file completely and durably, or leave the old one. Raises ``OSError``."""
     temporary = target.with_name(f"{target.name}.new")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
@@ -145,7 +145,7 @@ def write_synced(target: Path, content: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Bring the names in a folder to disk. Raises ``OSError``."""
+    """Make the names in a folder durable. Raises ``OSError``."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)

@@ -24,9 +24,9 @@ from serving.net.cluster.workqueue import WorkQueue
 Reference = tuple[Kind, Key]
 """An object by its kind, namespace and name."""
 
-# Of any program: it only keeps these uids apart from those that others derive.
+# Arbitrary: it only separates these uids from those that others derive.
 _SPACE = uuid.UUID("6f1a4c1e-8a53-4a0b-9d0a-6f3a5f0d7c55")
-# Deleted objects that are remembered: 1,000 services that come and go have about 8 each.
+# Deleted objects that are remembered: 1,000 deleted services have about 8 each.
 _RETIRED_MAX = 8192
 
 
@@ -40,7 +40,7 @@ class Owners:
         self._deleting: set[Reference] = set()
 
     def is_living(self, uid: str, *, namespace: str) -> bool:
-        """Whether an owner exists in this namespace or is cluster-scoped."""
+        """Whether the owner exists in this namespace or is cluster-scoped."""
         reference = self._living.get(uid)
         return reference is not None and reference[1][0] in {"", namespace}
 
@@ -86,7 +86,7 @@ class Owners:
         self._unrelate(this, last)
         for dependent in self.dependents_of(last.uid):
             self.suspects.add(dependent)
-        # Its owner may wait for this deletion (in the foreground), and so may its namespace.
+        # Its owner and its namespace may be waiting for this deletion (foreground).
         waiting = [self._living[uid] for uid in last.owner_uids if uid in self._living]
         for reference in (*waiting, (NAMESPACE, ("", last.key[0]))):
             if reference in self._deleting:
@@ -94,21 +94,21 @@ class Owners:
 
 
 class Uids:
-    """Gives each new object its uid. ``dice`` makes the random ones."""
+    """Assigns each new object its uid. ``dice`` generates random ones."""
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
         self._retired: collections.OrderedDict[str, None] = collections.OrderedDict()
 
     def new(self, kind: Kind, new: Object) -> str:
-        """The uid of an object with its name and namespace."""
+        """The uid for a new object, given its name and namespace."""
         derived = derived_uid(kind, new)
         if derived and derived not in self._retired:
             return derived
         return str(uuid.UUID(int=self._dice.getrandbits(128), version=4))
 
     def retire(self, kind: Kind, uid: str) -> None:
-        """Record a deleted object: its uid is not used again in this run."""
+        """Record a deleted object, whose uid is not reused in this run."""
         if kind.durable:
             return
         self._retired[uid] = None

@@ -19,14 +19,14 @@ _FILE_HEADER_BYTES, _WAL_HEADER_BYTES, _FRAME_HEADER_BYTES = 100, 32, 24
 _INTERIOR, _LEAF = 0x02, 0x0A
 _HEADER_BYTES = {_INTERIOR: 12, _LEAF: 8}
 _COLUMNS = 4
-# The largest object that the journal takes is far smaller.
+# Far above the largest object of the journal.
 _ROW_BYTES_MAX = 64 * 2**20
 
 _Key = tuple[str, str, str]
 
 
 class _BrokenRow(Exception):
-    """A page or row that is not whole."""
+    """A page or row that is damaged."""
 
 
 class _RowMetadata(msgspec.Struct):
@@ -39,7 +39,7 @@ class _RowObject(msgspec.Struct):
 
 
 def scan_objects(path: Path) -> dict[_Key, bytes]:
-    """The objects in the whole pages of a journal and of its log. Raises ``OSError``."""
+    """The objects in the intact pages of a journal and of its log. Raises ``OSError``."""
     pages = _DatabasePages(path.read_bytes())
     with contextlib.suppress(FileNotFoundError):
         pages.apply_log(path.with_name(f"{path.name}-wal").read_bytes())
@@ -54,7 +54,7 @@ def scan_objects(path: Path) -> dict[_Key, bytes]:
 
 
 def _version_of(key: _Key, data: bytes) -> int | None:
-    """The version of an object; None for a row without an object, or with another than its key names."""
+    """The version of an object; None if the row has no object, or one that does not match its key."""
     try:
         metadata = msgspec.json.decode(data, type=_RowObject).metadata
     except UNREADABLE:
@@ -95,7 +95,7 @@ class _DatabasePages:
         return self._content[(number - 1) * self._size : number * self._size] if newer is None else newer
 
     def free_numbers(self) -> set[int]:
-        """The pages that the list of free pages names, as far as it can be followed."""
+        """The pages in the list of free pages, as far as it is readable."""
         free = set[int]()
         trunk = int.from_bytes(self._page(1)[32:36], "big")
         while trunk and trunk not in free and trunk <= self.count:
@@ -120,7 +120,7 @@ class _DatabasePages:
                 yield _row(self._payload(page, cell))
 
     def _payload(self, page: bytes, at: int) -> bytes:
-        """The payload of a cell of an index, with its overflow pages."""
+        """The payload of an index cell, with its overflow pages."""
         size, at = _varint(page, at)
         if size > _ROW_BYTES_MAX:
             raise _BrokenRow
@@ -142,13 +142,13 @@ class _DatabasePages:
 
 
 def _row(payload: bytes) -> tuple[_Key, bytes]:
-    """A record of three texts and a blob or text."""
+    """Parse a record of three texts and a blob or text."""
     end, at = _varint(payload, 0)
     kinds = []
     while at < min(end, len(payload)):
         kind, at = _varint(payload, at)
         kinds.append(kind)
-    # Even kinds from 12 on are blobs, odd ones from 13 on texts.
+    # Even types from 12 on are blobs, odd ones from 13 on texts.
     if len(kinds) != _COLUMNS or min(kinds) < 12 or not all(kind & 1 for kind in kinds[:3]):
         raise _BrokenRow
     values = []
@@ -163,7 +163,7 @@ def _row(payload: bytes) -> tuple[_Key, bytes]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of SQLite's of up to nine bytes, and the position after it."""
+    """A SQLite number of up to nine bytes, and the position after it."""
     number = 0
     for index in range(9):
         if at + index >= len(data):

@@ -1,4 +1,4 @@
-"""Reads what is left of a damaged journal, and writes a new one from it; the damaged file is kept.
+"""Reads the remaining objects of a damaged journal, and writes a new one; the damaged file is kept.
 
 ``read_damaged`` changes nothing: it returns what a new journal would have and what would be lost, so that a person decides. It reads
 each kind from both ends up to where a page cannot be read. ``write_repaired`` moves the damaged files away and puts the new one in
@@ -21,7 +21,7 @@ from serving.home.store.pagescan import scan_objects
 from serving.net.cluster.kinds import KINDS
 
 _ORDER = "kind, namespace, name"
-# With no number to go on from: above all that 6 million starts could have reserved.
+# Without a known version: above all that 6 million starts could have reserved.
 _VERSIONS_A_SECOND = 2**16
 _SUFFIXES = ("", "-wal", "-shm")
 
@@ -37,7 +37,7 @@ class _Readable(msgspec.Struct):
 
 
 class DamagedJournal(msgspec.Struct, frozen=True, kw_only=True):
-    """The readable part of a journal. ``damage`` is empty for one that is whole; ``lost`` has a line for each loss."""
+    """The readable part of a journal. ``damage`` is empty if it is intact; ``lost`` has a line for each loss."""
 
     damage: str
     entries: list[JournalEntry]
@@ -46,7 +46,7 @@ class DamagedJournal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_damaged(path: Path, *, now_s: float | None = None) -> DamagedJournal:
-    """Read all that can be read. Raises ``JournalDamaged`` for a newer format, ``OSError`` for no file."""
+    """Read everything readable. Raises ``JournalDamaged`` for a newer format, ``OSError`` for a missing file."""
     refuse_newer_journal(path)
     with path.open("rb"):
         pass
@@ -78,7 +78,7 @@ def read_damaged(path: Path, *, now_s: float | None = None) -> DamagedJournal:
 
 
 def find_damage(path: Path) -> str:
-    """The reason not to start with this journal; "" for a whole one."""
+    """Why this system must not start with the journal; "" if it is intact."""
     try:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             check_journal(connection, path)
@@ -93,7 +93,7 @@ def find_damage(path: Path) -> str:
 
 
 def _is_readable(key: _Key, data: object) -> bool:
-    """Whether a row is an object: a damaged page may hold values of other types."""
+    """Whether a row is an object; a damaged page may contain values of other types."""
     try:
         *_, content = msgspec.convert((*key, data), type=tuple[str, str, str, bytes])
         msgspec.json.decode(content, type=_Readable)
@@ -103,7 +103,7 @@ def _is_readable(key: _Key, data: object) -> bool:
 
 
 def write_repaired(path: Path, damaged: DamagedJournal, *, stamp: str) -> Path:
-    """Replace the damaged journal, which is renamed; returns its new path. Raises ``OSError``.
+    """Replace the damaged journal, which is renamed; return its new path. Raises ``OSError``.
 
     The new file is complete and synchronized before anything is renamed.
     """
@@ -140,7 +140,7 @@ def _query(where: str, order: str) -> str:
 
 
 def _read_kinds(connection: sqlite3.Connection, rows: dict[_Key, bytes]) -> Iterator[str]:
-    """Read all rows that can be read; yields a line for each gap."""
+    """Read all readable rows; yield a line for each gap."""
     known = sorted(kind.resource for kind in KINDS if kind.durable or kind.durable_unowned)
     for kind in (*known, None):
         where, values = ("WHERE kind = ?", (kind,)) if kind else ("", ())

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 FIRST_NAMESPACES = ("default", SYSTEM_NAMESPACE, "kube-system")
 """Namespaces that exist from the start and cannot be deleted."""
 
-# The alphabet of Kubernetes' generated names: no vowels, hence no words, and no lookalikes.
+# The alphabet of Kubernetes' generated names: no vowels, hence no words, and no look-alikes.
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH = 5
 # As on a real server, a watch cannot start at version 1: changes before the start are not kept.
@@ -76,7 +76,7 @@ class StoreState:
         absent = [name for name in FIRST_NAMESPACES if ("", name) not in self._tables[NAMESPACE].objects]
         first = [self.fresh(NAMESPACE, {"metadata": {"name": name}}) for name in absent]
         if journal is not None and first:
-            # Clients know a namespace by its uid: it stays the same from start to start.
+            # Clients identify a namespace by its uid, so it stays the same across starts.
             journal.write_now(
                 [
                     JournalEntry(kind=NAMESPACE.resource, namespace="", name=name, data=encode(durable_part(namespace)))
@@ -108,7 +108,7 @@ class StoreState:
         return new
 
     def resumed(self, new: Object) -> Object:
-        """A new object as it was in an earlier run, if it is derived."""
+        """A new object with its former metadata, if it is derived."""
         return self._former.resumed(new)
 
     def derived(self) -> Iterator[Object]:
@@ -136,7 +136,7 @@ class StoreState:
         return entry
 
     def would_be(self, kind: Kind, new: Object) -> Object:
-        """A copy of the object as stored. Raises ``Invalid`` if it is too large."""
+        """A copy of the object as it would be stored. Raises ``Invalid`` if it is too large."""
         encoded = encode(new)
         self.limits.check_size(kind, encoded)
         return decoded(encoded)
@@ -202,12 +202,12 @@ def _loaded(journal: Journal) -> Iterator[tuple[Kind, Object]]:
             continue
         try:
             whole = decoded(entry.data or b"")
-            # Without any it is refused as a text is.
+            # Without an operator it is refused like a text.
             read_metadata({"metadata": whole.get("metadata", "")})
         except (*UNREADABLE, Invalid) as error:
             where = f"{entry.kind} {entry.namespace}/{entry.name}"
             raise JournalDamaged(path=str(journal.path), detail=f"{where} cannot be read: {error}") from error
         if kind == NAMESPACE:
-            # The journal keeps no status, and no controller writes this one.
+            # The journal has no status, and no controller writes this one.
             whole["status"] = {"phase": "Terminating" if "deletionTimestamp" in whole["metadata"] else "Active"}
         yield kind, whole

@@ -18,7 +18,7 @@ from serving.home.schemas.records import Stored
 from serving.home.store.history import History, ObjectFilter, StoreChange, StoreLimits, Watch
 from serving.net.cluster.kinds import Kind
 
-# Sorts directly behind "/", so that it ends the span of a namespace's keys.
+# Sorts directly after "/", so that it ends the range of a namespace's keys.
 _BEHIND_SLASH = "0"
 _TOKEN_VERSION = "meta.k8s.io/v1"  # noqa: S105 - of a token's form
 
@@ -68,7 +68,7 @@ class KindTable:
         self.objects: dict[Key, Stored] = {}
         self.history = History(limits, floor=floor)
         self.watches: list[Watch] = []
-        # The keys of all objects, sorted as etcd sorts them.
+        # The keys of all objects, in etcd's order.
         self._paths: list[str] = []
         self._keys: dict[str, Key] = {}
 
@@ -78,7 +78,7 @@ class KindTable:
         self._insert(entry.key)
 
     def apply(self, change: StoreChange) -> None:
-        """Make a change and offer it to every watch."""
+        """Apply a change and offer it to every watch."""
         key = change.new.key
         if change.is_removal:
             del self.objects[key]
@@ -90,7 +90,7 @@ class KindTable:
                 self._insert(key)
             self.objects[key] = change.new
         self.history.add(change)
-        # A copy: a watch that has fallen behind takes itself out.
+        # A copy, because a watch that has fallen behind removes itself.
         for watch in tuple(self.watches):
             watch.offer(change)
 

@@ -1,4 +1,4 @@
-"""Computes the object resulting from a write, before admission and version. Pure, on JSON objects.
+"""Computes the object resulting from a write, before admission and versioning. Pure, on JSON objects.
 
 Inputs: the stored object (a fresh copy), the body as sent, and from outside only a uid, a time and a name suffix. Output: the
 object to store. The body is never changed. The main resource ignores ``status``, ``/status`` ignores the rest, ``/scale``
@@ -34,16 +34,16 @@ from serving.net.cluster.port import Delete, Propagation, Subresource
 PROPAGATION_FINALIZERS: Mapping[Propagation, str] = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 """The finalizer that keeps an owner until the collector has handled its dependents."""
 
-# Fields that the server sets and clients do not; ``ownership`` sets managedFields after a write is settled.
+# Fields set by the server only; ``ownership`` sets managedFields after a write is settled.
 _OWN_FIELDS = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
 _DROPPED_FIELDS = ("managedFields", "selfLink", "resourceVersion")
 _NO_GENERATION = frozenset({CONFIG_MAP, SECRET, EVENT, LEASE, NAMESPACE, NODE, SERVICE})
-# Knative's webhook stores these as Go writes them: there empty and absent are one.
+# Knative's webhook stores these as Go does, where empty and absent are equal.
 _COMPARED_BY_MEANING = frozenset({SERVING_SERVICE, CONFIGURATION, REVISION, ROUTE})
 _FIRST_STATUS: Mapping[Kind, Mapping[str, str]] = {POD: {"phase": "Pending"}, NAMESPACE: {"phase": "Active"}}
 # Keeps a deleted namespace until the collector has emptied it.
 _NAMESPACE_FINALIZER = "kubernetes"
-# A longer grace period would end after the last time that can be written.
+# A longer grace period would end after the latest representable time.
 _GRACE_MAX_S = 10 * 366 * 86400
 # Kubernetes' default of terminationGracePeriodSeconds.
 _POD_GRACE_S = 30
@@ -79,7 +79,7 @@ def fresh(kind: Kind, body: Mapping[str, Any], *, stamp: str, suffix: str) -> Ob
 
 
 def _own_metadata(sent: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata of a body without fields that are not stored and without empty lists and maps."""
+    """The metadata of a body without unstored fields and without empty lists and maps."""
     metadata = sent.get("metadata") or {}
     return {key: value for key, value in metadata.items() if key not in _DROPPED_FIELDS and value not in (None, {}, [])}
 
@@ -167,7 +167,7 @@ def _check_finalizers(old: Object, new: Object) -> None:
 
 
 def scale_of(whole: Mapping[str, Any]) -> Object:
-    """An object's ``/scale``, as ``autoscaling/v1`` has it."""
+    """An object's ``/scale``, in the form of ``autoscaling/v1``."""
     metadata, spec, status = whole["metadata"], _object(whole.get("spec")), _object(whole.get("status"))
     labels = _object(_object(spec.get("selector")).get("matchLabels"))
     names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
@@ -192,7 +192,7 @@ def _scaled(old: Object, sent: Mapping[str, Any]) -> Object:
 
 
 def _object(value: object) -> Mapping[str, Any]:
-    """The value if it is an object, else an empty one: values of Kubernetes' own kinds are unchecked here."""
+    """The value if it is an object, else an empty one, because values of Kubernetes' own kinds are unchecked here."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -211,12 +211,12 @@ def with_generation(kind: Kind, old: Object, new: Object) -> Object:
 
 
 def content_of(whole: Object) -> Object:
-    """All of an object but its type, metadata and status."""
+    """The content of an object without its type, metadata and status."""
     return {key: value for key, value in whole.items() if key not in _NOT_CONTENT}
 
 
 def is_held(kind: Kind, whole: Mapping[str, Any], metadata: ObjectMetadata) -> bool:
-    """Whether finalizers or a pod's grace period delay the deletion of an object."""
+    """Whether finalizers or a pod's grace period delay the deletion."""
     if metadata.finalizers or metadata.deletion_grace_period_seconds:
         return True
     return kind == NAMESPACE and bool(_object(whole.get("spec")).get("finalizers"))

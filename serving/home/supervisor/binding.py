@@ -26,7 +26,7 @@ from serving.home.state import StateFolder
 _BACKLOG = 4096
 
 Ports = Mapping[str, int]
-"""Port of each listening socket by name: public, inner, api, stats."""
+"""The port of each listening socket by name: public, inner, api, stats."""
 
 
 def bind(ports: Ports, *, unheard: Collection[str] = ()) -> dict[str, socket.socket]:
@@ -57,7 +57,7 @@ def bind(ports: Ports, *, unheard: Collection[str] = ()) -> dict[str, socket.soc
 
 
 def _problems(errors: Mapping[str, OSError], ports: Mapping[str, int]) -> list[Problem]:
-    """A problem for each taken port; ports of another local system share one."""
+    """A problem for each port in use; ports held by the same local system share one."""
     problems, names_by_holder = [], defaultdict[Path, list[str]](list)
     for name, error in errors.items():
         holder = _holder(ports[name])
@@ -76,7 +76,7 @@ def _problems(errors: Mapping[str, OSError], ports: Mapping[str, int]) -> list[P
 
 
 def _holder(port: int) -> Path | None:
-    """The state folder of the local system holding a port, from its daemons' environment."""
+    """The state folder of the local system that holds a port, from its daemons' environment."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
             match = re.search(rb"(?:^|\0)SERVING_STATE=([^\0]+)", (process / "environ").read_bytes())

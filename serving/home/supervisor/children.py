@@ -17,9 +17,9 @@ from serving.net.aio.startup import WAITING
 ACTIVATOR = "serving.activator.main"
 """The module of all activators."""
 TEMPLATE = "template"
-"""The name of the child that pods are forked from."""
+"""The name of the child that forks pods."""
 
-# Virtual nodes boot in seconds; the minute of a cluster would only hide what happens.
+# Virtual nodes boot in seconds; a cluster's minute would only delay demonstrations.
 _SCAN_INTERVAL_S = "2"
 
 _REPORTS_BYTES = 65536
@@ -42,11 +42,11 @@ IMPORTED_LATER = (
     "serving.net.wire.websocket",
     "websockets.asyncio.client",
 )
-"""What each daemon imports once it runs, and would have in memory of its own."""
+"""Modules that each daemon imports after its start, and would otherwise have in private memory."""
 
 
 class ChildProcess:
-    """One process of a child. It reports that it serves, and then each second, through ``ready_fd``, a non-blocking pipe."""
+    """One process of a child. Through ``ready_fd``, a non-blocking pipe, it reports that it serves, and then every second."""
 
     def __init__(self, pid: int, *, started_s: float, ready_fd: int) -> None:
         self.pid = pid
@@ -64,7 +64,7 @@ class ChildProcess:
         return self._has_reported
 
     def hang(self, elapsed_s: float) -> str:
-        """The reason that a started process hangs, "" if it does not. Call it each second, ``elapsed_s`` after the last call."""
+        """Why a started process hangs; "" if it does not. Call it each second, ``elapsed_s`` after the last call."""
         if not self.is_ready:
             return ""
         vitals = read_vitals(self.pid)
@@ -109,22 +109,22 @@ class Child:
         self.started_s = 0.0
         self.pause_s = 0.0
         self.generation = 0
-        """How often it was replaced while it ran."""
+        """Number of replacements while running."""
         self.failed_starts = 0
-        """How often it has ended without ever serving."""
+        """Number of ends before the child ever served."""
         self.has_served = False
-        """Whether a process of it was ready: the settings of this system are not at fault if a later one is not."""
+        """Whether any of its processes was ready, so that a later failure is not due to the settings."""
 
     @property
     def overlaps(self) -> bool:
-        """Whether the child's replacement starts before the child ends, because it holds requests."""
+        """Whether its replacement starts before it ends, because it has requests in flight."""
         return self.module == ACTIVATOR
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The child's extra environment."""
+        """Its additional environment variables."""
         if self.overlaps and self.generation:
-            # To the autoscaler each process is another activator, whose loads add up with those of the one that it replaces.
+            # To the autoscaler each process is a different activator, whose load adds to that of the process it replaces.
             return {**self._environment, "SERVING_ACTIVATOR_NAME": f"{self.name}.{self.generation}"}
         return self._environment
 
@@ -133,7 +133,7 @@ def CHILDREN(activator_count: int = 1, *, has_node_groups: bool = False) -> list
     """The children, in the order of their start."""
     groups = {"SERVING_NODEGROUP_CLOUD_PROVIDER": "local", "SERVING_NODEGROUP_SCAN_INTERVAL_S": _SCAN_INTERVAL_S}
     return [
-        # The queue-proxies that are forked from it keep its allocator; apps have an environment of their own.
+        # Queue-proxies forked from it keep its allocator; apps have their own environment.
         Child(TEMPLATE, "serving.home.processes.template", TEMPLATE, environment=ALLOCATOR),
         Child("control", "serving.home.main", "api", "control-metrics"),
         *(
@@ -154,26 +154,26 @@ def _activator(index: int, count: int) -> Child:
         **ALLOCATOR,
         "SERVING_ACTIVATOR_INDEX": str(index),
         "SERVING_ACTIVATOR_COUNT": str(count),
-        # Readiness is pushed here; a probe would only take the starting pods' CPU.
+        # Readiness is pushed here; probes would only use the starting pods' CPU.
         "SERVING_ACTIVATOR_PROBE_UNREADY_PODS": "false",
     }
     if index:
-        # To the autoscaler each is another one, whose loads add up.
+        # To the autoscaler each is a different activator, whose loads add up.
         environment["SERVING_ACTIVATOR_NAME"] = name
     return Child(name, ACTIVATOR, "public", "tls", "inner", f"{name}-metrics", environment=environment)
 
 
 class ControllingTerminal:
-    """The terminal of this process at its start, if it had one."""
+    """The terminal of this process at its start, if any."""
 
     def __init__(self) -> None:
         self._was_there = _has_terminal()
         self.is_hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        """Whether this process was started to outlive its terminal (nohup)."""
+        """Whether this process was started to survive its terminal (nohup)."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether the terminal was closed, after which the session has no terminal (tty_ioctl(4), vhangup(2))."""
+        """Whether the terminal was closed, so that the session has none (tty_ioctl(4), vhangup(2))."""
         return self._was_there and not _has_terminal()
 
 
@@ -186,7 +186,7 @@ def _has_terminal() -> bool:
 
 
 def last_error(log: Path) -> str:
-    """The last line of a daemon's log, or its error if it is JSON. A log that was just rotated has none."""
+    """The last line of a daemon's log, or its error if it is JSON; "" just after a rotation."""
     lines: list[str] = []
     for path in (log, log.with_name(f"{log.name}.1")):
         with contextlib.suppress(OSError):

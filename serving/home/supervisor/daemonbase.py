@@ -24,26 +24,26 @@ from serving.home.processes.process_lifetime import die_with_parent, show_as
 from serving.net.aio.startup import READY_VARIABLE, exit_on_signals
 
 _MODULE = "serving.home.supervisor.daemonbase"
-# A base that has not forked by then is not waited for: a machine under heavy load takes tens of seconds to import.
+# Longest wait for a fork of the base, in seconds: importing takes tens of seconds on an overloaded machine.
 _FORK_S = 30.0
 _REQUEST_BYTES_MAX = 2**17
 _REPLY_BYTES_MAX = 32
 _DESCRIPTORS_MAX = 253
 _ADOPTION_PAUSE_S = 0.0001
-# Of CPython's allocator of small objects. The first objects of a new pool are neighbours.
+# Sizes of CPython's allocator of small objects. The first objects of a new pool are adjacent.
 _SMALLEST_BYTES, _SMALL_BYTES_MAX, _SIZE_STEP_BYTES = 48, 512, 16
 _POOL_BYTES, _POOL_HEAD_BYTES_MAX = 2**14, 64
 _ROW_OF_NEW_POOL = 3
-# With another allocator there is no end to be found.
+# With another allocator the loop below would not end.
 _GAPS_MAX = 20_000
-# Variables of the base alone: numpy starts no threads, and there is room to show a daemon's own environment.
+# Variables of the base only: numpy starts no threads, and there is space to show a daemon's environment.
 _OWN_VARIABLES = {"OPENBLAS_NUM_THREADS": "1", "SERVING_BASE_ROOM": "-" * 2**14}
 
 _kept: list[bytes] = []
 
 
 class DaemonLaunch(NamedTuple):
-    """One daemon to start: its module, the variables and the listening sockets that are its own, its log and its pipe for readiness."""
+    """One daemon to start: its module, variables, listening sockets, log and readiness pipe."""
 
     module: str
     environment: Mapping[str, str]
@@ -53,7 +53,7 @@ class DaemonLaunch(NamedTuple):
 
 
 class DaemonBase:
-    """The process that daemons are forked from, as a context manager. It imports ``modules`` meanwhile."""
+    """The process from which daemons are forked, as a context manager. It imports ``modules`` meanwhile."""
 
     def __init__(self, modules: Iterable[str], *, environment: Mapping[str, str]) -> None:
         self._control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -80,19 +80,19 @@ class DaemonBase:
         self._process.wait()
 
     def start(self, launch: DaemonLaunch) -> int:
-        """Fork a daemon, or execute it where the base cannot or has ended; returns its process id."""
+        """Fork a daemon, or execute it if the base has ended or cannot fork; return its process id."""
         request = json.dumps([launch.module, dict(launch.environment), list(launch.sockets)]).encode()
         try:
             socket.send_fds(self._control, [request], [launch.log_fd, launch.ready_fd, *launch.sockets.values()])
             return int(self._control.recv(_REPLY_BYTES_MAX))
         except (OSError, ValueError):
-            # It is late, or cannot import a module, which the daemon itself explains. A fork that finds this closed ends.
+            # It is late, or cannot import a module, which the daemon itself reports. A fork that finds this closed ends.
             self._control.close()
             return execute(launch)
 
 
 def execute(launch: DaemonLaunch) -> int:
-    """Start a daemon in a new interpreter; returns its process id."""
+    """Start a daemon in a new interpreter; return its process id."""
     process = subprocess.Popen(  # noqa: S603 - our own module
         [sys.executable, "-m", launch.module],
         env={**os.environ, **_environment(launch)},
@@ -103,13 +103,13 @@ def execute(launch: DaemonLaunch) -> int:
         start_new_session=True,
         preexec_fn=die_with_parent,  # noqa: PLW1509 - one thread, by design
     )
-    # The supervisor collects it, with the processes of pods.
+    # The supervisor reaps it, with the processes of pods.
     process.returncode = 0
     return process.pid
 
 
 def main() -> int:
-    """Import the modules, and fork daemons until the supervisor closes the socket that is standard input; returns the exit code."""
+    """Import the modules, then fork daemons until the supervisor closes standard input, a socket; return the exit code."""
     owner, modules = os.getppid(), sys.argv[1:]
     control = socket.socket(fileno=os.dup(0))
     gc.disable()
@@ -117,7 +117,7 @@ def main() -> int:
         importlib.import_module(module)
     for name in _OWN_VARIABLES:
         del os.environ[name]
-    # All daemons share the present objects, as long as no collection touches them.
+    # All daemons share the existing objects, as long as no garbage collection writes to them.
     gc.collect()
     gc.freeze()
     _kept.extend(fill_pools())
@@ -137,7 +137,7 @@ def main() -> int:
                 os._exit(0)
             return _be_daemon(request, descriptors, control, owner=owner, middle=middle)
         if os.waitpid(child, 0)[1]:
-            # The supervisor learns by the end of this process that nothing was forked.
+            # The supervisor notices by the end of this process that nothing was forked.
             return 1
         for descriptor in descriptors:
             os.close(descriptor)
@@ -164,7 +164,7 @@ def fill_pools() -> list[bytes]:
 
 
 def _be_daemon(request: bytes, descriptors: Sequence[int], control: socket.socket, *, owner: int, middle: int) -> int:
-    """Become a daemon, in a process that was just forked; returns its exit code."""
+    """Become a daemon, in a newly forked process; return its exit code."""
     os.setsid()
     while os.getppid() == middle:
         time.sleep(_ADOPTION_PAUSE_S)
@@ -195,7 +195,7 @@ def _be_daemon(request: bytes, descriptors: Sequence[int], control: socket.socke
 
 
 def _environment(launch: DaemonLaunch) -> dict[str, str]:
-    """A daemon's own variables."""
+    """A daemon's environment variables."""
     return {
         **launch.environment,
         "SERVING_LISTEN_FDS": json.dumps(dict(launch.sockets)),

@@ -1,4 +1,4 @@
-"""Decides whether a daemon hangs: it has reported nothing for some seconds, and that is neither load nor a pause of the machine.
+"""Decides whether a daemon hangs: it has not reported for some seconds, for reasons other than load or suspension.
 
 Input: each second, whether the daemon has reported, how long the supervisor itself has run since the last look, and what the kernel
 says of the process. Output: why it is to be replaced, or "".
@@ -18,11 +18,11 @@ suspended, the looks before and after count as one second each, and the daemon h
 from typing import NamedTuple
 
 LOOK_S = 1.0
-"""The period of looks, and of reports."""
+"""The period of checks, and of reports, in seconds."""
 _COUNTED_MAX_S = 1.5 * LOOK_S
 _SILENT_MAX_S = 5.0
 _BUSY_MAX_S = 60.0
-# Fields of /proc/PID/stat behind the name (proc_pid_stat(5)): the state, and ticks of CPU time of all threads.
+# Fields of /proc/PID/stat after the name (proc_pid_stat(5)): the state, and CPU ticks of all threads.
 _STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12
 _IDLE_TEXT = {"S": "slept", "T": "was stopped"}
 
@@ -35,7 +35,7 @@ class ProcessVitals(NamedTuple):
 
 
 def read_vitals(pid: int) -> ProcessVitals | None:
-    """Read them; None if the process has ended."""
+    """Read the vitals of a process; None if it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - each second
             fields = file.read().rpartition(b")")[2].split()
@@ -45,7 +45,7 @@ def read_vitals(pid: int) -> ProcessVitals | None:
 
 
 def read_wait_channel(pid: int) -> str:
-    """The kernel function in which the first thread of a process waits (wchan of proc_pid(5)), as `` in do_wait``; else ""."""
+    """The kernel function in which a process's first thread waits (wchan of proc_pid(5)), such as `` in do_wait``; else ""."""
     try:
         with open(f"/proc/{pid}/wchan", encoding="ascii") as file:  # noqa: PTH123 - as above
             channel = file.read()
@@ -55,7 +55,7 @@ def read_wait_channel(pid: int) -> str:
 
 
 class HangWatch:
-    """Adds up how long one daemon was silent."""
+    """Adds up how long one daemon has been silent."""
 
     def __init__(self) -> None:
         self._idle_s = self._busy_s = 0.0
@@ -67,7 +67,7 @@ class HangWatch:
         self._cpu_ticks = None if vitals is None else vitals.cpu_ticks
 
     def look(self, vitals: ProcessVitals | None, *, elapsed_s: float, is_waiting: bool) -> str:
-        """Record a look without a report; why the daemon hangs, or "".
+        """Record a check without a report; return why the daemon hangs, or "".
 
         ``is_waiting``: it has announced a wait with a limit of its own, such as for the start of a container.
         """

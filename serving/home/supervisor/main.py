@@ -1,10 +1,10 @@
-"""``python -m serving.home.supervisor.main``: what ``serving up`` becomes once it has read its options and bound its sockets.
+"""The supervisor process: ``python -m serving.home.supervisor.main``, which replaces ``serving up`` once its sockets are bound.
 
 It is a new interpreter in the same process, because the modules of the command line would take 15 MiB for as long as the system runs.
 """
 
 if __name__ == "__main__":
-    # Before the imports below, which take long: see there.
+    # Before the slow imports below; see ``serving.net.aio.startup``.
     from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()
@@ -27,7 +27,7 @@ from serving.home.supervisor.supervisor import Supervisor
 from serving.net.aio.output import write_error, write_output
 
 _MODULE = "serving.home.supervisor.main"
-# The descriptor of a file in memory with the launch, which has tokens: arguments and variables are shown by the kernel.
+# The descriptor of a memory file with the launch, which contains tokens; the kernel shows arguments and variables.
 _LAUNCH_VARIABLE = "SERVING_LAUNCH_FD"
 REMOVE_LEFTOVERS = """
 import sys
@@ -35,7 +35,7 @@ from pathlib import Path
 from serving.home.containers.network import remove_leftovers
 remove_leftovers(Path(sys.argv[1]))
 """
-"""Removes the leftovers of pods from a state folder, as a program.
+"""A program that removes leftovers of pods from a state folder.
 
 After an upgrade the modules on disk do not fit those that this process loaded at its start, so that it imports no more of them.
 """
@@ -61,12 +61,12 @@ class SupervisorLaunch(NamedTuple):
 
     @property
     def descriptors(self) -> list[int]:
-        """All descriptors that it names."""
+        """All descriptors in the launch."""
         return [*self.sockets.values(), self.lock_fd, *([self.ready_fd] if self.ready_fd >= 0 else [])]
 
 
 def become_supervisor(launch: SupervisorLaunch, arguments: Sequence[str]) -> NoReturn:
-    """Replace this program by the supervisor. ``arguments`` are shown by ``ps``."""
+    """Replace this program by the supervisor. ``ps`` shows ``arguments``."""
     file = os.memfd_create("launch", 0)
     os.write(file, json.dumps(launch._asdict()).encode())
     for descriptor in launch.descriptors:
@@ -89,7 +89,7 @@ def main() -> int:
     def on_started() -> None:
         write_output("\n".join(launch.lines))
         if launch.sample:
-            # In a process of its own: this one supervises children.
+            # In a separate process, because this one supervises children.
             subprocess.Popen(launch.sample, preexec_fn=die_with_parent)  # noqa: S603, PLW1509 - our own CLI; one thread, by design
         if launch.ready_fd >= 0:
             os.write(launch.ready_fd, b"1")

@@ -10,12 +10,12 @@ _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 def take_variables(environment: MutableMapping[str, str]) -> dict[str, str]:
-    """Remove systemd's variables from an environment, and return them: no child is to speak for the service."""
+    """Remove systemd's variables from an environment and return them, because no child may notify for the service."""
     return {name: environment.pop(name) for name in _VARIABLES if name in environment}
 
 
 class SystemdNotifier:
-    """Sends states to the socket that systemd names in ``variables``; without one it sends nothing.
+    """Sends states to systemd's socket in ``variables``; without one it sends nothing.
 
     ``period_s`` is how often ``report_alive`` is due, half of the watchdog's time; None without a watchdog.
     """
@@ -28,7 +28,7 @@ class SystemdNotifier:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a systemd to report to."""
+        """Whether a systemd expects reports."""
         return bool(self._address)
 
     def report_started(self) -> None:
@@ -40,13 +40,13 @@ class SystemdNotifier:
         self._send("WATCHDOG=1")
 
     def report_stopping(self) -> None:
-        """Report that the end has begun; pods finish their requests."""
+        """Report that the shutdown has begun; pods finish their requests."""
         self._send("STOPPING=1\nSTATUS=ending; pods finish their requests")
 
     def _send(self, state: str) -> None:
         if not self._address:
             return
-        # A first "@" is an abstract socket. Without systemd the service goes on.
+        # A leading "@" is an abstract socket. Without systemd the service continues.
         address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
         with (
             contextlib.suppress(OSError),

@@ -1,4 +1,4 @@
-"""Reports reload progress in a file of the state folder, for ``serving up --reload``.
+"""Records the progress of reloads in a file of the state folder, for ``serving up --reload``.
 
 Standard library only: the supervisor uses it.
 """
@@ -29,7 +29,7 @@ def read_reload(path: Path) -> ReloadState:
 
 
 class ReloadReport:
-    """One reload of the supervisor. ``write`` writes the file whole."""
+    """The report of one reload by the supervisor. ``write`` replaces the file atomically."""
 
     def __init__(self, path: Path, *, write: Callable[[Path, bytes], None]) -> None:
         self._path = path
@@ -46,12 +46,12 @@ class ReloadReport:
         self._save()
 
     def end(self, error: str | None) -> None:
-        """Record the end of a reload; None: all were replaced."""
-        # Also one that a killed supervisor did not end.
+        """Record the end of a reload; None means that all children were replaced."""
+        # Also a reload that a killed supervisor did not end.
         self._state["ended_count"], self._state["error"] = self._state["begun_count"], error
         self._save()
 
     def _save(self) -> None:
-        # Without a report, on a full disk, the reload goes on, and `serving up --reload` waits for its end in vain.
+        # Without a report, on a full disk, the reload continues, but `serving up --reload` never sees its end.
         with contextlib.suppress(OSError):
             self._write(self._path, json.dumps(self._state).encode())

@@ -1,4 +1,4 @@
-"""``serving up``'s first process: holds the listening sockets and the children. Standard library only, no loop, no threads.
+"""``serving up``'s first process: holds the listening sockets and the children. Standard library only, no event loop, no threads.
 
 It binds the sockets before it starts any child and passes them down, so that the restart of a child refuses no connection.
 A child that ends is started again, after a pause that doubles while it keeps ending. On SIGHUP all are replaced, without a
@@ -42,13 +42,13 @@ from serving.net.aio.output import write_error
 from serving.net.aio.ownlog import BYTES_VARIABLE, FILES_VARIABLE
 from serving.net.aio.startup import LOG_FILE_VARIABLE
 
-# A child that lived this long was sound; its next end is answered at once.
+# Uptime in seconds after which a child counts as healthy, and its next end causes an immediate restart.
 _SOUND_S = 10.0
 _PAUSE_FIRST_S = 0.1
 _PAUSE_MAX_S = 5.0
-# Each child has this long to finish; then it is killed.
+# Time for each child to finish, in seconds; then it is killed.
 _STOP_S = 10.0
-# By then killed processes are gone, and the processes that they leave behind are orphans.
+# By then, in seconds, killed processes have ended, and their children are orphans.
 _KILL_S = 0.05
 _PUBLIC_SERVICES = "SERVING_CONTROLLER_PUBLIC_SERVICES"
 _CLIENT_PORTS = ("SERVING_CONTROLLER_PUBLIC_PORT", "SERVING_CONTROLLER_INNER_PORT")
@@ -56,15 +56,15 @@ _CLAIMS = "SERVING_CONTROLLER_AUTOCREATE_CLUSTER_DOMAIN_CLAIMS"
 # The exit code of a daemon that would fail in the same way at each start (``serving.net.aio.daemon``).
 # In the names of sockets that containers.gateway has bound.
 _FOR_PODS = "-pods-"
-# The rest of the environment may have secrets.
+# The rest of the environment may contain secrets.
 _FOR_TEMPLATE = frozenset({ISOLATION_VARIABLE, BYTES_VARIABLE, FILES_VARIABLE})
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SIGNALS = (signal.SIGCHLD, signal.SIGHUP, *_STOP_SIGNALS)
-# A daemon serves within seconds, on a machine under load within tens of them.
+# Longest start, in seconds: a daemon serves within seconds, on an overloaded machine within tens of seconds.
 _READY_S = 60.0
-# A child that has never served and ends this often cannot start.
+# A child that ends this often without ever serving cannot start.
 _STARTS_MAX = 5
-# While it waits for one to serve, which no signal reports.
+# Polling period while waiting for a child to serve, which no signal reports, in seconds.
 _CHECK_S = 0.02
 # The pipe to the template is full: a new template reads it soon.
 _UNSENT_PAUSE_S = 0.1
@@ -93,7 +93,7 @@ class Supervisor:
         self._events = ProcessEvents()
         self._terminal = ControllingTerminal()
         self._base: DaemonBase | None = None
-        # Activators that finish what they have, and those that do not serve yet.
+        # Activators that finish their requests, and those that do not serve yet.
         self._beside: list[ChildProcess] = []
         self._is_reload_wanted = False
         # Not started by the ordinary restart.
@@ -127,7 +127,7 @@ class Supervisor:
         return self._exit_code
 
     def _turn(self, timeout_s: float) -> None:
-        """Wait for a signal, and carry out due work."""
+        """Wait for a signal, and execute due work."""
         self._notifier.report_alive()
         received = signal.sigtimedwait(_SIGNALS, min(timeout_s, LOOK_S, self._notifier.period_s or timeout_s))
         if received is not None and received.si_signo == signal.SIGHUP:
@@ -169,7 +169,7 @@ class Supervisor:
             self._wait(lambda: not _unready(self._children), within_s=math.inf)
 
     def _reload(self, report: ReloadReport) -> str | None:
-        """Replace all children, activators first: a failing start is found while the old ones still serve. Returns an error text."""
+        """Replace all children, activators first, so that a failing start is detected while the old ones serve. Return an error text."""
         with _base_of(self._children) as self._base:
             for child in sorted(self._children, key=lambda child: not child.overlaps):
                 before, begun_s = child.process, time.monotonic()
@@ -184,7 +184,7 @@ class Supervisor:
         return None
 
     def _overlap(self, child: Child) -> str | None:
-        """Replace a process without a gap: start the new one, then drain the old. Returns an error text."""
+        """Replace a process without a gap: start the new one, then drain the old one. Return an error text."""
         new = self._spawned(child)
         self._beside.append(new)
         problem = self._until_ready(new)
@@ -195,15 +195,15 @@ class Supervisor:
         old, child.process, child.started_s = child.process, new, new.started_s
         if old is not None:
             self._beside.append(old)
-            # One that did not serve yet has nothing to finish.
+            # A process that did not serve yet has nothing to finish.
             old.signal(signal.SIGHUP if old.is_ready else signal.SIGTERM)
         return None
 
     def _replace(self, child: Child) -> str | None:
-        """Stop the old process and start a new one; returns an error text."""
+        """Stop the old process and start a new one; return an error text."""
         self._held_child, old = child, child.process
         if old is not None:
-            # Pods outlive the template, unless it is the whole system that stops.
+            # Pods survive the template, unless the whole system stops.
             old.signal(signal.SIGHUP if child.name == TEMPLATE else signal.SIGTERM)
             self._wait(lambda: old.exit_code is not None, within_s=_STOP_S)
             old.signal(signal.SIGKILL)
@@ -216,7 +216,7 @@ class Supervisor:
         return self._until_ready(child.process)
 
     def _until_ready(self, process: ChildProcess) -> str | None:
-        """Wait until a process serves; return the reason if it does not."""
+        """Wait until a process serves; return why it does not."""
         self._wait(lambda: process.is_ready or process.exit_code is not None, within_s=_READY_S)
         if process.is_ready:
             return None
@@ -240,14 +240,14 @@ class Supervisor:
         child.started_s = child.process.started_s
 
     def _spawned(self, child: Child) -> ChildProcess:
-        # There is no socket for TLS where there is no certificate.
+        # Without a certificate there is no TLS socket.
         descriptors = {name: self._sockets[name].fileno() for name in child.sockets if name in self._sockets}
         if child.module == ACTIVATOR:
-            # Where the pods of this machine find services.
+            # The gateway at which pods of this machine find services.
             descriptors |= {name: listener.fileno() for name, listener in self._sockets.items() if _FOR_PODS in name}
         if child.name == TEMPLATE:
             descriptors |= zip(("events", "events-writer"), self._events.descriptors, strict=True)
-            # Pods are forked from the template: it does not even know where secrets are.
+            # Pods are forked from the template, so it does not get the location of secrets.
             more: Mapping[str, str] = {
                 **child.environment,
                 **{name: value for name, value in self._environment.items() if name in _FOR_TEMPLATE},
@@ -304,7 +304,7 @@ class Supervisor:
                 name: os.environ.get(name, str(port))
                 for name, port in zip(_CLIENT_PORTS, (public[1], inner[1]), strict=True)
             },
-            # Where the inner listener is, whatever port URLs name.
+            # The inner listener's port, regardless of the port in URLs.
             "SERVING_LOCAL_INNER_PORT": str(inner[1]),
         }
 
@@ -314,7 +314,7 @@ class Supervisor:
             while exited := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 process = next((process for process in self._processes if process.pid == exited.si_pid), None)
                 if process is None:
-                    # Its group, before it is collected: until then its process id cannot be used again.
+                    # Its group, before it is reaped: until then its process id is not reused.
                     kill_group(exited.si_pid, signal.SIGKILL)
                 _, status = os.waitpid(exited.si_pid, 0)
                 code = os.waitstatus_to_exitcode(status)
@@ -357,7 +357,7 @@ class Supervisor:
         finishing = list(self._beside)
         for process in finishing:
             process.signal(signal.SIGTERM)
-        # Where one cannot start, no request has been served.
+        # If one cannot start, no request has been served.
         if not self._exit_code and all(self._wait_for_end(process) for process in finishing):
             for child in reversed(self._children):
                 if child.process is not None and not self._stop(child.process):
@@ -393,7 +393,7 @@ class Supervisor:
 
 
 def _opened_log(path: Path) -> BinaryIO:
-    """Open a log to append to; /dev/null where that is not possible, such as on a full disk."""
+    """Open a log for appending; /dev/null if that fails, as on a full disk."""
     try:
         return path.open("ab")
     except OSError as error:
@@ -402,7 +402,7 @@ def _opened_log(path: Path) -> BinaryIO:
 
 
 def _base_of(children: Sequence[Child]) -> DaemonBase:
-    """A base of the present code, for all but the template, which is one itself."""
+    """A base with the current code, for all children except the template, which is one itself."""
     modules = {child.module: None for child in children if child.name != TEMPLATE}
     return DaemonBase([*modules, *IMPORTED_LATER], environment=ALLOCATOR)
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 FieldSet = dict[str, Any]
-"""An immutable set of fields; sets share their parts."""
+"""An immutable set of fields; sets share parts."""
 
 ITSELF = "."
-"""The key that puts an element with children into the set."""
+"""The key by which an element with children is itself in the set."""
 
 
 def field_element(name: str) -> str:
@@ -23,7 +23,7 @@ def field_element(name: str) -> str:
 
 
 def key_element(keys: Mapping[str, Any]) -> str:
-    """The path element of a list element with key fields."""
+    """The path element of a list element, given its key fields."""
     return "k:" + json.dumps(dict(sorted(keys.items())), separators=(",", ":"), ensure_ascii=False)
 
 
@@ -33,7 +33,7 @@ def value_element(value: object) -> str:
 
 
 def is_member(node: FieldSet) -> bool:
-    """Whether an element is in the set itself."""
+    """Whether an element itself is in the set."""
     return not node or ITSELF in node
 
 
@@ -43,7 +43,7 @@ def children(node: FieldSet) -> FieldSet:
 
 
 def union(fields: FieldSet, other: FieldSet) -> FieldSet:
-    """The fields that are in one of two sets."""
+    """The fields in either of two sets."""
     result = dict(fields)
     for key, node in other.items():
         before = result.get(key)
@@ -69,7 +69,7 @@ def difference(fields: FieldSet, other: FieldSet) -> FieldSet:
 
 
 def common(fields: FieldSet, other: FieldSet) -> FieldSet:
-    """The fields that are in both sets."""
+    """The fields in both sets."""
     result = {}
     for key, node in children(fields).items():
         its = other.get(key)
@@ -97,7 +97,7 @@ def paths(fields: FieldSet, prefix: str = "") -> Iterator[str]:
 
 
 def shown(element: str) -> str:
-    """A path element as messages write it."""
+    """A path element as in messages."""
     kind, _, text = element.partition(":")
     if kind == "f":
         return f".{text}"
@@ -112,7 +112,7 @@ def _compact(value: object) -> str:
 
 
 def well_formed(fields: object) -> bool:
-    """Whether a JSON value that a client sent is a set of fields."""
+    """Whether a client's JSON value is a valid set of fields."""
     if not isinstance(fields, dict):
         return False
     return all((key == ITSELF or _is_element(key)) and well_formed(node) for key, node in fields.items())

@@ -22,11 +22,11 @@ from serving.net.cluster.port import Subresource
 
 _BEFORE_FIRST_APPLY = "before-first-apply"
 _ANCIENT = "ancient-changes"
-# Entries of updates that an object keeps; kube-apiserver's bound.
+# Most update entries of an object; kube-apiserver's limit.
 _UPDATE_ENTRIES_MAX = 10
 _METADATA = ("annotations", "finalizers", "generateName", "labels", "ownerReferences")
 _TYPE = ("apiVersion", "kind")
-# Only kubectl's own apply keeps the annotation of its older form up to date.
+# Only kubectl's own apply updates the annotation of client-side apply.
 _KUBECTL = "kubectl"
 
 
@@ -56,7 +56,7 @@ _Managers = dict[_Key, _Entry]
 
 
 def after_update(kind: Kind, old: Object | None, new: Object, *, writer: FieldWriter, sent: object = None) -> Object:
-    """The object with its owners after an update. ``sent`` is the ``managedFields`` of the body, if it has any.
+    """The object with its owners after an update. ``sent`` is the body's ``managedFields``, if any.
 
     An object without owners stays without; a new one gets them.
     """
@@ -147,7 +147,7 @@ def _content(kind: Kind, whole: Mapping[str, Any], subresource: Subresource | No
 
 
 def _assembled(live: Object, merged: Object, config: Object, *, manager: str) -> Object:
-    """The merged parts, with the parts of the live object outside an apply."""
+    """The merged parts, and the live object's parts that an apply does not cover."""
     metadata = {key: value for key, value in (live.get("metadata") or {}).items() if key not in _METADATA}
     metadata |= merged.get("metadata", {})
     for key in ("name", "namespace", "uid", "resourceVersion"):
@@ -162,7 +162,7 @@ def _assembled(live: Object, merged: Object, config: Object, *, manager: str) ->
 
 
 def _last_applied(kind: Kind, live: Object, *, manager: str) -> FieldSet:
-    """The fields unchanged since kubectl's client-side apply, to be taken over by its server-side apply."""
+    """The fields unchanged since kubectl's client-side apply, for its server-side apply to take over."""
     annotations = live.get("metadata", {}).get("annotations") or {}
     if manager != _KUBECTL or LAST_APPLIED_ANNOTATION not in annotations:
         return {}
@@ -199,7 +199,7 @@ class _ManagedFields(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def _read(managed_fields: object) -> _Managers:
-    """The entries of an object; none if they are unreadable, as on a real server."""
+    """The entries of an object; none if they are invalid, as on a real server."""
     try:
         entries = msgspec.convert(managed_fields or [], type=list[_ManagedFields])
     except msgspec.ValidationError:
@@ -219,7 +219,7 @@ def entries_of(whole: Mapping[str, Any]) -> list[Object]:
 
 
 def with_entries(whole: Object, entries: Sequence[Object]) -> Object:
-    """The object with these ``managedFields``, without any if there are none."""
+    """The object with these ``managedFields``; without the field if there are none."""
     if not entries and "managedFields" not in whole["metadata"]:
         return whole
     metadata = {key: value for key, value in whole["metadata"].items() if key != "managedFields"}
@@ -247,7 +247,7 @@ def _order(key: _Key) -> tuple[str, str, str]:
 
 
 def _capped(managers: _Managers) -> _Managers:
-    """Merge the oldest entries of updates into one when there are too many."""
+    """Merge the oldest update entries if there are too many."""
     updates = [key for key, entry in managers.items() if key.operation == "Update" and entry.fields]
     if len(updates) <= _UPDATE_ENTRIES_MAX:
         return managers

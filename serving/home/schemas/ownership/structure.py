@@ -1,4 +1,4 @@
-"""Compare, merge and prune objects field by field, as their schema structures them.
+"""Compares, merges and prunes objects field by field, by the structure in their schema.
 
 A schema says which lists are maps (``x-kubernetes-list-type: map`` with their keys) or sets, and which objects and lists are
 atomic: one value with one owner. Without a schema objects are merged and lists are atomic. Inputs never change; results
@@ -25,7 +25,7 @@ from serving.home.schemas.patch import same_json
 from serving.home.schemas.schema import Schema
 
 Resolve = Callable[[Schema], Schema]
-"""Returns the schema that a reference names."""
+"""Returns the schema named by a reference."""
 
 _OPEN: Schema = {}
 
@@ -60,7 +60,7 @@ class Structure:
         return merged
 
     def pruned(self, value: Mapping[str, Any], *, last: FieldSet, owned: FieldSet) -> dict[str, Any]:
-        """Remove fields in ``last`` but not in ``owned``, and objects left empty by that."""
+        """Remove fields in ``last`` but not in ``owned``, and objects that become empty."""
         result: dict[str, Any] = self._pruned(self._schema, value, last=last, owned=owned)
         return result
 
@@ -134,7 +134,7 @@ class Structure:
         fields: FieldSet = {}
         for key, (child, below, is_named) in (self._items(schema, value) or {}).items():
             inner = self._fields(below, child, path + shown(key))
-            # An element of a list or a key of a map is owned itself; a field of a structure is owned by its parts.
+            # An element of a list or a key of a map is owned itself; a field of a structure is owned through its parts.
             fields[key] = {ITSELF: {}, **inner} if inner and not is_named else inner
         return fields
 
@@ -162,7 +162,7 @@ class Structure:
                 into.removed[key] = inner.removed
 
     def _whole(self, schema: Schema, value: object, *, is_named: bool) -> FieldSet:
-        """The fields of an added or removed part. Maps and lists count themselves, structures do not."""
+        """The fields of an added or removed part. Maps and lists are included themselves, structures are not."""
         inner: FieldSet = {}
         for key, (child, below, named) in (self._items(schema, value) or {}).items():
             inner[key] = self._whole(below, child, is_named=named)
@@ -187,7 +187,7 @@ class Structure:
         return config
 
     def _merged_list(self, schema: Schema, live: list[Any], config: list[Any]) -> list[Any]:
-        """The elements of both lists: the configuration's in its order, others before those that they preceded."""
+        """The elements of both lists: the configuration's in its order, others before their former successors."""
         before, configured = self._elements(schema, live), self._elements(schema, config)
         if before is None or configured is None:
             return config

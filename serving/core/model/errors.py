@@ -75,26 +75,21 @@ class ClusterError(ServingError):
     status: ClassVar[int] = 500
     reason: ClassVar[str] = "InternalError"
 
+    def __init_subclass__(cls, *, status: int | None = None, reason: str = "") -> None:
+        if status is not None:
+            cls.status, cls.reason = status, reason or cls.__name__
 
-class NotFound(ClusterError):
+
+class NotFound(ClusterError, status=404):
     """The object does not exist."""
 
-    status: ClassVar[int] = 404
-    reason: ClassVar[str] = "NotFound"
 
-
-class AlreadyExists(ClusterError):
+class AlreadyExists(ClusterError, status=409):
     """An object of that name exists."""
 
-    status: ClassVar[int] = 409
-    reason: ClassVar[str] = "AlreadyExists"
 
-
-class Conflict(ClusterError):
+class Conflict(ClusterError, status=409):
     """The object has changed since it was read, or was replaced. Read it again and retry."""
-
-    status: ClassVar[int] = 409
-    reason: ClassVar[str] = "Conflict"
 
 
 class OwnedField(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,64 +115,40 @@ class ApplyConflict(Conflict):
         super().__init__(f"Apply failed with {len(self.fields)} conflicts: " + "\n".join(parts))
 
 
-class Invalid(ClusterError):
+class Invalid(ClusterError, status=422):
     """The object breaks its schema or a rule; ``problems`` lists every violation."""
-
-    status: ClassVar[int] = 422
-    reason: ClassVar[str] = "Invalid"
 
     def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
         self.problems = tuple(problems)
         super().__init__(message)
 
 
-class Gone(ClusterError):
+class Gone(ClusterError, status=410, reason="Expired"):
     """The resourceVersion is too old for a watch. List again."""
 
-    status: ClassVar[int] = 410
-    reason: ClassVar[str] = "Expired"
 
-
-class Forbidden(ClusterError):
+class Forbidden(ClusterError, status=403):
     """The caller lacks the permission. Never retry."""
 
-    status: ClassVar[int] = 403
-    reason: ClassVar[str] = "Forbidden"
 
-
-class Unsupported(ClusterError):
+class Unsupported(ClusterError, status=501, reason="NotImplemented"):
     """This server lacks a feature of the Kubernetes API."""
 
-    status: ClassVar[int] = 501
-    reason: ClassVar[str] = "NotImplemented"
 
-
-class UnsupportedMediaType(Unsupported):
+class UnsupportedMediaType(Unsupported, status=415):
     """The kind does not accept this patch type, such as a strategic merge patch of a custom resource."""
 
-    status: ClassVar[int] = 415
-    reason: ClassVar[str] = "UnsupportedMediaType"
 
-
-class Unavailable(ClusterError):
+class Unavailable(ClusterError, status=503, reason="ServiceUnavailable"):
     """The server does not respond in time. Retry later."""
 
-    status: ClassVar[int] = 503
-    reason: ClassVar[str] = "ServiceUnavailable"
 
-
-class TooManyRequests(Unavailable):
+class TooManyRequests(Unavailable, status=429):
     """The server is busy, or a PodDisruptionBudget forbids an eviction. Retry later."""
 
-    status: ClassVar[int] = 429
-    reason: ClassVar[str] = "TooManyRequests"
 
-
-class NotLeading(ClusterError):
+class NotLeading(ClusterError, status=503):
     """This process does not hold the lease for this write, and sent nothing. The lease holder does the work."""
-
-    status: ClassVar[int] = 503
-    reason: ClassVar[str] = "NotLeading"
 
     def __init__(self, lease: str) -> None:
         self.lease = lease

@@ -27,82 +27,35 @@ def _read_audience(text: str) -> Value:
 _AUDIENCE = Unit(name="word, or nothing", plain="text", read=_read_audience, read_plain=_read_audience, write=str)
 
 
+def _knob(key: str, unit: Unit, legacy: str) -> Knob:
+    return Knob(key=f"queue-sidecar-{key}", config_map=_DEPLOYMENT, unit=unit, legacy=(legacy,), live=True)
+
+
 class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The sidecar of pods in a cluster. A change applies to revisions that are made from then on; others keep their pods."""
 
-    image: Annotated[
-        str,
-        Knob(key="queue-sidecar-image", config_map=_DEPLOYMENT, unit=TEXT, legacy=("queueSidecarImage",), live=True),
-    ] = ""
+    image: Annotated[str, _knob("image", TEXT, "queueSidecarImage")] = ""
     """Image of the queue-proxy. Empty means the controller's own, which it finds in its pod. Default: ours, empty."""
 
-    cpu_request: Annotated[
-        str,
-        Knob(
-            key="queue-sidecar-cpu-request",
-            config_map=_DEPLOYMENT,
-            unit=CPU,
-            legacy=("queueSidecarCPURequest",),
-            live=True,
-        ),
-    ] = "25m"
+    cpu_request: Annotated[str, _knob("cpu-request", CPU, "queueSidecarCPURequest")] = "25m"
     """Cpu reserved for each queue-proxy; empty requests none. Default: Knative, 25m."""
 
-    cpu_limit: Annotated[
-        str,
-        Knob(
-            key="queue-sidecar-cpu-limit", config_map=_DEPLOYMENT, unit=CPU, legacy=("queueSidecarCPULimit",), live=True
-        ),
-    ] = ""
+    cpu_limit: Annotated[str, _knob("cpu-limit", CPU, "queueSidecarCPULimit")] = ""
     """Most cpu of each queue-proxy; empty is no limit. Default: Knative, empty: a limit delays requests."""
 
-    memory_request: Annotated[
-        str,
-        Knob(
-            key="queue-sidecar-memory-request",
-            config_map=_DEPLOYMENT,
-            unit=STORAGE,
-            legacy=("queueSidecarMemoryRequest",),
-            live=True,
-        ),
-    ] = "64Mi"
+    memory_request: Annotated[str, _knob("memory-request", STORAGE, "queueSidecarMemoryRequest")] = "64Mi"
     """Memory reserved for each queue-proxy; empty requests none. Default: ours, 64Mi, a Python process with some
     hundred requests; Knative asks for none."""
 
-    memory_limit: Annotated[
-        str,
-        Knob(
-            key="queue-sidecar-memory-limit",
-            config_map=_DEPLOYMENT,
-            unit=STORAGE,
-            legacy=("queueSidecarMemoryLimit",),
-            live=True,
-        ),
-    ] = ""
+    memory_limit: Annotated[str, _knob("memory-limit", STORAGE, "queueSidecarMemoryLimit")] = ""
     """Most memory of each queue-proxy; empty is no limit. Default: Knative, empty."""
 
     storage_request: Annotated[
-        str,
-        Knob(
-            key="queue-sidecar-ephemeral-storage-request",
-            config_map=_DEPLOYMENT,
-            unit=STORAGE,
-            legacy=("queueSidecarEphemeralStorageRequest",),
-            live=True,
-        ),
+        str, _knob("ephemeral-storage-request", STORAGE, "queueSidecarEphemeralStorageRequest")
     ] = ""
     """Disk reserved for each queue-proxy's log; empty requests none. Default: Knative, empty."""
 
-    storage_limit: Annotated[
-        str,
-        Knob(
-            key="queue-sidecar-ephemeral-storage-limit",
-            config_map=_DEPLOYMENT,
-            unit=STORAGE,
-            legacy=("queueSidecarEphemeralStorageLimit",),
-            live=True,
-        ),
-    ] = ""
+    storage_limit: Annotated[str, _knob("ephemeral-storage-limit", STORAGE, "queueSidecarEphemeralStorageLimit")] = ""
     """Most disk of each queue-proxy; empty is no limit. Default: Knative, empty."""
 
     runtime_classes: Annotated[

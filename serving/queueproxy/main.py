@@ -132,7 +132,7 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
         request_log = RequestLog(spec)
     pool_class = Pool
     if spec.is_http2:
-        from serving.net.proxy.http2.pool import Http2Pool  # noqa: PLC0415 - most apps need none of it
+        from serving.net.proxy.http2.upstream import Http2Pool  # noqa: PLC0415 - most apps need none of it
 
         pool_class = Http2Pool
     check = listener_check(spec)

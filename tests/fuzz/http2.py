@@ -19,9 +19,8 @@ from serving.core.settings.http import HttpSettings
 from serving.net.proxy.forwarding.exchange import Exchange
 from serving.net.proxy.http2.frames import PREFACE
 from serving.net.proxy.http2.hpack_encoder import HeaderEncoder
-from serving.net.proxy.http2.pool import Http2Pool
 from serving.net.proxy.http2.session import Session
-from serving.net.proxy.http2.upstreamsession import UpstreamSession
+from serving.net.proxy.http2.upstream import Http2Pool, UpstreamSession
 from serving.net.proxy.server.listener import HttpServer
 
 # One connection sees so many frames at most; few get as far.

@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from serving.core.settings.http import HttpSettings
-from serving.net.proxy.http2.pool import Http2Pool
+from serving.net.proxy.http2.upstream import Http2Pool
 from serving.net.proxy.server.listener import HttpServer
 from tests.integration.proxy.h2frames import GET, OPENING, PREFACE, Http2, fields, frame, request
 from tests.integration.proxy.h2frames import settings as settings_frame

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.core.settings.http import HttpSettings
-from serving.net.proxy.http2.pool import Http2Pool
+from serving.net.proxy.http2.upstream import Http2Pool
 from serving.net.proxy.server.listener import HttpServer
 from tests.integration.proxy.peers import Forwarder, Link, proxied
 

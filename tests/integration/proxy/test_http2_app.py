@@ -8,7 +8,7 @@ import pytest
 
 from serving.core.settings.http import HttpSettings
 from serving.net.proxy.http2.flow import WINDOW_BYTES, WINDOW_BYTES_MAX
-from serving.net.proxy.http2.pool import Http2Pool
+from serving.net.proxy.http2.upstream import Http2Pool
 from serving.net.proxy.server.listener import HttpServer
 from tests.integration.proxy.h2frames import END_HEADERS, Code, Http2, Http2App, Kind, fields, frame, request, settings
 from tests.integration.proxy.peers import Forwarder, Link, Proxy, Script, backed, get

@@ -1,47 +1,43 @@
-"""One request to an app that speaks HTTP/2, and its response: a stream of a link.
+"""Requests to apps that speak HTTP/2 with prior knowledge (h2c): one connection per address, a stream per request.
 
-It has the interface of any other upstream: it takes the head of a request as HTTP/1.1 and sends it as frames, and passes on the
-app's answer as heads and pieces. It carries one request. While its receiver is full its window stays closed, so that one slow
-reader holds one window of bytes and stops no other stream. A stream that the app refused without processing is sent once more on
-another connection, whatever its method.
+``Http2Pool`` replaces the pool. Another connection to an address is made only when the app takes no more streams on
+the existing ones; requests that need one while it is being made wait for that one. As in ``serving.net.proxy.http1.pool``, a request
+that must not be sent twice gets no connection that has been idle for long, and one that stays idle is closed.
+
+A stream has the interface of any other upstream: it takes the head of a request as HTTP/1.1 and sends it as frames, and passes on the
+app's answer as heads and pieces. While its receiver is full its window stays closed, so that one slow reader holds one window of
+bytes and stops no other stream. A stream that the app refused without processing is sent once more on another connection, whatever
+its method. After the app's GOAWAY a connection takes no new streams: those that the app named go on to their end, those above were
+never looked at and are sent again.
 """
 
-from typing import Protocol
+import asyncio
+import math
+from collections.abc import Callable
+from typing import cast
 
+from serving.core.settings.http import HttpSettings
+from serving.net.aio.turns import FairTurns
+from serving.net.proxy.http1.connectionqueue import Waiter
+from serving.net.proxy.http1.pool import Connector, Pool
 from serving.net.proxy.http1.responsehead import BadResponse, Framing
-from serving.net.proxy.http1.upstream import Address, ResponseReceiver
+from serving.net.proxy.http1.upstream import Address, RequestCarrier, ResponseReceiver, unread_pieces, unreceived_bytes
 from serving.net.proxy.http2.engine import Http2Engine
 from serving.net.proxy.http2.flow import EngineStream
-from serving.net.proxy.http2.frames import ErrorCode
+from serving.net.proxy.http2.frames import ErrorCode, Violation
 from serving.net.proxy.http2.heads import Malformed, read_response_section, read_trailer_section, request_fields
 from serving.net.proxy.http2.hpack_decoder import FieldSection
+from serving.net.proxy.http2.sending import FrameSender
 
 # Most bytes of a request kept for another attempt; an app that has not processed it received at most one window.
 _KEPT_BYTES_MAX = 128 * 1024
 _LENGTH, _CHUNKED = Framing.LENGTH, Framing.CHUNKED
+# Streams per connection: half of all ids, then another connection is opened.
+_STREAM_ID_MAX = 2**30
+# As for HTTP/1.1: half of the shortest keep-alive time of common servers.
+_SURE_IDLE_MAX_S = 1.0
 
-
-class StreamHome(Protocol):
-    """The pool, as used by its streams."""
-
-    header_count_max: int
-
-    def again(self, stream: "StreamUpstream") -> None:
-        """Send a refused, unprocessed stream on another link."""
-
-
-class StreamLink(Protocol):
-    """The connection, as used by its streams."""
-
-    address: Address
-    engine: Http2Engine
-    carried_count: int
-
-    def open(self, stream: "StreamUpstream") -> int:
-        """Open a stream and return its id; 0 if none is available."""
-
-    def send(self) -> None:
-        """Schedule a write of pending frames."""
+_NOT_SPOKEN = "the app does not speak HTTP/2, which gRPC calls and a port named h2c need"
 
 
 class StreamUpstream(EngineStream):
@@ -66,7 +62,7 @@ class StreamUpstream(EngineStream):
         "sent_before_bytes",
     )
 
-    def __init__(self, link: StreamLink, home: StreamHome) -> None:
+    def __init__(self, link: "UpstreamSession", home: "Http2Pool") -> None:
         super().__init__(0, send_left=0, peer_ended=False)
         self.address = link.address
         self.is_reused = False
@@ -226,7 +222,7 @@ class StreamUpstream(EngineStream):
             receiver.upstream_full(full=True)
         self._home.again(self)
 
-    def restart(self, link: StreamLink) -> None:
+    def restart(self, link: "UpstreamSession") -> None:
         """Resend the whole request on another link."""
         receiver, frames = self._receiver, self._kept
         if receiver is None or frames is None:
@@ -298,3 +294,269 @@ class StreamUpstream(EngineStream):
         self.drop(ErrorCode.PROTOCOL_ERROR)
         if not has_left:
             receiver.upstream_lost(f"malformed answer: {bad}", heard=self._has_received, unseen=False)
+
+
+class UpstreamSession(FrameSender):
+    """One HTTP/2 connection to an app."""
+
+    def __init__(self, home: "Http2Pool", address: Address) -> None:
+        self.address = address
+        self.is_closed = self.is_going = False
+        self.used_s = home.clock()
+        """When its last stream ended; undefined while a stream is open."""
+        self.carried_count = 0
+        """Streams opened so far."""
+        self.turn = 0
+        """The connector's turn when it opened this connection."""
+        self.engine = Http2Engine(self, home.settings, is_server=False, now_s=self.used_s)
+        self.violation = ""
+        """How the app violated the protocol, if that ended the connection."""
+        self._home = home
+        self._transport: asyncio.Transport
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else "going" if self.is_going else "open"
+        return f"UpstreamSession({self.address[0]}:{self.address[1]}, streams {len(self.engine.streams)}, {state})"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection accepts new streams, up to the app's limit."""
+        return not (self.is_closed or self.is_going or self._transport.is_closing())
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another stream may be opened."""
+        return len(self.engine.streams) < self.engine.peer_streams_max and self.is_open
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no stream runs."""
+        return not self.engine.streams
+
+    # Called by streams.
+
+    def open(self, stream: StreamUpstream) -> int:
+        """Open a stream and return its id; 0 if none is available."""
+        if not self.has_room:
+            return 0
+        stream.sent_before_bytes = self._sent_bytes
+        number = self.engine.next_id()
+        self.engine.streams[number] = stream
+        self.carried_count += 1
+        if number > _STREAM_ID_MAX:
+            self._go()
+        return number
+
+    # Called by the pool.
+
+    def close(self) -> None:
+        """Close the connection with all its streams."""
+        self.write_now()
+        self.is_closed = self.engine.is_ended = True
+        self._transport.close()
+
+    # Called by the engine.
+
+    def open_stream(self, stream_id: int, section: FieldSection, *, ended: bool) -> None:
+        """Never called: an app opens no streams."""
+        raise AssertionError(stream_id, section, ended)
+
+    def emptied(self) -> None:
+        """Mark the link as idle, or close it after GOAWAY."""
+        self.used_s = self._home.clock()
+        self._close_if_gone()
+
+    def peer_leaves(self, last_stream_id: int) -> None:
+        """Process GOAWAY: the app processes no streams above ``last_stream_id``."""
+        self._go()
+        streams = self.engine.streams
+        for number in [number for number in streams if number > last_stream_id]:
+            stream = streams.pop(number)
+            stream.is_done = True
+            if isinstance(stream, StreamUpstream):
+                stream.refused("the app took its leave")
+        self._close_if_gone()
+
+    def on_ping_ack(self, payload: bytes) -> None:
+        """Do nothing: this side sends no pings."""
+
+    # Called by the loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the preface."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.write_now()
+
+    def parse(self, data: bytes) -> None:
+        """Dispatch each frame to its stream."""
+        if self.is_closed:
+            return
+        engine = self.engine
+        try:
+            engine.receive(data, self._home.clock())
+            if engine.is_costly or engine.has_more:
+                self.yield_turn(self._home.turns)
+        except Violation as violation:
+            engine.send_goaway(0, violation.code)
+            self.write_now()
+            self.violation = f"the app broke HTTP/2: {violation}" if engine.has_begun else _NOT_SPOKEN
+            self._lose(self.violation)
+            return
+        if engine.out:
+            self.send()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End all streams of a lost connection, after processing what was received before a failed write."""
+        if exc is not None:
+            for data in unread_pieces(self._transport):
+                self.data_received(data)
+                if self.engine.has_more:
+                    # Frames of a few bytes: parsing all of them would delay other requests.
+                    break
+        unreceived = 0 if exc is not None else unreceived_bytes(self._transport)
+        self._lose("the app closed its connection before its answer was complete", unreceived=unreceived)
+
+    def _go(self) -> None:
+        self.is_going = True
+        self._home.lost(self)
+
+    def _close_if_gone(self) -> None:
+        if self.is_going and not self.engine.streams and not self.is_closed:
+            self.close()
+
+    def _lose(self, reason: str, *, unreceived: int = 0) -> None:
+        """End all streams; those within the last ``unreceived`` bytes have not reached the app."""
+        self.is_closed = self.engine.is_ended = True
+        self._home.lost(self)
+        self._transport.close()
+        streams = [stream for stream in self.engine.streams.values() if isinstance(stream, StreamUpstream)]
+        self.engine.streams.clear()
+        for stream in streams:
+            stream.is_done = True
+            stream.lost(reason, unseen=self._sent_bytes - stream.sent_before_bytes <= unreceived)
+
+
+class Http2Pool(Pool):
+    """A pool of upstreams that speak HTTP/2."""
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        *,
+        clock: Callable[[], float],
+        connector: Connector | None = None,
+        turns: FairTurns | None = None,
+    ) -> None:
+        super().__init__(settings, clock=clock, connector=connector, turns=turns)
+        self.settings = settings
+        self._links: dict[Address, list[UpstreamSession]] = {}
+        self._making: dict[Address, asyncio.Task[UpstreamSession]] = {}
+
+    @property
+    def open_count(self) -> int:
+        """The number of open connections."""
+        return sum(map(len, self._links.values()))
+
+    def acquire(self, address: Address, *, sure: bool = False) -> RequestCarrier | None:
+        """Return a stream of a connection with capacity."""
+        link = self._link_with_room(address, sure=sure)
+        return None if link is None else StreamUpstream(link, self)
+
+    def connect(self, address: Address, waiter: Waiter, *, new: bool = False) -> None:
+        """Pass a stream to ``waiter`` once a connection has capacity; streams are always new."""
+        del new
+        self._connecting.start(self._open_stream(address, waiter), name=f"connect {address}")
+
+    def again(self, stream: StreamUpstream) -> None:
+        """Send a refused, unprocessed stream on another link."""
+        self._connecting.start(self._move(stream), name=f"again {stream.address}")
+
+    def lost(self, link: UpstreamSession) -> None:
+        """Remove a connection that has ended or accepts no new streams."""
+        links = self._links.get(link.address, [])
+        if link in links:
+            links.remove(link)
+        if not links:
+            self._links.pop(link.address, None)
+
+    def expire(self, now_s: float) -> float:
+        """Close connections that were idle for too long; return the next deadline."""
+        due_s = math.inf
+        for link in [link for links in self._links.values() for link in links if link.is_idle]:
+            if link.used_s + self._idle_max_s <= now_s:
+                link.close()
+            else:
+                due_s = min(due_s, link.used_s + self._idle_max_s)
+        return due_s
+
+    def close(self) -> None:
+        """Close all connections, and cancel connection attempts."""
+        super().close()
+        for link in [link for links in self._links.values() for link in links]:
+            link.close()
+
+    async def _open_stream(self, address: Address, waiter: Waiter) -> None:
+        try:
+            link = await self._link(address)
+        except OSError as error:
+            if waiter.is_waiting:
+                waiter.unreachable(error)
+        else:
+            if waiter.is_waiting:
+                waiter.connected(StreamUpstream(link, self))
+
+    async def _move(self, stream: StreamUpstream) -> None:
+        try:
+            link = await self._link(stream.address)
+        except OSError as error:
+            stream.refused(f"no other connection is taken: {error}")
+        else:
+            stream.restart(link)
+
+    async def _link(self, address: Address) -> UpstreamSession:
+        """A link with capacity, created if needed."""
+        while True:
+            link = self._link_with_room(address)
+            if link is not None:
+                return link
+            making = self._making.get(address)
+            if making is None:
+                making = self._making[address] = self._connecting.start(
+                    self._make(address), name=f"make {address}", is_awaited=True
+                )
+                making.add_done_callback(lambda task: self._made(address, task))
+            # Shielded: a cancelled request leaves the connection attempt to the others.
+            session = await asyncio.shield(making)
+            if not session.is_open:
+                why = session.violation or "it closed a new connection at once"
+                raise ConnectionResetError(f"{address[0]}:{address[1]}: {why}")
+
+    async def _make(self, address: Address) -> UpstreamSession:
+        host, port = address
+        turn = self.connector.turn
+        try:
+            async with asyncio.timeout(self._connect_max_s):
+                link = await self.connector.connect(lambda: UpstreamSession(self, address), address)
+        except TimeoutError:
+            raise TimeoutError(f"no connection to {host}:{port} within {self._connect_max_s} s") from None
+        link.turn = turn
+        self._links.setdefault(address, []).append(link)
+        return link
+
+    def _link_with_room(self, address: Address, *, sure: bool = False) -> UpstreamSession | None:
+        for link in list(self._links.get(address, ())):
+            if link.turn != self.connector.turn:
+                # Its streams continue, and ``expire`` closes it afterwards.
+                continue
+            if sure and link.is_idle and self.clock() - link.used_s > _SURE_IDLE_MAX_S:
+                # The app may be closing it, and then it would be unknown whether the request arrived.
+                link.close()
+            if link.has_room:
+                return link
+        return None
+
+    def _made(self, address: Address, task: "asyncio.Task[UpstreamSession]") -> None:
+        del self._making[address]
+        if not task.cancelled():
+            # Retrieved, because asyncio logs unretrieved exceptions, and all requests may have disconnected.
+            task.exception()

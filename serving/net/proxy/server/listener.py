@@ -258,7 +258,7 @@ class HttpServer:
 
     def stream_pool(self) -> Pool:
         """The pool of HTTP/2 upstream connections, created on first use."""
-        from serving.net.proxy.http2.pool import Http2Pool  # noqa: PLC0415 - most daemons need none of it
+        from serving.net.proxy.http2.upstream import Http2Pool  # noqa: PLC0415 - most daemons need none of it
 
         if isinstance(self.pool, Http2Pool):
             return self.pool

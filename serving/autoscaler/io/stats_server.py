@@ -90,21 +90,14 @@ class StatsServer:
         connections_max: int,
         sharing: SharedStats | None = None,
     ) -> None:
-        sharing = sharing or SharedStats()
         self.counts = ServerCounts()
-        self.record = record
-        self.relayed = sharing.relayed or record
-        self.elsewhere = sharing.elsewhere
-        self.host_names = sharing.host_names
-        self.reviewer = sharing.reviewer
-        self.issuer = sharing.issuer
-        self._pod = sharing.pod
-        self._announce = sharing.announce
+        self._record = record
+        self._shared = sharing or SharedStats()
         self._pace = AnnouncementPace()
         self._key = key
         self._decisions = decisions
         self._page = page
-        self._queries = sharing.queries or QueryGate("")
+        self._queries = self._shared.queries or QueryGate("")
         self._is_well = is_well
         self._connections_max = connections_max
         self.tasks = TaskOwner()
@@ -114,7 +107,7 @@ class StatsServer:
     @property
     def numbers(self) -> dict[str, int]:
         """All counts by name, for metrics."""
-        reviews = {} if self.reviewer is None else self.reviewer.numbers
+        reviews = {} if self._shared.reviewer is None else self._shared.reviewer.numbers
         return self.counts.numbers | reviews | {"stats_connections_open": len(self._senders)}
 
     @property
@@ -146,13 +139,13 @@ class StatsServer:
             await self.tasks.close()
 
     def _factory(self) -> Callable[[], asyncio.Protocol]:
-        if self.issuer is None or self.issuer.secured is None:
+        if self._shared.issuer is None or self._shared.issuer.secured is None:
             return lambda: StatsConnection(self)
         # Imported only with inner TLS, which spares other starts the import of the proxy.
         from serving.net.proxy.tls.connector import RefusalLog  # noqa: PLC0415 - as above
         from serving.net.proxy.tls.front import TlsFront  # noqa: PLC0415 - as above
 
-        tls = self.issuer.secured.tls
+        tls = self._shared.issuer.secured.tls
         # Pods request their first certificate here, and kubelets probe without TLS.
         tls.make_certificates_optional()
         refusals = RefusalLog(tls)
@@ -179,7 +172,7 @@ class StatsServer:
         """The response to a request head; a websocket upgrade for authenticated peers. None: it follows later."""
         path, names = parse_target(request.path)
         port = names.pop("port", "") if path == ANNOUNCE_PATH else ""
-        secured = self.issuer.secured if self.issuer is not None else None
+        secured = self._shared.issuer.secured if self._shared.issuer is not None else None
         if secured is not None:
             refusal = objection(path, names, connection.peer, is_strict=secured.settings.is_strict)
             if refusal is not None:
@@ -210,7 +203,7 @@ class StatsServer:
         if path == "/metrics":
             return _typed(protocol, *self._page(",".join(request.headers.get_all("Accept"))))
         _, names = parse_target(request.path)
-        if address := self.elsewhere(names):
+        if address := self._shared.elsewhere(names):
             response = protocol.reject(http.HTTPStatus.TEMPORARY_REDIRECT, f"ask {address}\n")
             scheme = "https" if connection.peer.is_tls else "http"
             response.headers["Location"] = f"{scheme}://{address}{request.path}"
@@ -224,7 +217,7 @@ class StatsServer:
 
     def _query_refusal(self, protocol: ServerProtocol, request: Request) -> Response | None:
         """The refusal of a query that lacks the token, or whose Host indicates DNS rebinding by another site."""
-        if not all(is_own_host(host, self.host_names) for host in request.headers.get_all("Host")):
+        if not all(is_own_host(host, self._shared.host_names) for host in request.headers.get_all("Host")):
             return protocol.reject(http.HTTPStatus.MISDIRECTED_REQUEST, "not a known host name: see host-names\n")
         objection = self._queries.objection(request.headers.get_all("Authorization"))
         if not objection:
@@ -243,25 +236,27 @@ class StatsServer:
     ) -> Response | None:
         """The response to an authenticated or rejected sender; None if the token needs a review first."""
         sender, claim, token = self._sender(names, request), claim_of(names), _token_of(request)
-        if sender is not None or claim is None or token is None or self.reviewer is None:
+        if sender is not None or claim is None or token is None or self._shared.reviewer is None:
             return respond(sender)
 
         def judged(is_proved: bool) -> Response:  # noqa: FBT001 - what a judge says
             return respond(self._pod_sender(claim) if is_proved else None)
 
-        is_proved = self.reviewer.judged(claim, token)
+        is_proved = self._shared.reviewer.judged(claim, token)
         if is_proved is not None:
             return judged(is_proved)
-        connection.judge(self.reviewer.judge(claim, token), judged)
+        connection.judge(self._shared.reviewer.judge(claim, token), judged)
         return None
 
     def _issue(self, protocol: ServerProtocol, connection: StatsConnection, sender: Sender | None) -> Response:
-        if not isinstance(sender, PodSender) or self.issuer is None:
+        if not isinstance(sender, PodSender) or self._shared.issuer is None:
             self.counts.unauthorized_connections += 1
             return protocol.reject(http.HTTPStatus.UNAUTHORIZED, _NO_TOKEN)
         namespace, revision, pod = sender.identity
         claim = PodClaim(namespace=namespace, revision=revision, pod=pod)
-        credentials = self.issuer.issue(claim, is_tls=connection.peer.is_tls, query_digest=self._queries.digest())
+        credentials = self._shared.issuer.issue(
+            claim, is_tls=connection.peer.is_tls, query_digest=self._queries.digest()
+        )
         if credentials is None:
             return protocol.reject(http.HTTPStatus.SERVICE_UNAVAILABLE, _UNSEEN)
         return _typed(protocol, credentials, "application/json")
@@ -273,7 +268,7 @@ class StatsServer:
             self.counts.unauthorized_connections += 1
             return protocol.reject(http.HTTPStatus.UNAUTHORIZED, _NO_TOKEN)
         namespace, revision, pod = sender.identity
-        seen = self._pod(namespace, pod)
+        seen = self._shared.pod(namespace, pod)
         if seen is None:
             return protocol.reject(http.HTTPStatus.SERVICE_UNAVAILABLE, _UNSEEN)
         claim = PodClaim(namespace=namespace, revision=revision, pod=pod)
@@ -285,7 +280,7 @@ class StatsServer:
             self.counts.announced_pods += 1
             announced = AnnouncedPod(namespace=namespace, revision=revision, pod=pod, address=address)
             self.notify_activators(announced)
-            self._announce(announced)
+            self._shared.announce(announced)
         return protocol.reject(http.HTTPStatus.OK, "announced\n")
 
     def notify_activators(self, announced: AnnouncedPod) -> None:
@@ -322,11 +317,12 @@ class StatsServer:
             return None
         if names.keys() == {"activator"}:
             expected = [activator_token(self._key, name=names["activator"])]
-            sender: Sender = ActivatorSender(self.counts, self.record, name=names["activator"])
+            sender: Sender = ActivatorSender(self.counts, self._record, name=names["activator"])
         elif names.keys() == {"autoscaler"}:
             expected = [autoscaler_token(self._key, name=names["autoscaler"])]
             name = names["autoscaler"]
-            sender = AutoscalerSender(self.counts, self.relayed, name=name, announce=self.notify_activators)
+            relayed = self._shared.relayed or self._record
+            sender = AutoscalerSender(self.counts, relayed, name=name, announce=self.notify_activators)
         elif names.keys() == {"namespace", "revision", "pod"}:
             of = {"namespace": names["namespace"], "revision": names["revision"]}
             expected = [pod_token(self._key, **of, pod=names["pod"]), revision_token(self._key, **of)]
@@ -336,7 +332,7 @@ class StatsServer:
         return sender if any(matches(token, expected_token) for expected_token in expected) else None
 
     def _pod_sender(self, claim: PodClaim) -> Sender:
-        return PodSender(self.counts, self.record, revision=(claim.namespace, claim.revision), pod=claim.pod)
+        return PodSender(self.counts, self._record, revision=(claim.namespace, claim.revision), pod=claim.pod)
 
     async def _drop_silent(self) -> None:
         while True:

@@ -8,15 +8,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from serving.core.settings.nodegroup import ORIGINAL, NodeGroupSettings
-from serving.nodes.nodegroup.decide import decide
 from serving.nodes.nodegroup.group_memory import BreakerPhase, NodeGroupState, ScaleLock
 from serving.nodes.nodegroup.plan import DeleteNodes, Drain, GroupPlan, IncreaseSize, Taint, Untaint, Utilisation
-from serving.nodes.nodegroup.records import Amount, CloudGroup, GroupNode, GroupPod, PodPhase, RemovalTaint, Snapshot
+from serving.nodes.nodegroup.records import Amount, CloudGroup, GroupNode, GroupPod, PodPhase, RemovalTaint
 from serving.nodes.nodegroup.rules import from_zero_delta, scale_up_delta
 from serving.nodes.nodegroup.states import STATES, newest_first, oldest_first, partition, state_of
-from serving.nodes.nodegroup.view import gathered, view_of
+from serving.nodes.nodegroup.view import view_of
 from tests.unit.nodes.nodegroup.builders import GIB, LABELS, NODE_AMOUNT, NOW_S, PLACED, settings
-from tests.unit.nodes.nodegroup.outcome import carried_out
+from tests.unit.nodes.nodegroup.outcome import Snapshot, carried_out, decide, gathered
 
 NODES_MAX = 12
 

@@ -1,6 +1,6 @@
 """Keeps nodes and pods by group with their sums, updated by single changes.
 
-Input: nodes and pods as they come and change; output: the ``GroupFacts`` of a group. Equal to ``view.gathered`` over everything,
+Input: nodes and pods as they come and change; output: the ``GroupFacts`` of a group. Equal to a sum over everything,
 which a property test compares. Without it each group's pass would read every pod of the cluster.
 """
 

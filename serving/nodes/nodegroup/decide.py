@@ -32,10 +32,10 @@ from serving.nodes.nodegroup.plan import (
     Untaint,
 )
 from serving.nodes.nodegroup.reaper import Reaped, reap_force_tainted, reap_tainted
-from serving.nodes.nodegroup.records import CloudGroup, Failures, GroupFacts, Snapshot
+from serving.nodes.nodegroup.records import CloudGroup, Failures, GroupFacts
 from serving.nodes.nodegroup.rules import Course, RuleVerdict, crowded_out_count, judge, nodes_to_add
 from serving.nodes.nodegroup.states import newest_first, oldest_first
-from serving.nodes.nodegroup.view import GroupView, gathered, node_capacity, view_of, with_cloud_bounds
+from serving.nodes.nodegroup.view import GroupView, node_capacity, view_of, with_cloud_bounds
 
 # Bounds of growth that end with time; waiting for them is not an error.
 _PASSING = frozenset({GroupLimit.LOCK, GroupLimit.NODES_ON_THEIR_WAY})
@@ -138,20 +138,13 @@ class _GroupActions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(
-    state: NodeGroupState, snapshot: Snapshot, settings: NodeGroupSettings, *, now_s: float
+    state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSettings, *, now_s: float
 ) -> tuple[NodeGroupState, GroupPlan]:
     """Decide a pass of a group. ``now_s`` is in unix seconds, as are the times of nodes and taints.
 
     10 untainted nodes of 4000 m with requests of 44,000 m are at 110 %; with a threshold of 70 % the rules want ceil(10 x 40 /
     70) = 6 more. No node is tainted, so the plan is one ``IncreaseSize(count=6)``, and the lock is taken.
     """
-    return decide_on(state, gathered(snapshot, settings), settings, now_s=now_s)
-
-
-def decide_on(
-    state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSettings, *, now_s: float
-) -> tuple[NodeGroupState, GroupPlan]:
-    """Decide a pass from gathered facts."""
     settings = with_cloud_bounds(settings, facts.cloud)
     view = view_of(state, facts, settings, now_s=now_s)
     state = _brought_up_to_date(state, view, facts.failures)

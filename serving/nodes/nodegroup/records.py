@@ -123,19 +123,6 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
     node_names: frozenset[str] = frozenset()
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All inputs of one pass.
-
-    Nodes and pods of the whole cluster may be in it: the pass picks those of its group, and the other pods tell it
-    which nodes are not empty. Pods of DaemonSets need not be left out.
-    """
-
-    nodes: tuple[GroupNode, ...]
-    pods: tuple[GroupPod, ...]
-    cloud: CloudGroup
-    failures: Failures = Failures()
-
-
 class OthersTaken(msgspec.Struct, frozen=True, kw_only=True):
     """The amounts that pods outside the group use on a node. ``daemons`` is the share of DaemonSet and static pods."""
 
@@ -155,12 +142,12 @@ class OthersTaken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a snapshot that belongs to one group, with sums.
+    """The objects of one group, with sums.
 
     ``pods`` are the group's unfinished pods; ``request`` is the sum of their requests. ``pod_counts`` says how
     many pods keep a node from being empty; ``anticipated_count`` of the pods do not exist yet. ``others_taken`` is what pods
-    outside the group take of each node, also of nodes outside the group. ``view.gathered`` computes this record from a
-    snapshot; a daemon keeps it up to date by single changes (``book.NodeGroupBook``).
+    outside the group take of each node, also of nodes outside the group. ``book.NodeGroupBook``
+    keeps this record up to date by single changes.
     """
 
     nodes: Sequence[GroupNode]

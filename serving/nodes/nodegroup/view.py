@@ -7,7 +7,6 @@ atlassian/escalator 043bb1b, pkg/controller/controller.go.
 
 import enum
 import math
-from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
@@ -23,7 +22,6 @@ from serving.nodes.nodegroup.records import (
     OthersTaken,
     PodPhase,
     RemovalTaint,
-    Snapshot,
 )
 from serving.nodes.nodegroup.states import (
     Partition,
@@ -31,7 +29,6 @@ from serving.nodes.nodegroup.states import (
     holds_a_node,
     is_finished,
     newest_first,
-    node_belongs,
     oldest_first,
     partition,
     pod_belongs,
@@ -121,35 +118,6 @@ def with_cloud_bounds(settings: NodeGroupSettings, cloud: CloudGroup) -> NodeGro
     if not settings.takes_cloud_bounds:
         return settings
     return msgspec.structs.replace(settings, min_nodes=cloud.min_size, max_nodes=cloud.max_size)
-
-
-def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
-    """The group's nodes and pods, from a snapshot of everything."""
-    own: list[GroupPod] = []
-    pod_counts: Counter[str] = Counter()
-    others_taken: dict[str, OthersTaken] = defaultdict(OthersTaken)
-    for pod in snapshot.pods:
-        role = pod_role(pod, settings)
-        if role is PodRole.OWN:
-            own.append(as_counted(pod, settings))
-        elif pod.node_name is not None and (taken := taken_by_other(pod, settings)) is not None:
-            others_taken[pod.node_name] += taken
-        if role is not None and pod.node_name is not None:
-            pod_counts[pod.node_name] += 1
-    return GroupFacts(
-        nodes=[
-            node
-            for node in snapshot.nodes
-            if node_belongs(node.labels, label_key=settings.label_key, label_value=settings.label_value)
-        ],
-        pods=tuple(own),
-        pod_counts=pod_counts,
-        request=sum((pod.request for pod in own), start=Amount()),
-        anticipated_count=sum(pod.is_anticipated for pod in own),
-        others_taken=others_taken,
-        cloud=snapshot.cloud,
-        failures=snapshot.failures,
-    )
 
 
 def as_counted(pod: GroupPod, settings: NodeGroupSettings) -> GroupPod:

@@ -15,7 +15,7 @@ from serving.core.scaling.decision.policy import RevisionPolicy
 from serving.core.scaling.decision.records import ScalerOutcome
 from serving.core.scaling.scaler.anticipation import Anticipation, validity_s
 from serving.nodes.nodegroup.book import NodeGroupBook
-from serving.nodes.nodegroup.decide import decide_on
+from serving.nodes.nodegroup.decide import decide
 from serving.nodes.nodegroup.group_memory import NodeGroupState
 from serving.nodes.nodegroup.plan import DeleteNodes, Drain, Effect, IncreaseSize, Taint, Untaint
 from serving.nodes.nodegroup.records import (
@@ -141,7 +141,7 @@ class SimulatedNodes:
         plan = self._plan
         cloud = CloudGroup(target_size=self._target, min_size=plan.count, max_size=plan.count_max)
         facts = self._book.facts(plan.group.name, cloud, Failures())
-        self._state, decided = decide_on(self._state, facts, plan.group, now_s=now_s)
+        self._state, decided = decide(self._state, facts, plan.group, now_s=now_s)
         changed: list[NodeTenant] = []
         for effect in decided.effects:
             changed += self._carry_out(effect, now_s)

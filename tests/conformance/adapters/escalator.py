@@ -17,7 +17,6 @@ from serving.core.model.quantity import Resources, parse_duration_s
 from serving.core.settings.knob import fields_of
 from serving.core.settings.nodegroup import ORIGINAL, NodeGroupSettings
 from serving.core.settings.nodegroup_options import problems_of_node_group
-from serving.nodes.nodegroup.decide import decide
 from serving.nodes.nodegroup.facts import InitContainer, pod_request
 from serving.nodes.nodegroup.group_memory import NodeGroupState, ScaleLock
 from serving.nodes.nodegroup.plan import DeleteNodes, FromZero, IncreaseSize, Taint, Untaint, Utilisation, utilisation
@@ -31,13 +30,12 @@ from serving.nodes.nodegroup.records import (
     Placement,
     PodPhase,
     RemovalTaint,
-    Snapshot,
 )
 from serving.nodes.nodegroup.rules import from_zero_delta, nodes_to_add, scale_up_delta
 from serving.nodes.nodegroup.states import as_in_dry_mode, partition, pod_belongs
 from tests.conformance.compare import same
 from tests.conformance.node_group_stage import staged_pass
-from tests.unit.nodes.nodegroup.outcome import carried_out
+from tests.unit.nodes.nodegroup.outcome import Snapshot, carried_out, decide
 
 NOW_S = 1_700_000_000.0
 LABEL_KEY, LABEL_VALUE = "customer", "shared"

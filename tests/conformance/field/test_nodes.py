@@ -14,16 +14,16 @@ from serving.core.model.objects import condition_of
 from serving.home.apiserver.effects import settings_warnings
 from serving.net.cluster.identity import system_namespace
 from serving.net.cluster.kinds import CONFIG_MAP
-from serving.nodes.nodegroup.decide import decide
 from serving.nodes.nodegroup.facts import node_of, pod_of
 from serving.nodes.nodegroup.group_memory import NodeGroupState
 from serving.nodes.nodegroup.groups import group_of, groups_of_text, spec_of
 from serving.nodes.nodegroup.plan import GroupPlan, IncreaseSize
-from serving.nodes.nodegroup.records import CloudGroup, Snapshot
+from serving.nodes.nodegroup.records import CloudGroup
 from serving.nodes.nodegroup.status import HAVE_ROOM, status_of
 from serving.tools.cli.main import main
 from tests.unit.nodes.nodegroup.builders import NOW_S
 from tests.unit.nodes.nodegroup.objects import GROUP_SPEC, node_object, pod_object
+from tests.unit.nodes.nodegroup.outcome import Snapshot, decide
 
 INPUTS = Path(__file__).with_name("inputs")
 FILES = sorted(INPUTS.glob("escalator_*.yaml"))

@@ -31,7 +31,7 @@ from serving.net.cluster.port import Cluster, EventType
 from serving.net.cluster.reflector import CacheChange, Reflector, ReflectorSettings
 from serving.nodes.nodegroup.book import NodeGroupBook
 from serving.nodes.nodegroup.cloud import Cloud
-from serving.nodes.nodegroup.decide import decide_on
+from serving.nodes.nodegroup.decide import decide
 from serving.nodes.nodegroup.facts import node_of, pod_of
 from serving.nodes.nodegroup.group_memory import NodeGroupState
 from serving.nodes.nodegroup.groups import GroupReading, RefusedGroup, WrittenGroup, group_of, spec_of
@@ -174,7 +174,7 @@ class NodeGroupPasses:
         memory = self._memory_of(name, about, cloud, now_s=now_s)
         facts = self.book.facts(name, cloud, _with_unsure(memory, cloud))
         pod_counts = dict(facts.pod_counts)
-        state, plan = decide_on(memory.state, facts, settings, now_s=now_s)
+        state, plan = decide(memory.state, facts, settings, now_s=now_s)
         _log_plan(settings, plan)
         if any(isinstance(effect, IncreaseSize) for effect in plan.effects):
             about = await self._write_state(about, state)

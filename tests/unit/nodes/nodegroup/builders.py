@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 
 from serving.core.settings.nodegroup import NodeGroupQuirks, NodeGroupSettings
-from serving.nodes.nodegroup.decide import decide
 from serving.nodes.nodegroup.group_memory import NodeGroupState
 from serving.nodes.nodegroup.plan import GroupPlan
 from serving.nodes.nodegroup.records import (
@@ -17,9 +16,9 @@ from serving.nodes.nodegroup.records import (
     Placement,
     PodPhase,
     RemovalTaint,
-    Snapshot,
 )
-from serving.nodes.nodegroup.view import GroupView, gathered, view_of
+from serving.nodes.nodegroup.view import GroupView, view_of
+from tests.unit.nodes.nodegroup.outcome import Snapshot, decide, gathered
 
 NOW_S = 1_000_000.0
 GIB = 2**30

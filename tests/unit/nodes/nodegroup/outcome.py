@@ -1,15 +1,78 @@
-"""The snapshot after effects, for simulators and dry runs.
+"""Decisions on a snapshot of everything, and the snapshot after their effects.
 
-Input: a snapshot and effects; output: the snapshot with taints set and taken, nodes and the pods on them gone, and the
-cloud's target moved. Machines that the cloud was asked for are not nodes yet: who simulates the cloud adds them.
+Machines that the cloud was asked for are not nodes yet: who simulates the cloud adds them.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import msgspec
 
-from serving.nodes.nodegroup.plan import DeleteNodes, Drain, Effect, IncreaseSize, Taint
-from serving.nodes.nodegroup.records import PodPhase, RemovalTaint, Snapshot
+from serving.core.settings.nodegroup import NodeGroupSettings
+from serving.nodes.nodegroup.decide import decide as decide_on
+from serving.nodes.nodegroup.group_memory import NodeGroupState
+from serving.nodes.nodegroup.plan import DeleteNodes, Drain, Effect, GroupPlan, IncreaseSize, Taint
+from serving.nodes.nodegroup.records import (
+    Amount,
+    CloudGroup,
+    Failures,
+    GroupFacts,
+    GroupNode,
+    GroupPod,
+    OthersTaken,
+    PodPhase,
+    RemovalTaint,
+)
+from serving.nodes.nodegroup.states import node_belongs
+from serving.nodes.nodegroup.view import PodRole, as_counted, pod_role, taken_by_other
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All inputs of one pass.
+
+    Nodes and pods of the whole cluster may be in it: the pass picks those of its group, and the other pods tell it
+    which nodes are not empty. Pods of DaemonSets need not be left out.
+    """
+
+    nodes: tuple[GroupNode, ...]
+    pods: tuple[GroupPod, ...]
+    cloud: CloudGroup
+    failures: Failures = Failures()
+
+
+def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
+    """The group's own nodes and pods, from a snapshot of everything."""
+    own: list[GroupPod] = []
+    pod_counts: Counter[str] = Counter()
+    others_taken: dict[str, OthersTaken] = defaultdict(OthersTaken)
+    for pod in snapshot.pods:
+        role = pod_role(pod, settings)
+        if role is PodRole.OWN:
+            own.append(as_counted(pod, settings))
+        elif pod.node_name is not None and (taken := taken_by_other(pod, settings)) is not None:
+            others_taken[pod.node_name] += taken
+        if role is not None and pod.node_name is not None:
+            pod_counts[pod.node_name] += 1
+    return GroupFacts(
+        nodes=[
+            node
+            for node in snapshot.nodes
+            if node_belongs(node.labels, label_key=settings.label_key, label_value=settings.label_value)
+        ],
+        pods=tuple(own),
+        pod_counts=pod_counts,
+        request=sum((pod.request for pod in own), start=Amount()),
+        anticipated_count=sum(pod.is_anticipated for pod in own),
+        others_taken=others_taken,
+        cloud=snapshot.cloud,
+        failures=snapshot.failures,
+    )
+
+
+def decide(
+    state: NodeGroupState, snapshot: Snapshot, settings: NodeGroupSettings, *, now_s: float
+) -> tuple[NodeGroupState, GroupPlan]:
+    return decide_on(state, gathered(snapshot, settings), settings, now_s=now_s)
 
 
 def carried_out(snapshot: Snapshot, effects: Iterable[Effect]) -> Snapshot:

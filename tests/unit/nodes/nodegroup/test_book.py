@@ -15,12 +15,11 @@ from serving.nodes.nodegroup.records import (
     OthersTaken,
     Placement,
     PodPhase,
-    Snapshot,
 )
 from serving.nodes.nodegroup.rules import free_amounts
 from serving.nodes.nodegroup.states import NodeState, state_of
-from serving.nodes.nodegroup.view import gathered
 from tests.unit.nodes.nodegroup.builders import PLACED, SETTINGS, node, pod, quirky, settings
+from tests.unit.nodes.nodegroup.outcome import Snapshot, gathered
 
 CLOUD = CloudGroup(target_size=3, min_size=0, max_size=9)
 PLACEMENTS = (PLACED, Placement(), Placement(owner_kind="DaemonSet"), Placement(is_static=True))

@@ -29,7 +29,6 @@ from serving.net.cluster.kube import KubeCluster
 from serving.tools.dashboard import server, viewers
 from serving.tools.dashboard.board import Board
 from serving.tools.dashboard.coldstarts import ColdRequest
-from serving.tools.dashboard.comparepage import ComparePage
 from serving.tools.dashboard.cost import RevisionOwner
 from serving.tools.dashboard.main import read_proxy_secret
 from serving.tools.dashboard.requests import RequestRates
@@ -139,8 +138,7 @@ def pages_of(board: Board, state: Mapping[str, int], grant: Grant) -> Pages:
         }
         return [ServedHost(namespace=namespace, host=name, **urls) for namespace, _, name in keys]
 
-    compare = ComparePage(board, None, objects=compared, prices={}).handle
-    sources = PageSources(cold_requests=cold_requests, hosts=hosts, compare=compare)
+    sources = PageSources(cold_requests=cold_requests, hosts=hosts, service=compared)
     return Pages(board, DashboardSettings(), is_well=lambda: True, policies=policies, viewers=users, sources=sources)
 
 

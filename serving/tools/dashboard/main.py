@@ -42,14 +42,13 @@ from serving.net.cluster.port import Cluster, PodLogSource
 from serving.net.metrics.queries import QueryGate
 from serving.tools.dashboard.actions import DashboardActions
 from serving.tools.dashboard.board import Board
-from serving.tools.dashboard.comparepage import ComparePage
 from serving.tools.dashboard.feed import PERIOD_S, Feed
 from serving.tools.dashboard.gate import Gate
 from serving.tools.dashboard.keeper import HistoryKeeper
 from serving.tools.dashboard.logs import LogPages
 from serving.tools.dashboard.marks import Mark
 from serving.tools.dashboard.scope import read_users
-from serving.tools.dashboard.server import Pages, PageSources, prices_of
+from serving.tools.dashboard.server import Pages, PageSources
 from serving.tools.dashboard.viewers import TokenUsers, Viewers
 from serving.tools.dashboard.views import View
 
@@ -112,7 +111,6 @@ class Dashboard:
             if file is None
             else HistoryKeeper(file, days=settings.history_days, bytes_max=settings.history_bytes_max)
         )
-        compare = ComparePage(self._board, self._keeper, objects=self._feed.service, prices=prices_of(settings))
         self._pages = Pages(
             self._board,
             settings,
@@ -134,7 +132,7 @@ class Dashboard:
                 cold_requests=self._feed.cold_requests,
                 recorded=self._feed.recorded,
                 hosts=self._feed.hosts,
-                compare=compare.handle,
+                service=self._feed.service,
             ),
         )
         self.address: tuple[str, int] = ("", 0)

@@ -5,7 +5,7 @@ revision, or without one with the sparklines of all; several ``revision=`` share
 event is the place of its revision; ``/coldstarts?name=`` returns the last cold starts of a service or
 revision in steps; ``/requests?revision=`` the requests that activators recorded; ``/history?revision=`` returns its last hour, or with
 ``from=`` and ``to=`` a range of what is kept on disk; ``/cost`` what all services used in a range; ``/map`` their hosts and the nodes of their pods;
-``/compare?name=`` two revisions of a service (``comparepage``);
+``/compare?name=`` two revisions of a service, those with the most traffic unless ``revision=``, given twice, chooses them;
 ``/policy?revision=`` the rates by which its pods are kept, and the savings; ``POST /logs`` follows the logs of a service (``logs``);
 ``/state`` returns everything once as JSON, for the terminal;
 ``/healthz``.
@@ -24,7 +24,9 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from serving.core.model.errors import ServingError
 from serving.core.model.grants import Grant, Role
+from serving.core.model.objects import Object, name_of
 from serving.core.settings.dashboard import DashboardSettings
 from serving.core.traffic.requesthistory import RequestReport, since
 from serving.net.aio.clock import wall_s
@@ -100,22 +102,17 @@ class _OpenPage:
         self.waiting.put_nowait(b"id: %d\nevent: %b\ndata: %b\n\n" % (self.place, event.encode(), encode(shown)))
 
 
-def prices_of(settings: DashboardSettings) -> Mapping[str, float]:
-    """The prices of an hour of a pod and of a GiB; 0 is none."""
-    return {"pod_hour": settings.price_pod_hour, "gib_hour": settings.price_gib_hour}
-
-
 class PageSources(msgspec.Struct, frozen=True, kw_only=True):
     """The sources of pages besides the board.
 
     ``cold_requests`` returns the last cold starts in a namespace, ``recorded`` the recorded requests of a namespace and revision, and
-    ``hosts`` the hosts of all services. ``compare`` serves ``/compare``; None does not.
+    ``hosts`` the hosts of all services. ``service`` returns a Service, or None, and its Revisions.
     """
 
     cold_requests: Callable[[str], Awaitable[list[ColdRequest]]] = _no_cold_requests
     recorded: Callable[[str, str], Awaitable[RequestReport | None]] = _no_requests
     hosts: Callable[[], Awaitable[list[ServedHost]]] = _no_hosts
-    compare: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
+    service: Callable[[str, str], tuple[Object | None, Sequence[Object]]] = lambda _namespace, _name: (None, ())
 
 
 class Pages:
@@ -144,7 +141,8 @@ class Pages:
         self._keeper = keeper
         self._hosts = _LOCAL | {name.strip().lower() for name in settings.host_names.split(",") if name.strip()}
         self._pages_max = settings.connections_max
-        self._prices = prices_of(settings)
+        # Of an hour; 0 is none.
+        self._prices = {"pod_hour": settings.price_pod_hour, "gib_hour": settings.price_gib_hour}
         self._pages: set[_OpenPage] = set()
         folder = importlib.resources.files("serving.tools.dashboard") / "static"
         self._files = {
@@ -164,8 +162,7 @@ class Pages:
         app.router.add_get("/cost", self._cost)
         app.router.add_get("/requests", self._requests)
         app.router.add_get("/state", self._state)
-        if self._sources.compare is not None:
-            app.router.add_get("/compare", self._sources.compare)
+        app.router.add_get("/compare", self._compare)
         app.router.add_get("/healthz", self._health)
         if self._actions is not None:
             app.router.add_post("/actions/{action}", self._actions.handle)
@@ -242,8 +239,7 @@ class Pages:
 
     async def _history(self, request: web.Request) -> web.StreamResponse:
         revision, now_s = request.query.get("revision", ""), wall_s()
-        longest_s = RANGE_MAX_S if self._keeper is None else self._keeper.longest_s
-        span_s = range_of(request, now_s, longest_s=longest_s)
+        span_s = self._range_of(request, now_s)
         from_s, to_s = span_s or (now_s - LIVE_S, now_s)
         from_s = max(from_s, self._board.created_s(revision))
         # The last row has the time of its tick, which may lie ahead of ``now_s``.
@@ -277,6 +273,51 @@ class Pages:
         ratios = knative_ratios(await self._policies({}))
         services = service_costs(used, ratios=ratios, prices=self._prices)
         return json_response({"from_s": from_s, "to_s": to_s, "prices": self._prices, "services": services})
+
+    async def _compare(self, request: web.Request) -> web.StreamResponse:
+        # Few dashboards are asked, and what it imports is otherwise not in their memory.
+        from serving.tools.dashboard.compare import chosen_pair, compared  # noqa: PLC0415 - as above
+
+        key, now_s = request.query.get("name", ""), wall_s()
+        span_s = self._range_of(request, now_s) or (now_s - LIVE_S, now_s)
+        namespace, _, name = key.partition("/")
+        service, revisions = self._sources.service(namespace, name)
+        if service is None:
+            raise web.HTTPNotFound(text=f"{key!r} is no service; expected name=NAMESPACE/SERVICE\n")
+        requested = [name.removeprefix(f"{namespace}/") for name in request.query.getall("revision", []) if name]
+        try:
+            pair = chosen_pair(service, revisions, requested)
+        except ServingError as error:
+            raise web.HTTPBadRequest(text=f"{error}\n") from error
+        keys = [f"{namespace}/{name_of(revision)}" for revision in pair]
+        before, after = [await self._kept_rows(revision_key, span_s, now_s=now_s) for revision_key in keys]
+        # Two weeks are thousands of rows.
+        comparison = await asyncio.to_thread(
+            compared, service, pair, (before, after), span_s=span_s, prices=self._prices
+        )
+        return json_response_of(key, comparison)
+
+    async def _kept_rows(self, key: str, span_s: tuple[float, float], *, now_s: float) -> dict[str, list[float | None]]:
+        """The rows of a revision: those of this process, and older ones from the disk."""
+        from_s, to_s = span_s
+        from_s = max(from_s, self._board.created_s(key))
+        live = self._board.history.read(key)
+        places = [place for place, at_s in enumerate(live["at_s"]) if from_s <= at_s <= to_s]
+        rows = {
+            name: [None if math.isnan(column[place]) else column[place] for place in places]
+            for name, column in live.items()
+        }
+        until_s = min(to_s, live["at_s"][0] - 1) if live["at_s"] else to_s
+        if self._keeper is None or until_s <= from_s:
+            return rows
+        history = await self._keeper.read(key, from_s=from_s, to_s=until_s, now_s=now_s)
+        if history is None:
+            raise web.HTTPServiceUnavailable(text=UNREAD)
+        return {name: [*history.columns[name], *column] for name, column in rows.items()}
+
+    def _range_of(self, request: web.Request, now_s: float) -> tuple[float, float] | None:
+        """The range of a query that the history can have. Raises ``HTTPBadRequest``."""
+        return range_of(request, now_s, longest_s=RANGE_MAX_S if self._keeper is None else self._keeper.longest_s)
 
     async def _map(self, request: web.Request) -> web.StreamResponse:
         del request

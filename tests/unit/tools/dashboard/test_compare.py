@@ -8,7 +8,7 @@ import pytest
 from serving.core.model.errors import ServingError
 from serving.core.traffic.latencies import quantile_s
 from serving.tools.dashboard.board import COLUMNS
-from serving.tools.dashboard.compare import chosen_pair, compared, spread_of
+from serving.tools.dashboard.compare import SettingDifference, chosen_pair, compared, differences, spread_of
 
 STEP_S = 5.0
 SPAN = (0.0, 600.0)
@@ -127,3 +127,70 @@ def test_a_step_with_many_responses_counts_more_than_one_with_few() -> None:
     assert (quantile_s(spread, 0.995) or 0) > 0.9
     # A gap has no numbers.
     assert spread_of(history({}, step([]))) == {}
+
+
+def settings_of(
+    *containers: dict[str, Any], annotations: dict[str, str] | None = None, **spec: object
+) -> dict[str, Any]:
+    metadata = {"name": "hello-00001", "annotations": annotations or {}}
+    return {"metadata": metadata, "spec": {"containers": list(containers), **spec}}
+
+
+def row(name: str, older: str | None, newer: str | None) -> SettingDifference:
+    return SettingDifference(name=name, older=older, newer=newer)
+
+
+def test_images_resources_and_numbers_show_their_values() -> None:
+    before = settings_of({"image": "a", "resources": {"limits": {"memory": "1Gi"}}}, containerConcurrency=10)
+    after = settings_of(
+        {"image": "b", "resources": {"requests": {"cpu": "2"}}}, containerConcurrency=20, timeoutSeconds=5
+    )
+    assert differences(before, after) == [
+        row("containerConcurrency", "10", "20"),
+        row("image", "a", "b"),
+        row("limits.memory", "1Gi", None),
+        row("requests.cpu", None, "2"),
+        row("timeoutSeconds", None, "5"),
+    ]
+    assert differences(before, before) == []
+
+
+def test_variables_and_commands_show_that_they_differ_and_never_their_values() -> None:
+    def made(word: str, **more: str) -> dict[str, Any]:
+        secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": word, "key": word}}}
+        env = [{"name": "SAME", "value": "zq-same"}, {"name": "KEY", "value": word}, secret]
+        env += [{"name": name, "value": value} for name, value in more.items()]
+        probe = {"httpGet": {"httpHeaders": [{"name": "Authorization", "value": word}]}}
+        container = {"image": "x", "command": ["run", word], "env": env, "readinessProbe": probe}
+        annotations = {"serving.dev/command": word, "example.com/note": word}
+        return settings_of(container, annotations=annotations, volumes=[{"name": word}])
+
+    found = differences(made("zq-one"), made("zq-two", NEW="zq-three"))
+    assert found == [
+        *(row(name, "set", "another value") for name in ("command", "env KEY")),
+        row("env NEW", None, "set"),
+        *(row(name, "set", "another value") for name in ("env TOKEN", "example.com/note", "readinessProbe")),
+        *(row(name, "set", "another value") for name in ("serving.dev/command", "volumes")),
+    ]
+    assert "zq" not in str(found)
+
+
+def test_scaling_annotations_show_their_values_and_what_daemons_write_is_no_setting() -> None:
+    before = {"autoscaling.knative.dev/max-scale": "4", "serving.knative.dev/routes": "a", "serving.dev/snapshot": "1f"}
+    after = {
+        "autoscaling.knative.dev/max-scale": "5",
+        "autoscaling.serving.dev/learnt": "x",
+        "serving.dev/snapshot": "2a",
+    }
+    assert differences(settings_of(annotations=before), settings_of(annotations=after, servingState="Reserve")) == [
+        row("autoscaling.knative.dev/max-scale", "4", "5"),
+        row("serving.dev/snapshot", "1f", "2a"),
+    ]
+
+
+def test_each_of_several_containers_is_named() -> None:
+    before = settings_of({"name": "app", "image": "a"}, {"name": "log", "image": "b"})
+    after = settings_of(
+        {"name": "app", "image": "a"}, {"name": "log", "image": "c"}, initContainers=[{"name": "set", "image": "d"}]
+    )
+    assert differences(before, after) == [row("init set: image", None, "d"), row("log: image", "b", "c")]

@@ -1,8 +1,7 @@
 import msgspec
 
 from serving.tools.cli.services.compare import compared_lines
-from serving.tools.dashboard.compare import ComparedRevision, RevisionComparison
-from serving.tools.dashboard.revisionsettings import SettingDifference
+from serving.tools.dashboard.compare import ComparedRevision, RevisionComparison, SettingDifference
 
 OLD = ComparedRevision(
     revision="hello-00001",

@@ -14,7 +14,7 @@ import sys
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import click
 import msgspec
@@ -22,10 +22,8 @@ import msgspec
 from serving.core.model.errors import ServingError, SettingsError, Unavailable
 from serving.core.model.launch import USAGE_EXIT
 from serving.home.state import default_state_path
-from serving.tools.cli.client.connection import ApiRequest, ApiResponse, Opening, chosen_kubeconfig, connect
+from serving.tools.cli.client.connection import ApiRequest, ApiResponse, WebsocketPlace, chosen_kubeconfig, connect
 from serving.tools.cli.client.output import Progress, print_aside
-
-_T = TypeVar("_T")
 
 _EXIT_FAILED = 1
 _TIMEOUT_S = 30.0
@@ -180,14 +178,9 @@ class ApiClient:
                 raise ServingError(text.decode("utf-8", "replace").strip())
             yield response
 
-    def open_channels(self, call: ApiCall, opening: Opening[_T]) -> _T:
-        """Open a websocket to a call's path; exits if the server refuses or does not respond."""
-        try:
-            return self._connection.open_channels(f"{call.path}?{_query_of(call)}", opening)
-        except Unavailable as error:
-            fail(self.absence(error))
-        except ServingError as error:
-            fail(str(error))
+    def websocket(self, call: ApiCall) -> WebsocketPlace:
+        """The place of a websocket to a call's path."""
+        return self._connection.websocket(f"{call.path}?{_query_of(call)}")
 
     def absence(self, error: Unavailable) -> str:
         """The message for an unresponsive server."""

@@ -10,19 +10,15 @@ import os
 import socket
 import ssl
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from serving.core.model.errors import Problem, SettingsError, Unavailable
 from serving.net.aio.inputfile import read_input_text
 from serving.net.cluster.localserver import CLUSTER_EXTRA, LocalServer, local_server
-
-_T = TypeVar("_T")
-Opening = Callable[[str, Mapping[str, str], ssl.SSLContext | None], _T]
-"""Opens a websocket: its URL, the credentials and what TLS needs."""
 
 _PIECE_BYTES = 65536
 _CURRENT = "current-context"
@@ -37,6 +33,14 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
     body: bytes | None = None
     timeout_s: float | None = None
+
+
+class WebsocketPlace(msgspec.Struct, frozen=True):
+    """A URL of the API, the headers with the user's credentials, and what TLS needs."""
+
+    url: str
+    headers: Mapping[str, str]
+    tls: ssl.SSLContext | None
 
 
 def chosen_kubeconfig(named: str, context: str | None) -> tuple[str, str | None]:
@@ -123,9 +127,9 @@ class LocalConnection:
             connection.close()
             raise Unavailable(_reason(error)) from error
 
-    def open_channels(self, path: str, opening: Opening[_T]) -> _T:
-        """Open a websocket. Raises ``Unavailable``, or ``ServingError`` with the API's message."""
-        return _opened(opening, self.server + path, headers={"Authorization": f"Bearer {self._token}"}, tls=self._tls)
+    def websocket(self, path: str) -> WebsocketPlace:
+        """The place of a websocket."""
+        return WebsocketPlace(self.server + path, {"Authorization": f"Bearer {self._token}"}, self._tls)
 
 
 class LocalResponse:
@@ -220,8 +224,8 @@ class ForeignConnection:
             setting["key"]: setting["value"] for setting in settings if setting["in"] == "header" and setting["value"]
         }
 
-    def open_channels(self, path: str, opening: Opening[_T]) -> _T:
-        """Open a websocket. Raises ``Unavailable``, or ``ServingError`` with the API's message."""
+    def websocket(self, path: str) -> WebsocketPlace:
+        """The place of a websocket. New credentials may come from a program."""
         configuration = self._client.configuration
         tls: ssl.SSLContext | None = None
         if self.server.startswith("https:"):
@@ -230,7 +234,7 @@ class ForeignConnection:
                 tls.load_cert_chain(configuration.cert_file, configuration.key_file)
             if not configuration.verify_ssl:
                 tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-        return _opened(opening, self.server + path, headers=self._credentials(), tls=tls)
+        return WebsocketPlace(self.server + path, self._credentials(), tls)
 
 
 class ForeignResponse:
@@ -263,13 +267,6 @@ class ForeignResponse:
 ApiResponse = LocalResponse | ForeignResponse
 ApiConnection = LocalConnection | ForeignConnection
 """A connection for API requests: the server's URL, the namespace of its context, and ways to send."""
-
-
-def _opened(opening: Opening[_T], url: str, *, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> _T:
-    try:
-        return opening(url, headers, tls)
-    except OSError as error:
-        raise Unavailable(_reason(error)) from error
 
 
 def _reason(error: Exception) -> str:

@@ -6,21 +6,24 @@ each channel is the port.
 
 import asyncio
 import contextlib
+import json
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.protocol import State
+from websockets.typing import Subprotocol
 
+from serving.core.model.errors import ServingError, Unavailable
 from serving.net.aio.clock import now_s
 from serving.net.aio.supervise import supervise
 from serving.net.cluster.kinds import POD
 from serving.tools.cli.client.api import ApiCall, ApiClient
+from serving.tools.cli.client.connection import WebsocketPlace
 from serving.tools.cli.client.resources import path_of
-from serving.tools.cli.client.websocket import UNOPENED, WebsocketPlace, refusal
 
 _T = TypeVar("_T")
 
@@ -30,6 +33,29 @@ _LOOPBACK = "127.0.0.1"
 _PIECE_BYTES = 32 * 1024
 # A server closes a connection on which no request comes.
 _UNUSED_MAX_S = 5.0
+
+
+async def open_websocket(place: WebsocketPlace, protocols: Sequence[str]) -> ClientConnection:
+    """Open a connection by one of these protocols. Raises ``Unavailable``, or ``ServingError`` with the API's words."""
+    try:
+        return await connect(
+            place.url.replace("http", "ws", 1),
+            ssl=place.tls,
+            subprotocols=[Subprotocol(protocol) for protocol in protocols],
+            additional_headers=place.headers,
+            proxy=None,
+            compression=None,
+            max_size=None,
+            # The server answers no ping while the command does not read its input.
+            ping_timeout=None,
+        )
+    except InvalidStatus as error:
+        text = (error.response.body or b"").decode("utf-8", "replace").strip()
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            text = str(json.loads(text)["message"])
+        raise ServingError(text or f"status {error.response.status_code}") from error
+    except (InvalidHandshake, OSError) as error:
+        raise Unavailable(str(error) or type(error).__name__) from error
 
 
 class PodPort(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,11 +118,7 @@ class PortForwarder:
         path = path_of(POD, place.namespace, place.pod, subresource="portforward")
         call = ApiCall(path=path, query={"ports": str(place.port)})
         # New credentials may come from a program.
-        target = await asyncio.to_thread(self._api.open_channels, call, WebsocketPlace)
-        try:
-            return await target.open([_PROTOCOL])
-        except UNOPENED as error:
-            raise refusal(error) from error
+        return await open_websocket(await asyncio.to_thread(self._api.websocket, call), [_PROTOCOL])
 
     async def _receive(self, websocket: ClientConnection, writer: asyncio.StreamWriter) -> None:
         begun = set[int]()

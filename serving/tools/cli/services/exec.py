@@ -9,96 +9,31 @@ import json
 import os
 import shutil
 import signal
-import ssl
 import sys
 import termios
 import threading
 import tty
-from collections.abc import Awaitable, Coroutine, Iterator, Mapping
-from typing import Any, BinaryIO, Self, TypeVar
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 import click
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
+from serving.core.model.errors import Unavailable
 from serving.core.model.objects import Object, is_true, name_of, namespace_of, nested
 from serving.home.apiserver.channels import CLOSE, PROTOCOLS, RESIZE, STATUS, STDERR, STDIN, STDOUT
+from serving.net.aio.supervise import SupervisedTasks, supervise
 from serving.net.cluster.kinds import POD
 from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail
 from serving.tools.cli.client.completion import complete_service
+from serving.tools.cli.client.connection import WebsocketPlace
+from serving.tools.cli.client.forwarding import open_websocket
 from serving.tools.cli.client.objects import app_container, service_of
 from serving.tools.cli.client.resources import path_of
-from serving.tools.cli.client.websocket import UNOPENED, WebsocketPlace, refusal
 from serving.tools.cli.services.logs import pods_of, short_name
 
 _PIECE_BYTES = 65536
-
-_T = TypeVar("_T")
-
-
-class Channels:
-    """A thread-safe websocket. Sending and receiving do not block each other.
-
-    It runs an event loop in a thread of its own. The library's blocking client holds one lock for both directions: a
-    command that writes while its output is read would deadlock.
-    """
-
-    def __init__(self, opening: Awaitable[ClientConnection]) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="channels", daemon=True)
-        self._thread.start()
-
-        async def opened() -> ClientConnection:
-            return await opening
-
-        try:
-            self._connection = self._run(opened())
-        except BaseException:
-            self._end()
-            raise
-        self.subprotocol = self._connection.subprotocol
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._run(self._connection.close())
-        self._end()
-
-    def recv(self) -> bytes:
-        """Receive the next message. Raises ``EOFError`` when the connection has ended."""
-        try:
-            return self._run(self._connection.recv(decode=False))
-        except ConnectionClosed as error:
-            raise EOFError from error
-
-    def send(self, message: bytes) -> None:
-        """Send a message. Raises ``EOFError`` when the connection has ended."""
-        try:
-            self._run(self._connection.send(message))
-        except (ConnectionClosed, RuntimeError) as error:
-            raise EOFError from error
-
-    def _run(self, what: Coroutine[Any, Any, _T]) -> _T:
-        try:
-            return asyncio.run_coroutine_threadsafe(what, self._loop).result()
-        except RuntimeError:
-            # The loop has ended; Python warns about a coroutine that is dropped.
-            what.close()
-            raise
-
-    def _end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-def open_channels(url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> Channels:
-    """Open a websocket. Raises ``Unavailable``, and ``ServingError`` with the API's reason if it refuses."""
-    try:
-        return Channels(WebsocketPlace(url, headers, tls).open(PROTOCOLS))
-    except UNOPENED as error:
-        raise refusal(error) from error
 
 
 @click.command("exec")
@@ -150,28 +85,43 @@ def execute(
         "tty": "true" if has_terminal else "",
     }
     path = path_of(POD, namespace_of(pod), name_of(pod), subresource="exec")
-    with api.open_channels(ApiCall(path=path, query=query), open_channels) as channels:
-        if options["has_stdin"]:
-            threading.Thread(target=_send_input, args=(channels,), daemon=True).start()
-        with _raw_terminal(channels) if has_terminal else contextlib.nullcontext():
-            status = _print_output(channels)
+    place = api.websocket(ApiCall(path=path, query=query))
+    try:
+        status = asyncio.run(_run(place, has_stdin=options["has_stdin"], has_terminal=has_terminal))
+    except Unavailable as error:
+        fail(api.absence(error))
     sys.exit(_exit_code(status))
 
 
-def _print_output(channels: Channels) -> Object:
-    """Print output until the final status; {} if the connection ends without one."""
+async def _run(place: WebsocketPlace, *, has_stdin: bool, has_terminal: bool) -> Object:
+    """Run the command, print its output and return its final status; {} if the connection ends without one."""
+    async with await open_websocket(place, PROTOCOLS) as connection, supervise() as tasks:
+        if has_stdin:
+            # No loop can wait for every kind of input, and the command may end before its input does.
+            loop = asyncio.get_running_loop()
+            threading.Thread(target=_send_input, args=(connection, loop), daemon=True).start()
+        with _raw_terminal(connection, tasks) if has_terminal else contextlib.nullcontext():
+            return await _print_output(connection)
+
+
+async def _print_output(connection: ClientConnection) -> Object:
     outputs: dict[int, BinaryIO] = {STDOUT: sys.stdout.buffer, STDERR: sys.stderr.buffer}
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(ConnectionClosed):
         while True:
-            message = channels.recv()
+            message = await connection.recv(decode=False)
             channel, data = message[0], message[1:]
             if channel == STATUS:
                 status: Object = json.loads(data)
                 return status
             if channel in outputs:
-                outputs[channel].write(data)
-                outputs[channel].flush()
+                # A reader that waits for input to be sent first must not hold up the sending.
+                await asyncio.to_thread(_write, outputs[channel], data)
     return {}
+
+
+def _write(output: BinaryIO, data: bytes) -> None:
+    output.write(data)
+    output.flush()
 
 
 def _exit_code(status: Object) -> int:
@@ -184,35 +134,40 @@ def _exit_code(status: Object) -> int:
     return int(code)
 
 
-def _send_input(channels: Channels) -> None:
-    with contextlib.suppress(EOFError, OSError, ValueError):
+def _send_input(connection: ClientConnection, loop: asyncio.AbstractEventLoop) -> None:
+    def send(message: bytes) -> None:
+        sending = connection.send(message)
+        try:
+            asyncio.run_coroutine_threadsafe(sending, loop).result()
+        except RuntimeError:
+            # The loop has ended; Python warns about a coroutine that is dropped.
+            sending.close()
+            raise
+
+    with contextlib.suppress(ConnectionClosed, OSError, RuntimeError, ValueError):
         while piece := os.read(sys.stdin.fileno(), _PIECE_BYTES):
-            channels.send(bytes([STDIN]) + piece)
-        if channels.subprotocol == PROTOCOLS[0]:
+            send(bytes([STDIN]) + piece)
+        if connection.subprotocol == PROTOCOLS[0]:
             # The older protocol has no end of input.
-            channels.send(bytes([CLOSE, STDIN]))
+            send(bytes([CLOSE, STDIN]))
 
 
 @contextlib.contextmanager
-def _raw_terminal(channels: Channels) -> Iterator[None]:
-    changed = threading.Event()
-    changed.set()
+def _raw_terminal(connection: ClientConnection, tasks: SupervisedTasks) -> Iterator[None]:
+    async def send_size() -> None:
+        size = shutil.get_terminal_size()
+        text = json.dumps({"Width": size.columns, "Height": size.lines})
+        with contextlib.suppress(ConnectionClosed):
+            await connection.send(bytes([RESIZE]) + text.encode())
 
-    def follow_size() -> None:
-        with contextlib.suppress(EOFError):
-            while changed.wait():
-                changed.clear()
-                size = shutil.get_terminal_size()
-                text = json.dumps({"Width": size.columns, "Height": size.lines})
-                channels.send(bytes([RESIZE]) + text.encode())
+    def resized() -> None:
+        tasks.start_background(send_size(), name="terminal size")
 
     before = termios.tcgetattr(sys.stdin)
-    # The handler only sets a flag: the main thread may be within the connection.
-    handler = signal.signal(signal.SIGWINCH, lambda *_: changed.set())
-    threading.Thread(target=follow_size, daemon=True).start()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, resized)
+    resized()
     tty.setraw(sys.stdin)
     try:
         yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-        signal.signal(signal.SIGWINCH, handler)

@@ -8,7 +8,6 @@ do not reach each other. ``ip`` of iproute2 makes the links.
 
 import asyncio
 import contextlib
-import ctypes
 import hashlib
 import logging
 import os
@@ -24,6 +23,7 @@ from serving.core.model.routehosts import named_network
 from serving.home.containers.cgroups import find_cgroups
 from serving.home.pods.locations import PodLocation, PodLocations, host_part
 from serving.home.pods.podfolder import sweep_folders
+from serving.home.processes.confine import LIBC, checked, mount_at
 from serving.net.aio.cooperative import finished_in_thread
 
 _INNER_NETWORK, _PUBLIC_NETWORK = "10.138", "10.139"
@@ -40,7 +40,6 @@ _AHEAD_RETRY_S = 5.0
 
 _log = logging.getLogger("kubelet")
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET, _MS_BIND, _MNT_DETACH = 0x40000000, 4096, 2
 _POD_NETWORK = "10.137."
 _OWN = "/proc/thread-self/ns/net"
@@ -103,7 +102,9 @@ class PodNetworks:
         if not os.path.ismount(ahead):
             return False
         path.touch(mode=0o600)
-        if _LIBC.mount(str(ahead).encode(), str(path).encode(), b"none", ctypes.c_ulong(_MS_BIND), None) != 0:
+        try:
+            mount_at(str(ahead), str(path), flags=_MS_BIND)
+        except OSError:
             return False
         self.remove(ahead.name)
         return True
@@ -134,8 +135,8 @@ class PodNetworks:
         return path
 
     def _make(self, path: Path, address: str) -> None:
-        _checked(_LIBC.unshare(_CLONE_NEWNET), "a network namespace")
-        _checked(_LIBC.mount(_OWN.encode(), str(path).encode(), b"none", ctypes.c_ulong(_MS_BIND), None), str(path))
+        checked(LIBC.unshare(_CLONE_NEWNET), "a network namespace")
+        mount_at(_OWN, str(path), flags=_MS_BIND)
         # The namespace of the process's first thread is ours.
         _ip(
             "link set lo up\n"
@@ -149,7 +150,7 @@ class PodNetworks:
     def remove(self, pod: str) -> None:
         """Remove a pod's namespace, if any; its network link ends with it."""
         path = self.path_of(pod)
-        _LIBC.umount2(str(path).encode(), _MNT_DETACH)
+        LIBC.umount2(str(path).encode(), _MNT_DETACH)
         path.unlink(missing_ok=True)
 
     def sweep(self, pod_ids: Collection[str]) -> None:
@@ -219,12 +220,6 @@ def _ip(commands: str) -> None:
     process = subprocess.run(["ip", "-batch", "-"], input=commands.encode(), capture_output=True, check=False)  # noqa: S607 - of the system
     if process.returncode:
         raise OSError(0, process.stderr.decode(errors="replace").strip().splitlines()[0], "ip")
-
-
-def _checked(result: int, what: str) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), what)
 
 
 def networks_of(state: Path) -> PodNetworks:

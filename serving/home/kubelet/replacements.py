@@ -14,6 +14,7 @@ from serving.core.model.knative import REVISION_UID_LABEL
 from serving.core.model.objects import Object, labels_of
 from serving.home.kubelet.container import RestartPauses, RestartSettings
 from serving.home.pods.diskbudget import owner_of
+from serving.home.state import write_private
 
 _log = logging.getLogger("kubelet")
 
@@ -91,9 +92,7 @@ def read_pauses(pauses: ReplacementPauses, path: Path, *, now_s: float, wall_s: 
 
 def write_pauses(pauses: ReplacementPauses, path: Path, *, now_s: float, wall_s: float) -> None:
     """Write the pauses into a file. On a full disk they stay in memory only."""
-    temporary = path.with_name(f"{path.name}.new")
     try:
-        temporary.write_bytes(pauses.written(ahead_s=wall_s - now_s))
-        temporary.replace(path)
+        write_private(path, pauses.written(ahead_s=wall_s - now_s))
     except OSError as error:
         _log.warning("evictions.not_written", extra={"path": str(path), "error": str(error)})

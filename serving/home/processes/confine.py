@@ -27,7 +27,9 @@ ISOLATION_VARIABLE = "SERVING_ISOLATION"
 # Most processes and threads of a pod with its own user or user namespace.
 _PROCESSES_MAX = 4096
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC = ctypes.CDLL(None, use_errno=True)
+"""The C library. Loaded here, not after a fork: between fork and exec only what is safe may run."""
+
 # <linux/prctl.h>, <linux/sched.h>, <linux/mount.h>, <linux/capability.h>
 _PR_CAPBSET_DROP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 24, 22, 38, 47
 _PR_CAP_AMBIENT_CLEAR_ALL, _SECCOMP_MODE_FILTER = 4, 2
@@ -121,7 +123,7 @@ def probe(plan: dict[str, Any]) -> list[str]:
             nothing = os.open(os.devnull, os.O_RDWR)
             for descriptor in (0, 1, 2):
                 os.dup2(nothing, descriptor)
-            failed = ["pid: no pid namespace"] if plan["has_own_pids"] and _LIBC.unshare(_CLONE_NEWPID) != 0 else []
+            failed = ["pid: no pid namespace"] if plan["has_own_pids"] and LIBC.unshare(_CLONE_NEWPID) != 0 else []
             failed += confine({**plan, "is_strict": False, "has_own_pids": False}, "/")
             os.write(its, "\n".join(failed).encode())
         except OSError as error:
@@ -142,12 +144,12 @@ def _check_pids() -> None:
 
 def own_mounts() -> None:
     """Give this process its own mount namespace, if necessary within a user namespace of the same user. Raises ``OSError``."""
-    if _LIBC.unshare(_CLONE_NEWNS) != 0:
+    if LIBC.unshare(_CLONE_NEWNS) != 0:
         user, group = os.geteuid(), os.getegid()
-        _checked(_LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
+        checked(LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
             _written(f"/proc/self/{name}", text)
-    _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
+    mount_at("none", "/", flags=_MS_REC | _MS_PRIVATE)
 
 
 def _has_own_users() -> bool:
@@ -171,7 +173,7 @@ def _hide(plan: dict[str, Any], *, user: int, home: str) -> None:
     for folder in folders:
         # A hidden folder within another exists there if it has a shown path.
         if folder in hidden and os.path.isdir(folder):
-            _mount("tmpfs", folder, kind="tmpfs", flags=_MS_NOSUID | _MS_NODEV, data="mode=755,size=1m")
+            mount_at("tmpfs", folder, kind="tmpfs", flags=_MS_NOSUID | _MS_NODEV, data="mode=755,size=1m")
             covered.append(folder)
         # A path is shown in the innermost hidden folder.
         for path, descriptor in descriptors:
@@ -187,7 +189,7 @@ def _hide(plan: dict[str, Any], *, user: int, home: str) -> None:
         with contextlib.suppress(OSError):
             _name_user(user, home, f"{covered[-1]}/passwd")
     for folder in covered:
-        _mount("none", folder, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
+        mount_at("none", folder, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
 
 
 def _take_temporary(private: list[str], temporary: str, hidden: list[str]) -> list[str]:
@@ -200,9 +202,9 @@ def _take_temporary(private: list[str], temporary: str, hidden: list[str]) -> li
     descriptor = os.open(temporary, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY) if private else -1
     for folder in private:
         if folder == _SHARED_MEMORY:
-            _mount("tmpfs", folder, kind="tmpfs", flags=_MS_NOSUID | _MS_NODEV, data="mode=1777")
+            mount_at("tmpfs", folder, kind="tmpfs", flags=_MS_NOSUID | _MS_NODEV, data="mode=1777")
         else:
-            _mount(f"/proc/self/fd/{descriptor}", folder, flags=_MS_BIND)
+            mount_at(f"/proc/self/fd/{descriptor}", folder, flags=_MS_BIND)
         for path in (path for path in hidden if path.startswith(f"{folder}/")):
             os.makedirs(path, exist_ok=True)
     return private
@@ -215,7 +217,7 @@ def _name_user(user: int, home: str, path: str) -> None:
     with open(path, "wb") as file:
         os.fchmod(file.fileno(), 0o644)
         file.write(f"{_USER_NAME}:x:{user}:{user}:pod:{home}:/bin/sh\n".encode() + others)
-    _mount(path, _PASSWD, flags=_MS_BIND)
+    mount_at(path, _PASSWD, flags=_MS_BIND)
 
 
 def _show(path: str, descriptor: int) -> None:
@@ -224,7 +226,7 @@ def _show(path: str, descriptor: int) -> None:
     else:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    _mount(f"/proc/self/fd/{descriptor}", path, flags=_MS_BIND | _MS_REC)
+    mount_at(f"/proc/self/fd/{descriptor}", path, flags=_MS_BIND | _MS_REC)
 
 
 def _give(path: str, user: int) -> None:
@@ -238,12 +240,12 @@ def _give(path: str, user: int) -> None:
 
 def mount_mapped(source: str, target: str, users: int, *, cleared: int = 0) -> None:
     """Mount a file or folder with its owners mapped by the user namespace ``users``, a descriptor. Raises ``OSError``."""
-    tree = _LIBC.syscall(_OPEN_TREE, _AT_CWD, source.encode(), _OPEN_TREE_CLONE | os.O_CLOEXEC)
-    _checked(min(tree, 0), source)
+    tree = LIBC.syscall(_OPEN_TREE, _AT_CWD, source.encode(), _OPEN_TREE_CLONE | os.O_CLOEXEC)
+    checked(min(tree, 0), source)
     try:
         wanted = ctypes.create_string_buffer(struct.pack("=QQQQ", _ATTR_IDMAP, cleared, 0, users), 32)
-        _checked(_LIBC.syscall(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, wanted, ctypes.c_size_t(32)), source)
-        _checked(_LIBC.syscall(_MOVE_MOUNT, tree, b"", _AT_CWD, target.encode(), _MOVE_FROM_EMPTY), target)
+        checked(LIBC.syscall(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, wanted, ctypes.c_size_t(32)), source)
+        checked(LIBC.syscall(_MOVE_MOUNT, tree, b"", _AT_CWD, target.encode(), _MOVE_FROM_EMPTY), target)
     finally:
         os.close(tree)
 
@@ -256,7 +258,7 @@ def open_users(user_map: str, group_map: str) -> int:
     if pid == 0:
         try:
             os.close(wake)
-            _checked(_LIBC.unshare(_CLONE_NEWUSER), "unshare")
+            checked(LIBC.unshare(_CLONE_NEWUSER), "unshare")
             # In the namespace of this ``/proc``.
             os.write(its, os.readlink("/proc/self").encode())
             os.read(waiting, 1)
@@ -292,13 +294,13 @@ def _written(path: str, text: str) -> None:
 
 def _guard_proc() -> None:
     """Show only the pod's processes in ``/proc``, with kernel settings read-only."""
-    _mount("proc", "/proc", kind="proc", flags=_MS_NOSUID | _MS_NODEV | _MS_NOEXEC, data="hidepid=4")
+    mount_at("proc", "/proc", kind="proc", flags=_MS_NOSUID | _MS_NODEV | _MS_NOEXEC, data="hidepid=4")
     for path in (*_READ_ONLY, "/sys"):
         if os.path.exists(path):
-            _mount(path, path, flags=_MS_BIND | _MS_REC)
-            _mount("none", path, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+            mount_at(path, path, flags=_MS_BIND | _MS_REC)
+            mount_at("none", path, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     for path in dict.fromkeys(_mounts_below("/sys")):  # Listed again for the hidden /sys.
-        _mount("none", path, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+        mount_at("none", path, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
 
 
 def _mounts_below(folder: str) -> Iterator[str]:
@@ -323,20 +325,20 @@ def _become(user: int) -> None:
 def _drop_bounds() -> None:
     """Drop the capabilities that executing a program could gain. A process without the right to do so has none."""
     for number in range(_CAPABILITIES_END):
-        if _LIBC.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
+        if LIBC.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
             return
 
 
 def _drop() -> None:
     """Drop all capabilities of this process."""
-    _LIBC.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    LIBC.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header, nothing = struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24)
-    _checked(_LIBC.capset(ctypes.create_string_buffer(header), ctypes.create_string_buffer(nothing)), "capset")
+    checked(LIBC.capset(ctypes.create_string_buffer(header), ctypes.create_string_buffer(nothing)), "capset")
 
 
 def landlock_abi() -> int:
     """The version of Landlock in this kernel; 0 without it."""
-    return max(0, int(_LIBC.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)))
+    return max(0, int(LIBC.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)))
 
 
 def _check_ports(ports: "list[int] | None") -> None:
@@ -357,15 +359,15 @@ def _landlock(hidden: str, shown: list[str], ports: "list[int] | None") -> None:
     ports = ports if abi >= _NET_ABI else None
     size = 24 if abi >= _SCOPE_ABI else 16 if abi >= _NET_ABI else 8
     wanted = struct.pack("=QQQ", rights, _BIND_TCP if ports is not None else 0, _SCOPES)[:size]
-    ruleset = _LIBC.syscall(_LANDLOCK_CREATE, ctypes.create_string_buffer(wanted, size), ctypes.c_size_t(size), 0)
-    _checked(min(ruleset, 0), "landlock_create_ruleset")
+    ruleset = LIBC.syscall(_LANDLOCK_CREATE, ctypes.create_string_buffer(wanted, size), ctypes.c_size_t(size), 0)
+    checked(min(ruleset, 0), "landlock_create_ruleset")
     try:
         for path in _around(hidden, shown) if hidden else ["/"] if rights else ():
             _allow(ruleset, path, rights if hidden else _REFER)
         for port in ports or ():
             rule = ctypes.create_string_buffer(struct.pack("=QQ", _BIND_TCP, port), 16)
-            _checked(_LIBC.syscall(_LANDLOCK_ADD, ruleset, _RULE_PORT, rule, 0), "landlock_add_rule")
-        _checked(_LIBC.syscall(_LANDLOCK_RESTRICT, ruleset, 0), "landlock_restrict_self")
+            checked(LIBC.syscall(_LANDLOCK_ADD, ruleset, _RULE_PORT, rule, 0), "landlock_add_rule")
+        checked(LIBC.syscall(_LANDLOCK_RESTRICT, ruleset, 0), "landlock_restrict_self")
     finally:
         os.close(ruleset)
 
@@ -377,7 +379,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= _FILE_RIGHTS
         rule = ctypes.create_string_buffer(struct.pack("=Qi", rights, descriptor), 12)
-        _LIBC.syscall(_LANDLOCK_ADD, ruleset, _RULE_PATH, rule, 0)
+        LIBC.syscall(_LANDLOCK_ADD, ruleset, _RULE_PATH, rule, 0)
         os.close(descriptor)
 
 
@@ -402,15 +404,17 @@ def _filter(program: bytes) -> None:
 
 def _prctl(option: int, *arguments: Any) -> None:  # noqa: ANN401 - numbers and pointers
     words = [ctypes.c_ulong(argument) if isinstance(argument, int) else argument for argument in arguments]
-    _checked(_LIBC.prctl(option, *words, *[ctypes.c_ulong(0)] * (4 - len(words))), f"prctl {option}")
+    checked(LIBC.prctl(option, *words, *[ctypes.c_ulong(0)] * (4 - len(words))), f"prctl {option}")
 
 
-def _mount(source: str, target: str, *, kind: str = "none", flags: int = 0, data: str = "") -> None:
-    result = _LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode() or None)
-    _checked(result, target)
+def mount_at(source: str, target: str, *, kind: str = "none", flags: int = 0, data: str = "") -> None:
+    """Call mount(2). Raises ``OSError``."""
+    result = LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode() or None)
+    checked(result, target)
 
 
-def _checked(result: int, what: str) -> None:
+def checked(result: int, what: str) -> None:
+    """Raise ``OSError`` for a call of ``LIBC`` that failed."""
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), what)

@@ -7,7 +7,6 @@ kernel refuses, ``OSError`` is raised, and the volumes are only below ``$HOME``.
 """
 
 import contextlib
-import ctypes
 import errno
 import functools
 import os
@@ -17,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 
+from serving.home.processes.confine import LIBC, checked, mount_at
+
 HOSTS_PATH = "/etc/hosts"
 RESOLVER_PATH = "/etc/resolv.conf"
 
-# Loaded before a fork: between fork and exec only safe code may run.
-_LIBC = ctypes.CDLL(None, use_errno=True)
 # <linux/sched.h>, <linux/mount.h>
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWUSER = 0x00020000, 0x04000000, 0x10000000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 32, 4096, 16384
@@ -60,30 +59,30 @@ class OverlayMount(msgspec.Struct, frozen=True, kw_only=True):
 def own_mounts() -> None:
     """Give this process a mount namespace without propagation in either direction. Raises ``OSError``."""
     _unshare()
-    _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
+    mount_at("none", "/", flags=_MS_REC | _MS_PRIVATE)
 
 
 def own_user_and_mounts() -> None:
     """Enter a new user namespace, with this process's user as its root, and new mounts. Raises ``OSError``."""
     _new_user_namespace(user=0, group=0)
-    _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
+    mount_at("none", "/", flags=_MS_REC | _MS_PRIVATE)
 
 
 def join_user(pid: int) -> None:
     """Join a user namespace from ``own_user_and_mounts`` as its root, with new mounts. Raises ``OSError``."""
     with open(f"/proc/{pid}/ns/user") as namespace:  # noqa: PTH123 - needed as a descriptor
-        _checked(_LIBC.setns(namespace.fileno(), _CLONE_NEWUSER), "setns")
-    _checked(_LIBC.unshare(_CLONE_NEWNS), "unshare")
+        checked(LIBC.setns(namespace.fileno(), _CLONE_NEWUSER), "setns")
+    checked(LIBC.unshare(_CLONE_NEWNS), "unshare")
 
 
 def hide(folder: str) -> None:
     """Cover a folder by an empty one. Raises ``OSError``."""
-    _mount("tmpfs", folder, kind="tmpfs")
+    mount_at("tmpfs", folder, kind="tmpfs")
 
 
 def mount_memory(folder: str, *, bytes_max: int) -> None:
     """Mount a file system in memory that only its owner can read. Needs root. Raises ``OSError``."""
-    _mount("tmpfs", folder, kind="tmpfs", flags=_NOSUID | _NODEV | _NOEXEC, data=f"mode=700,size={bytes_max}")
+    mount_at("tmpfs", folder, kind="tmpfs", flags=_NOSUID | _NODEV | _NOEXEC, data=f"mode=700,size={bytes_max}")
 
 
 def mount_overlay(overlay: OverlayMount) -> None:
@@ -93,7 +92,7 @@ def mount_overlay(overlay: OverlayMount) -> None:
         folder.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
         for folder in (overlay.lower, overlay.upper, overlay.work)
     ]
-    _mount("overlay", overlay.target, kind="overlay", data="lowerdir={},upperdir={},workdir={}".format(*folders))
+    mount_at("overlay", overlay.target, kind="overlay", data="lowerdir={},upperdir={},workdir={}".format(*folders))
 
 
 def show_at(folder: str, mounts: Sequence[MountPoint]) -> None:
@@ -137,13 +136,13 @@ def _entered(folder: int, name: str, mount: MountPoint) -> int:
 
 def mount_system(folder: str) -> None:
     """Mount a /sys that shows the network of this process. Needs root. Raises ``OSError``."""
-    _mount("sysfs", folder, kind="sysfs", flags=_NOSUID | _NODEV | _NOEXEC)
+    mount_at("sysfs", folder, kind="sysfs", flags=_NOSUID | _NODEV | _NOEXEC)
 
 
 def bind(source: str, target: Path) -> None:
     """Show a file or folder at a path that does not exist. Raises ``OSError``."""
     make_place(source, target)
-    _mount(source, str(target), flags=_MS_BIND | _MS_REC)
+    mount_at(source, str(target), flags=_MS_BIND | _MS_REC)
 
 
 def make_place(source: str, target: Path) -> None:
@@ -156,7 +155,7 @@ def make_place(source: str, target: Path) -> None:
 
 def unmount(target: str) -> None:
     """Unmount a path as soon as nothing uses it. Raises ``OSError``."""
-    _checked(_LIBC.umount2(target.encode(), _MNT_DETACH), target)
+    checked(LIBC.umount2(target.encode(), _MNT_DETACH), target)
 
 
 def take_hostname(name: str) -> None:
@@ -164,8 +163,8 @@ def take_hostname(name: str) -> None:
 
     Without it all pods of the machine have one hostname, and no one can distinguish the apps that report theirs.
     """
-    if os.geteuid() == 0 and _LIBC.unshare(_CLONE_NEWUTS) == 0:
-        _LIBC.sethostname(name.encode(), len(name.encode()))
+    if os.geteuid() == 0 and LIBC.unshare(_CLONE_NEWUTS) == 0:
+        LIBC.sethostname(name.encode(), len(name.encode()))
 
 
 @functools.cache
@@ -185,9 +184,9 @@ def can_mount() -> bool:
 def show_over(mounts: Sequence[MountPoint]) -> None:
     """Mount files over existing files for this process, as root or in a user namespace. Raises ``OSError``."""
     _unshare()
-    _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
+    mount_at("none", "/", flags=_MS_REC | _MS_PRIVATE)
     for mount in mounts:
-        _mount(mount.source, mount.target, flags=_MS_BIND)
+        mount_at(mount.source, mount.target, flags=_MS_BIND)
 
 
 class _Folder:
@@ -205,13 +204,13 @@ def show_at_own_paths(mounts: Sequence[MountPoint], *, new_root: str, folder: st
     """
     own_mounts()
     tree = _tree(mounts)
-    _mount("tmpfs", new_root, kind="tmpfs")
+    mount_at("tmpfs", new_root, kind="tmpfs")
     # Otherwise each folder around it would be bound with its content at that time.
-    _mount("none", new_root, flags=_MS_UNBINDABLE)
+    mount_at("none", new_root, flags=_MS_UNBINDABLE)
     _fill(Path("/"), tree, Path(new_root), passed=new_root)
     os.chdir(new_root)
-    _checked(_LIBC.pivot_root(b".", b"."), "pivot_root")
-    _checked(_LIBC.umount2(b".", _MNT_DETACH), "umount2")
+    checked(LIBC.pivot_root(b".", b"."), "pivot_root")
+    checked(LIBC.umount2(b".", _MNT_DETACH), "umount2")
     os.chdir(folder)
     return frozenset(mount.target for mount in _placed(tree))
 
@@ -251,7 +250,7 @@ def _fill(source: Path, wanted: _Folder, target: Path, *, passed: str) -> None:
             bind(open_path, target / name)
         if mount.read_only:
             flags = os.statvfs(target / name).f_flag & _KEPT_FLAGS
-            _mount("none", str(target / name), flags=_MS_BIND | _MS_REMOUNT | _MS_RDONLY | flags)
+            mount_at("none", str(target / name), flags=_MS_BIND | _MS_REMOUNT | _MS_RDONLY | flags)
 
 
 def _copy(entry: "os.DirEntry[str]", target: Path) -> None:
@@ -262,7 +261,7 @@ def _copy(entry: "os.DirEntry[str]", target: Path) -> None:
 
 
 def _unshare() -> None:
-    if os.geteuid() == 0 and _LIBC.unshare(_CLONE_NEWNS) == 0:
+    if os.geteuid() == 0 and LIBC.unshare(_CLONE_NEWNS) == 0:
         return
     _new_user_namespace(user=os.geteuid(), group=os.getegid())
 
@@ -270,17 +269,6 @@ def _unshare() -> None:
 def _new_user_namespace(*, user: int, group: int) -> None:
     """Enter a user namespace in which this process's user is ``user``, and a new mount namespace."""
     maps = (("setgroups", "deny"), ("uid_map", f"{user} {os.geteuid()} 1"), ("gid_map", f"{group} {os.getegid()} 1"))
-    _checked(_LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
+    checked(LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
     for name, text in maps:
         Path(f"/proc/self/{name}").write_text(text)
-
-
-def _mount(source: str, target: str, *, kind: str = "none", flags: int = 0, data: str = "") -> None:
-    result = _LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode() or None)
-    _checked(result, target)
-
-
-def _checked(result: int, what: str) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), what)

@@ -28,6 +28,13 @@ class _TemplateMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit
     """A message, tagged with its class name when sent."""
 
 
+class _ProcessMessage(_TemplateMessage, frozen=True, kw_only=True):
+    """A message about a process of a pod."""
+
+    pod: str
+    name: str
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A container launch: the order's ``arguments`` are a runtime command that starts it and exits.
 
@@ -51,7 +58,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     users: OwnUsers | None = None
 
 
-class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
+class StartProcess(_ProcessMessage, frozen=True, kw_only=True):
     """Start a process. Without ``arguments`` it is the pod's queue-proxy, forked from the warm template.
 
     ``folder`` is its working folder, ``log`` the file to which its output is appended. It inherits no environment. ``launch``
@@ -69,8 +76,6 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     ``cgroups`` are the folders that the process of an app joins. ``copy`` is the pod's copy of the snapshot in which it runs.
     """
 
-    pod: str
-    name: str
     environment: dict[str, str]
     log: str
     folder: str = "/"
@@ -97,11 +102,9 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     copy: AppCopy | None = None
 
 
-class SendSignal(_TemplateMessage, frozen=True, kw_only=True):
+class SendSignal(_ProcessMessage, frozen=True, kw_only=True):
     """Send a signal to a process and all of its group."""
 
-    pod: str
-    name: str
     signal: int
 
 
@@ -143,46 +146,36 @@ class Inventory(_TemplateMessage, frozen=True, kw_only=True):
     pods: list[HeldPod]
 
 
-class ProcessStarted(_TemplateMessage, frozen=True, kw_only=True):
+class ProcessStarted(_ProcessMessage, frozen=True, kw_only=True):
     """A process has started."""
 
-    pod: str
-    name: str
     pid: int
 
 
-class StartFailed(_TemplateMessage, frozen=True, kw_only=True):
+class StartFailed(_ProcessMessage, frozen=True, kw_only=True):
     """A process could not be started; ``why`` is for people, as in "/no/such: No such file or directory"."""
 
-    pod: str
-    name: str
     why: str
 
 
-class ReadinessChanged(_TemplateMessage, frozen=True, kw_only=True):
+class ReadinessChanged(_ProcessMessage, frozen=True, kw_only=True):
     """A queue-proxy's report: whether its app can take requests, is dormant, and, in a drain, may end."""
 
-    pod: str
-    name: str
     is_ready: bool
     is_drained: bool = False
     is_dormant: bool = False
 
 
-class Warned(_TemplateMessage, frozen=True, kw_only=True):
+class Warned(_ProcessMessage, frozen=True, kw_only=True):
     """A warning about a process, for an Event of its pod."""
 
-    pod: str
-    name: str
     reason: str
     message: str
 
 
-class ProcessEnded(_TemplateMessage, frozen=True, kw_only=True):
+class ProcessEnded(_ProcessMessage, frozen=True, kw_only=True):
     """A process has ended, and its group with it."""
 
-    pod: str
-    name: str
     exit_code: int
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from serving.core.model.versions import NEWER_PODS, POD_RECORDS, FormatVersion, refuse_newer_text
 from serving.home.processes.process_lifetime import start_ticks
+from serving.home.state import write_private
 
 _PRIVATE = 0o600
 _Record = TypeVar("_Record")
@@ -120,10 +121,7 @@ class ProcessRecords:
 
     def _write(self, name: str, content: object) -> None:
         # Not synchronised to disk, because a crash of the machine ends its processes too.
-        temporary = self._folder / f"{name}.new"
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE), "wb") as file:
-            file.write(msgspec.json.encode(content))
-        temporary.rename(self._folder / name)
+        write_private(self._folder / name, msgspec.json.encode(content))
 
     def forget(self, pod: str) -> None:
         """Remove the files of a pod."""

@@ -58,6 +58,18 @@ def nested(value: object, *path: str | int) -> Any:  # noqa: ANN401 - JSON
     return value
 
 
+def object_at(value: Mapping[str, Any], key: str) -> Object:
+    """The object in a field of an object that is not checked yet; {} if the value is none."""
+    child = value.get(key)
+    return child if isinstance(child, dict) else {}
+
+
+def objects_at(value: Mapping[str, Any], key: str) -> list[Object]:
+    """The objects in a list in a field, as ``object_at``. Elements that are no objects are left out."""
+    children = value.get(key)
+    return [child for child in children if isinstance(child, dict)] if isinstance(children, list) else []
+
+
 def key_of(resource: Mapping[str, Any]) -> Key:
     """The namespace and name of an object."""
     metadata = resource["metadata"]

@@ -6,7 +6,7 @@ twice changes nothing. Follows knative/serving 98e5ef90, pkg/apis/serving/v1 and
 
 from typing import Any
 
-from serving.core.model.objects import Object, namespace_of
+from serving.core.model.objects import Object, namespace_of, object_at, objects_at
 from serving.core.model.ports import CONTAINER_PORT
 from serving.net.cluster.kinds import CONFIGURATION, DOMAIN_MAPPING, REVISION, ROUTE, SERVING_SERVICE, Kind
 
@@ -18,12 +18,12 @@ _HANDLERS = ("tcpSocket", "httpGet", "exec", "grpc")
 def fill_in_defaults(kind: Kind, whole: Object, spec: dict[str, Any]) -> None:
     """Fill in the defaults of a spec."""
     if kind in {SERVING_SERVICE, CONFIGURATION}:
-        _fill_pod(_object_at(_object_at(spec, "template"), "spec"))
+        _fill_pod(object_at(object_at(spec, "template"), "spec"))
     if kind == REVISION:
         _fill_pod(spec)
     if kind in {SERVING_SERVICE, ROUTE}:
         _fill_traffic(kind, spec)
-    reference = _object_at(spec, "ref")
+    reference = object_at(spec, "ref")
     if kind == DOMAIN_MAPPING and reference and not reference.get("namespace"):
         reference["namespace"] = namespace_of(whole) or "default"
 
@@ -34,7 +34,7 @@ def with_requests(pod: Object) -> Object:
     if not isinstance(spec, dict):
         return pod
     filled = {
-        key: [_with_requests(container) for container in _objects_at(spec, key)]
+        key: [_with_requests(container) for container in objects_at(spec, key)]
         for key in ("containers", "initContainers")
     }
     changed = {key: new for key, new in filled.items() if new != spec.get(key, [])}
@@ -42,35 +42,25 @@ def with_requests(pod: Object) -> Object:
 
 
 def _with_requests(container: dict[str, Any]) -> dict[str, Any]:
-    resources = _object_at(container, "resources")
-    limits = _object_at(resources, "limits")
-    if not limits.keys() - _object_at(resources, "requests").keys():
+    resources = object_at(container, "resources")
+    limits = object_at(resources, "limits")
+    if not limits.keys() - object_at(resources, "requests").keys():
         return container
-    return {**container, "resources": {**resources, "requests": {**limits, **_object_at(resources, "requests")}}}
-
-
-def _object_at(value: dict[str, Any], key: str) -> dict[str, Any]:
-    field_value = value.get(key)
-    return field_value if isinstance(field_value, dict) else {}
-
-
-def _objects_at(value: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    elements = value.get(key)
-    return [element for element in elements if isinstance(element, dict)] if isinstance(elements, list) else []
+    return {**container, "resources": {**resources, "requests": {**limits, **object_at(resources, "requests")}}}
 
 
 def _fill_pod(pod: dict[str, Any]) -> None:
     if pod.get("timeoutSeconds") == 0:
         # Go clients send 0 for omitted fields.
         pod["timeoutSeconds"] = _TIMEOUT_S
-    containers = _objects_at(pod, "containers")
+    containers = objects_at(pod, "containers")
     taken = {container.get("name") for container in containers}
     spare = (name for number in range(len(containers) * 2) if (name := f"{_CONTAINER}-{number}") not in taken)
     is_alone = len(containers) == 1
     for container in containers:
         if not container.get("name"):
             container["name"] = _CONTAINER if is_alone else next(spare)
-        for port in _objects_at(container, "ports"):
+        for port in objects_at(container, "ports"):
             if port.get("containerPort") == 0:
                 port["containerPort"] = CONTAINER_PORT
         if is_alone or container.get("ports"):
@@ -97,6 +87,6 @@ def _fill_traffic(kind: Kind, spec: dict[str, Any]) -> None:
     """Send all traffic to the latest revision if a Service names no target, and complete ``latestRevision``."""
     if kind == SERVING_SERVICE and spec.get("traffic") == []:
         spec["traffic"] = [{"latestRevision": True, "percent": 100}]
-    for target in _objects_at(spec, "traffic"):
+    for target in objects_at(spec, "traffic"):
         if "latestRevision" not in target:
             target["latestRevision"] = not target.get("revisionName")

@@ -8,7 +8,7 @@ their readers, and stay as they are. Follows Kubernetes 1.36, pkg/apis/core/v1/d
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from serving.core.model.objects import Object
+from serving.core.model.objects import Object, object_at
 from serving.home.admission.defaults import with_requests
 from serving.home.schemas.patch import same_json
 from serving.net.cluster.kinds import (
@@ -185,18 +185,13 @@ def _limit_range(whole: Json) -> Json:
     def filled(item: Json) -> Json:
         if item.get("type") != "Container":
             return item
-        most, least, usual = (_amounts(item, key) for key in ("max", "min", "default"))
+        most, least, usual = (object_at(item, key) for key in ("max", "min", "default"))
         usual = {**most, **usual}
-        requests = {**least, **usual, **_amounts(item, "defaultRequest")}
+        requests = {**least, **usual, **object_at(item, "defaultRequest")}
         defaults = {"default": usual, "defaultRequest": requests}
         return {**item, **{key: amounts for key, amounts in defaults.items() if amounts}}
 
     return _within(whole, "spec", lambda spec: _each(spec, "limits", filled))
-
-
-def _amounts(item: Json, key: str) -> Json:
-    amounts = item.get(key)
-    return amounts if isinstance(amounts, dict) else {}
 
 
 def _autoscaler(whole: Json) -> Json:

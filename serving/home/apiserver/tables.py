@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from serving.core.model.knative import CONDITION_DORMANT
-from serving.core.model.objects import Object
+from serving.core.model.objects import Object, nested
 from serving.home.apiserver.jsonpath import compiled
 from serving.home.schemas.crds import Column, crds
 from serving.net.cluster.kinds import (
@@ -95,19 +95,13 @@ def _column(name: str, cell: Callable[[Object], Any], *, kind: str = "string", w
     return CellColumn(name=name, cell=lambda whole, _: cell(whole), type=kind, priority=1 if wide else 0)
 
 
-def _at(whole: object, *keys: str) -> Any:  # noqa: ANN401 - JSON
-    for key in keys:
-        whole = whole.get(key) if isinstance(whole, dict) else None
-    return whole
-
-
 def _listed(whole: object, *keys: str) -> list[Any]:
-    value = _at(whole, *keys)
+    value = nested(whole, *keys)
     return value if isinstance(value, list) else []
 
 
 def _reference(whole: Object) -> str:
-    return f"{_at(whole, 'spec', 'scaleTargetRef', 'kind')}/{_at(whole, 'spec', 'scaleTargetRef', 'name')}"
+    return f"{nested(whole, 'spec', 'scaleTargetRef', 'kind')}/{nested(whole, 'spec', 'scaleTargetRef', 'name')}"
 
 
 def _joined(texts: Iterable[Any]) -> str:
@@ -123,37 +117,39 @@ def _first(texts: list[str]) -> str:
     return _joined(texts[:_SHOWN_MAX]) + (f" + {more} more..." if more > 0 else "")
 
 
-_NAME = CellColumn(name="Name", cell=lambda whole, _: _at(whole, "metadata", "name"), format="name")
+_NAME = CellColumn(name="Name", cell=lambda whole, _: nested(whole, "metadata", "name"), format="name")
 _AGE = CellColumn(
-    name="Age", cell=lambda whole, now_s: age(_at(whole, "metadata", "creationTimestamp"), now_s=now_s), type="string"
+    name="Age",
+    cell=lambda whole, now_s: age(nested(whole, "metadata", "creationTimestamp"), now_s=now_s),
+    type="string",
 )
 
 
 def _pod_status(pod: Object) -> str:
     """A pod's status as kubectl prints it: the reason of the first failing container, "Dormant", or the phase."""
-    if _at(pod, "metadata", "deletionTimestamp"):
+    if nested(pod, "metadata", "deletionTimestamp"):
         return "Terminating"
     before = _init_status(pod)
     if before:
         return before
     for container in _listed(pod, "status", "containerStatuses"):
-        reason = _at(container, "state", "waiting", "reason") or _at(container, "state", "terminated", "reason")
+        reason = nested(container, "state", "waiting", "reason") or nested(container, "state", "terminated", "reason")
         if reason:
             return str(reason)
     for condition in _listed(pod, "status", "conditions"):
-        if _at(condition, "type") == CONDITION_DORMANT and _at(condition, "status") == "True":
+        if nested(condition, "type") == CONDITION_DORMANT and nested(condition, "status") == "True":
             return "Dormant"
-    return str(_at(pod, "status", "reason") or _at(pod, "status", "phase") or "Unknown")
+    return str(nested(pod, "status", "reason") or nested(pod, "status", "phase") or "Unknown")
 
 
 def _init_status(pod: Object) -> str:
     """The STATUS column during init containers: "Init:1/2", or a failure; "" once all have ended."""
     statuses = _listed(pod, "status", "initContainerStatuses")
     for number, container in enumerate(statuses):
-        ended = _at(container, "state", "terminated")
-        if ended is not None and not _at(ended, "exitCode"):
+        ended = nested(container, "state", "terminated")
+        if ended is not None and not nested(ended, "exitCode"):
             continue
-        reason = _at(ended, "reason") if ended else _at(container, "state", "waiting", "reason")
+        reason = nested(ended, "reason") if ended else nested(container, "state", "waiting", "reason")
         if reason and reason != "PodInitializing":
             return f"Init:{reason}"
         return f"Init:{number}/{len(statuses)}"
@@ -162,31 +158,33 @@ def _init_status(pod: Object) -> str:
 
 def _pod_ready(pod: Object) -> str:
     statuses = _listed(pod, "status", "containerStatuses")
-    ready = sum(bool(_at(status, "ready")) for status in statuses)
+    ready = sum(bool(nested(status, "ready")) for status in statuses)
     return f"{ready}/{len(statuses) or len(_listed(pod, 'spec', 'containers'))}"
 
 
 def _restarts(pod: Object) -> int:
-    return sum(_at(status, "restartCount") or 0 for status in _listed(pod, "status", "containerStatuses"))
+    return sum(nested(status, "restartCount") or 0 for status in _listed(pod, "status", "containerStatuses"))
 
 
 def _ports(service: Object) -> str:
     return _joined(
-        f"{_at(port, 'port')}/{_at(port, 'protocol') or 'TCP'}" for port in _listed(service, "spec", "ports")
+        f"{nested(port, 'port')}/{nested(port, 'protocol') or 'TCP'}" for port in _listed(service, "spec", "ports")
     )
 
 
 def _node_status(node: Object) -> str:
     ready = {
-        _at(condition, "type"): _at(condition, "status") for condition in _listed(node, "status", "conditions")
+        nested(condition, "type"): nested(condition, "status") for condition in _listed(node, "status", "conditions")
     }.get("Ready")
     state = "Ready" if ready == "True" else "NotReady"
-    return f"{state},SchedulingDisabled" if _at(node, "spec", "unschedulable") else state
+    return f"{state},SchedulingDisabled" if nested(node, "spec", "unschedulable") else state
 
 
 def _roles(node: Object) -> str:
     prefix = "node-role.kubernetes.io/"
-    return _joined(key.removeprefix(prefix) for key in _at(node, "metadata", "labels") or () if key.startswith(prefix))
+    return _joined(
+        key.removeprefix(prefix) for key in nested(node, "metadata", "labels") or () if key.startswith(prefix)
+    )
 
 
 def _text(value: object) -> str:
@@ -194,7 +192,7 @@ def _text(value: object) -> str:
 
 
 def _containers(whole: Object, field: str) -> str:
-    return _joined(_at(container, field) for container in _listed(whole, "spec", "template", "spec", "containers"))
+    return _joined(nested(container, field) for container in _listed(whole, "spec", "template", "spec", "containers"))
 
 
 def _addresses(endpoint_slice: Object) -> str:
@@ -204,30 +202,32 @@ def _addresses(endpoint_slice: Object) -> str:
 
 
 def _seen(event: Object, now_s: float) -> str:
-    stamp = _at(event, "lastTimestamp") or _at(event, "eventTime") or _at(event, "metadata", "creationTimestamp")
+    stamp = (
+        nested(event, "lastTimestamp") or nested(event, "eventTime") or nested(event, "metadata", "creationTimestamp")
+    )
     return age(stamp, now_s=now_s)
 
 
 def _used(quota: Object, *, is_limit: bool) -> str:
     """The used part of each limit: "pods: 2/4, requests.cpu: 200m/1". Limits have a separate column."""
-    hard, used = _at(quota, "status", "hard") or {}, _at(quota, "status", "used") or {}
+    hard, used = nested(quota, "status", "hard") or {}, nested(quota, "status", "used") or {}
     return ", ".join(
         f"{name}: {used.get(name, '0')}/{hard[name]}" for name in sorted(hard) if name.startswith("limits") is is_limit
     )
 
 
 def _involved(event: Object) -> str:
-    return f"{str(_at(event, 'involvedObject', 'kind')).lower()}/{_at(event, 'involvedObject', 'name')}"
+    return f"{str(nested(event, 'involvedObject', 'kind')).lower()}/{nested(event, 'involvedObject', 'name')}"
 
 
 COLUMNS: dict[Kind, tuple[CellColumn, ...]] = {
-    NAMESPACE: (_NAME, _column("Status", lambda whole: _at(whole, "status", "phase") or "Active"), _AGE),
+    NAMESPACE: (_NAME, _column("Status", lambda whole: nested(whole, "status", "phase") or "Active"), _AGE),
     NODE: (
         _NAME,
         _column("Status", _node_status),
         _column("Roles", _roles),
         _AGE,
-        _column("Version", lambda whole: _at(whole, "status", "nodeInfo", "kubeletVersion")),
+        _column("Version", lambda whole: nested(whole, "status", "nodeInfo", "kubeletVersion")),
     ),
     POD: (
         _NAME,
@@ -235,23 +235,23 @@ COLUMNS: dict[Kind, tuple[CellColumn, ...]] = {
         _column("Status", _pod_status),
         _column("Restarts", _restarts, kind="integer"),
         _AGE,
-        _column("IP", lambda whole: _at(whole, "status", "podIP") or _NONE, wide=True),
-        _column("Node", lambda whole: _at(whole, "spec", "nodeName") or _NONE, wide=True),
+        _column("IP", lambda whole: nested(whole, "status", "podIP") or _NONE, wide=True),
+        _column("Node", lambda whole: nested(whole, "spec", "nodeName") or _NONE, wide=True),
     ),
     SERVICE: (
         _NAME,
-        _column("Type", lambda whole: _at(whole, "spec", "type") or "ClusterIP"),
-        _column("Cluster-IP", lambda whole: _at(whole, "spec", "clusterIP") or _NONE),
-        _column("External-IP", lambda whole: _at(whole, "spec", "externalName") or _NONE),
+        _column("Type", lambda whole: nested(whole, "spec", "type") or "ClusterIP"),
+        _column("Cluster-IP", lambda whole: nested(whole, "spec", "clusterIP") or _NONE),
+        _column("External-IP", lambda whole: nested(whole, "spec", "externalName") or _NONE),
         _column("Port(s)", _ports),
         _AGE,
-        _column("Selector", lambda whole: _pairs(_at(whole, "spec", "selector")), wide=True),
+        _column("Selector", lambda whole: _pairs(nested(whole, "spec", "selector")), wide=True),
     ),
-    CONFIG_MAP: (_NAME, _column("Data", lambda whole: len(_at(whole, "data") or ()), kind="integer"), _AGE),
+    CONFIG_MAP: (_NAME, _column("Data", lambda whole: len(nested(whole, "data") or ()), kind="integer"), _AGE),
     SECRET: (
         _NAME,
-        _column("Type", lambda whole: _at(whole, "type") or "Opaque"),
-        _column("Data", lambda whole: len(_at(whole, "data") or ()), kind="integer"),
+        _column("Type", lambda whole: nested(whole, "type") or "Opaque"),
+        _column("Data", lambda whole: len(nested(whole, "data") or ()), kind="integer"),
         _AGE,
     ),
     SERVICE_ACCOUNT: (_NAME, _column("Secrets", lambda whole: len(_listed(whole, "secrets")), kind="integer"), _AGE),
@@ -263,67 +263,70 @@ COLUMNS: dict[Kind, tuple[CellColumn, ...]] = {
     ),
     PERSISTENT_VOLUME_CLAIM: (
         _NAME,
-        _column("Status", lambda whole: _at(whole, "status", "phase") or "Pending"),
-        _column("Volume", lambda whole: _at(whole, "spec", "volumeName")),
-        _column("Capacity", lambda whole: _at(whole, "status", "capacity", "storage")),
+        _column("Status", lambda whole: nested(whole, "status", "phase") or "Pending"),
+        _column("Volume", lambda whole: nested(whole, "spec", "volumeName")),
+        _column("Capacity", lambda whole: nested(whole, "status", "capacity", "storage")),
         _column("Access Modes", lambda whole: _joined(_listed(whole, "spec", "accessModes"))),
-        _column("StorageClass", lambda whole: _at(whole, "spec", "storageClassName")),
+        _column("StorageClass", lambda whole: nested(whole, "spec", "storageClassName")),
         _AGE,
     ),
     LIMIT_RANGE: (
         _NAME,
-        CellColumn(name="Created At", cell=lambda whole, _: _at(whole, "metadata", "creationTimestamp")),
+        CellColumn(name="Created At", cell=lambda whole, _: nested(whole, "metadata", "creationTimestamp")),
     ),
     EVENT: (
         CellColumn(name="Last Seen", cell=_seen),
-        _column("Type", lambda whole: _at(whole, "type")),
-        _column("Reason", lambda whole: _at(whole, "reason")),
+        _column("Type", lambda whole: nested(whole, "type")),
+        _column("Reason", lambda whole: nested(whole, "reason")),
         _column("Object", _involved),
-        _column("Message", lambda whole: str(_at(whole, "message") or "").strip()),
-        _column("Count", lambda whole: _at(whole, "count") or 1, kind="integer", wide=True),
-        _column("Name", lambda whole: _at(whole, "metadata", "name"), wide=True),
+        _column("Message", lambda whole: str(nested(whole, "message") or "").strip()),
+        _column("Count", lambda whole: nested(whole, "count") or 1, kind="integer", wide=True),
+        _column("Name", lambda whole: nested(whole, "metadata", "name"), wide=True),
     ),
     DEPLOYMENT: (
         _NAME,
         _column(
-            "Ready", lambda whole: f"{_at(whole, 'status', 'readyReplicas') or 0}/{_at(whole, 'spec', 'replicas') or 0}"
+            "Ready",
+            lambda whole: f"{nested(whole, 'status', 'readyReplicas') or 0}/{nested(whole, 'spec', 'replicas') or 0}",
         ),
-        _column("Up-to-date", lambda whole: _at(whole, "status", "updatedReplicas") or 0, kind="integer"),
-        _column("Available", lambda whole: _at(whole, "status", "availableReplicas") or 0, kind="integer"),
+        _column("Up-to-date", lambda whole: nested(whole, "status", "updatedReplicas") or 0, kind="integer"),
+        _column("Available", lambda whole: nested(whole, "status", "availableReplicas") or 0, kind="integer"),
         _AGE,
         _column("Containers", lambda whole: _containers(whole, "name"), wide=True),
         _column("Images", lambda whole: _containers(whole, "image"), wide=True),
-        _column("Selector", lambda whole: _pairs(_at(whole, "spec", "selector", "matchLabels")), wide=True),
+        _column("Selector", lambda whole: _pairs(nested(whole, "spec", "selector", "matchLabels")), wide=True),
     ),
     ENDPOINT_SLICE: (
         _NAME,
-        _column("AddressType", lambda whole: _at(whole, "addressType")),
-        _column("Ports", lambda whole: _joined(_at(port, "port") for port in _listed(whole, "ports"))),
+        _column("AddressType", lambda whole: nested(whole, "addressType")),
+        _column("Ports", lambda whole: _joined(nested(port, "port") for port in _listed(whole, "ports"))),
         _column("Endpoints", _addresses),
         _AGE,
     ),
     HORIZONTAL_POD_AUTOSCALER: (
         _NAME,
         _column("Reference", _reference),
-        _column("MinPods", lambda whole: _at(whole, "spec", "minReplicas")),
-        _column("MaxPods", lambda whole: _at(whole, "spec", "maxReplicas")),
-        _column("Replicas", lambda whole: _at(whole, "status", "currentReplicas") or 0),
+        _column("MinPods", lambda whole: nested(whole, "spec", "minReplicas")),
+        _column("MaxPods", lambda whole: nested(whole, "spec", "maxReplicas")),
+        _column("Replicas", lambda whole: nested(whole, "status", "currentReplicas") or 0),
         _AGE,
     ),
     HTTP_ROUTE: (_NAME, _column("Hostnames", lambda whole: _joined(_listed(whole, "spec", "hostnames"))), _AGE),
     INGRESS: (
         _NAME,
-        _column("Class", lambda whole: _at(whole, "spec", "ingressClassName") or _NONE),
-        _column("Hosts", lambda whole: _joined(_at(rule, "host") or "*" for rule in _listed(whole, "spec", "rules"))),
+        _column("Class", lambda whole: nested(whole, "spec", "ingressClassName") or _NONE),
+        _column(
+            "Hosts", lambda whole: _joined(nested(rule, "host") or "*" for rule in _listed(whole, "spec", "rules"))
+        ),
         _AGE,
     ),
     POD_DISRUPTION_BUDGET: (
         _NAME,
-        _column("Min Available", lambda whole: _text(_at(whole, "spec", "minAvailable"))),
-        _column("Max Unavailable", lambda whole: _text(_at(whole, "spec", "maxUnavailable"))),
+        _column("Min Available", lambda whole: _text(nested(whole, "spec", "minAvailable"))),
+        _column("Max Unavailable", lambda whole: _text(nested(whole, "spec", "maxUnavailable"))),
         _AGE,
     ),
-    LEASE: (_NAME, _column("Holder", lambda whole: _at(whole, "spec", "holderIdentity")), _AGE),
+    LEASE: (_NAME, _column("Holder", lambda whole: nested(whole, "spec", "holderIdentity")), _AGE),
 }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from serving.core.model.objects import Object, nested
+from serving.core.model.objects import Object, nested, object_at, objects_at
 
 PRIVILEGED, BASELINE, RESTRICTED = "privileged", "baseline", "restricted"
 LEVELS = (PRIVILEGED, BASELINE, RESTRICTED)
@@ -62,15 +62,17 @@ class _PodTemplate:
     """A template for the checks. Malformed parts count as absent, because the schema rejects them."""
 
     def __init__(self, template: Object) -> None:
-        self.annotations = {key: str(text) for key, text in _map(_map(template, "metadata"), "annotations").items()}
-        self.spec = _map(template, "spec")
-        self.context = _map(self.spec, "securityContext")
+        self.annotations = {
+            key: str(text) for key, text in object_at(object_at(template, "metadata"), "annotations").items()
+        }
+        self.spec = object_at(template, "spec")
+        self.context = object_at(self.spec, "securityContext")
         self.containers = [
-            (str(container.get("name") or ""), container, _map(container, "securityContext"))
+            (str(container.get("name") or ""), container, object_at(container, "securityContext"))
             for field in _CONTAINERS
-            for container in _maps(self.spec, field)
+            for container in objects_at(self.spec, field)
         ]
-        self.volumes = [(str(volume.get("name") or ""), volume) for volume in _maps(self.spec, "volumes")]
+        self.volumes = [(str(volume.get("name") or ""), volume) for volume in objects_at(self.spec, "volumes")]
 
     def named(self, is_bad: Callable[[Object], bool]) -> list[str]:
         """The names of the containers with a bad security context."""
@@ -96,16 +98,6 @@ class _PodTemplate:
 
 
 Check = Callable[[_PodTemplate], Iterator[PodViolation]]
-
-
-def _map(value: Object, field: str) -> Object:
-    child = value.get(field)
-    return child if isinstance(child, dict) else {}
-
-
-def _maps(value: Object, field: str) -> list[Object]:
-    children = value.get(field)
-    return [child for child in children if isinstance(child, dict)] if isinstance(children, list) else []
 
 
 def _quoted(values: Iterable[str]) -> str:
@@ -141,7 +133,7 @@ def _host_path(pod: _PodTemplate) -> Iterator[PodViolation]:
 
 def _host_ports(pod: _PodTemplate) -> Iterator[PodViolation]:
     ports = {
-        name: [port["hostPort"] for port in _maps(container, "ports") if port.get("hostPort")]
+        name: [port["hostPort"] for port in objects_at(container, "ports") if port.get("hostPort")]
         for name, container, _ in pod.containers
     }
     names, numbers = (
@@ -156,9 +148,9 @@ def _host_ports(pod: _PodTemplate) -> Iterator[PodViolation]:
 def _probe_hosts(pod: _PodTemplate) -> Iterator[PodViolation]:
     hosts: dict[str, set[str]] = {}
     for name, container, _ in pod.containers:
-        lifecycle = _map(container, "lifecycle")
-        calls = [*(_map(container, probe) for probe in _PROBES), *(_map(lifecycle, hook) for hook in _HOOKS)]
-        for host in (_map(call, handler).get("host") for call in calls for handler in _HANDLERS):
+        lifecycle = object_at(container, "lifecycle")
+        calls = [*(object_at(container, probe) for probe in _PROBES), *(object_at(lifecycle, hook) for hook in _HOOKS)]
+        for host in (object_at(call, handler).get("host") for call in calls for handler in _HANDLERS):
             if host:
                 hosts.setdefault(name, set()).add(str(host))
     if hosts:
@@ -169,7 +161,7 @@ def _probe_hosts(pod: _PodTemplate) -> Iterator[PodViolation]:
 
 
 def _added(context: Object) -> list[str]:
-    added = _map(context, "capabilities").get("add")
+    added = object_at(context, "capabilities").get("add")
     return [str(name) for name in added] if isinstance(added, list) else []
 
 
@@ -210,7 +202,7 @@ def _apparmor(pod: _PodTemplate) -> Iterator[PodViolation]:
 
 def _selinux(pod: _PodTemplate) -> Iterator[PodViolation]:
     def is_bad(context: Object) -> bool:
-        options = _map(context, "seLinuxOptions")
+        options = object_at(context, "seLinuxOptions")
         return (options.get("type") or "") not in _SELINUX_TYPES or bool(options.get("user") or options.get("role"))
 
     if setters := pod.setters(is_bad):
@@ -240,13 +232,15 @@ def _seccomp(pod: _PodTemplate) -> Iterator[PodViolation]:
 
 
 def _sysctls(pod: _PodTemplate) -> Iterator[PodViolation]:
-    names = [str(sysctl.get("name")) for sysctl in _maps(pod.context, "sysctls") if sysctl.get("name") not in _SYSCTLS]
+    names = [
+        str(sysctl.get("name")) for sysctl in objects_at(pod.context, "sysctls") if sysctl.get("name") not in _SYSCTLS
+    ]
     if names:
         yield PodViolation("forbidden sysctls", ", ".join(names))
 
 
 def _host_process(pod: _PodTemplate) -> Iterator[PodViolation]:
-    if setters := pod.setters(lambda context: _map(context, "windowsOptions").get("hostProcess") is True):
+    if setters := pod.setters(lambda context: object_at(context, "windowsOptions").get("hostProcess") is True):
         yield PodViolation("hostProcess", f"{setters} must not set securityContext.windowsOptions.hostProcess=true")
 
 
@@ -257,7 +251,7 @@ def _escalation(pod: _PodTemplate) -> Iterator[PodViolation]:
 
 
 def _no_capabilities(pod: _PodTemplate) -> Iterator[PodViolation]:
-    names = pod.named(lambda context: "ALL" not in (_map(context, "capabilities").get("drop") or ()))
+    names = pod.named(lambda context: "ALL" not in (object_at(context, "capabilities").get("drop") or ()))
     parts = [f'{_named("container", names)} must set securityContext.capabilities.drop=["ALL"]'] if names else []
     if added := _capabilities(pod, allowed=_LOW_PORTS):
         parts.append(added)

@@ -7,7 +7,7 @@ the others are reported apart from them, as in Kubernetes: the pod is initialize
 from collections.abc import Collection, Mapping, Sequence
 
 from serving.core.model.knative import AWAKE_REASON, CONDITION_DORMANT, CONDITION_ISOLATED, IDLE_REASON
-from serving.core.model.objects import Object, nested
+from serving.core.model.objects import Object, nested, object_at, objects_at
 from serving.home.pods.diskbudget import EVICTED
 from serving.home.pods.podplan import ContainerState, all_containers, container_name_of, init_containers
 from serving.home.pods.unready import Unready
@@ -110,14 +110,10 @@ def evicted_status(pod: Object, *, message: str, stamp: str) -> Object:
 
 def broken_status(pod: Object, *, message: str, stamp: str, reason: str = BROKEN) -> Object:
     """The status of a pod that does not run, with ``reason`` and ``message``. Never raises, whatever the manifest."""
-    containers = nested(pod, "spec", "containers")
-    named = (
-        [container for container in containers if isinstance(container, dict)] if isinstance(containers, list) else []
-    )
     life = ContainerState(waiting_reason=reason, waiting_message=message)
     shown = [
         _container_status({**container, "name": str(container_name_of(container))}, life, image_id="", ready=False)
-        for container in named
+        for container in objects_at(object_at(pod, "spec"), "containers")
     ]
     unready = Unready(reason=reason, message=message)
     conditions = [

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.core.model.errors import Conflict, Invalid, NotFound, Problem
-from serving.core.model.objects import FINISHED_PHASES, Object, meant
+from serving.core.model.objects import FINISHED_PHASES, Object, meant, object_at
 from serving.home.schemas.patch import same_json
 from serving.home.schemas.records import ObjectMetadata, read_metadata
 from serving.net.aio.clock import stamp as stamp_of
@@ -168,8 +168,8 @@ def _check_finalizers(old: Object, new: Object) -> None:
 
 def scale_of(whole: Mapping[str, Any]) -> Object:
     """An object's ``/scale``, in the form of ``autoscaling/v1``."""
-    metadata, spec, status = whole["metadata"], _object(whole.get("spec")), _object(whole.get("status"))
-    labels = _object(_object(spec.get("selector")).get("matchLabels"))
+    metadata, spec, status = whole["metadata"], object_at(whole, "spec"), object_at(whole, "status")
+    labels = object_at(object_at(spec, "selector"), "matchLabels")
     names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     return {
         "apiVersion": "autoscaling/v1",
@@ -184,16 +184,11 @@ def scale_of(whole: Mapping[str, Any]) -> Object:
 
 
 def _scaled(old: Object, sent: Mapping[str, Any]) -> Object:
-    replicas = _object(sent.get("spec")).get("replicas", 0)
+    replicas = object_at(sent, "spec").get("replicas", 0)
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
         problem = Problem(where="spec.replicas", what=f"{replicas!r}", expected="a whole number, 0 or more")
         raise Invalid(f"spec.replicas: Invalid value: {replicas!r}: must be a whole number, 0 or more", [problem])
-    return {**old, "spec": {**_object(old.get("spec")), "replicas": replicas}}
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    """The value if it is an object, else an empty one, because values of Kubernetes' own kinds are unchecked here."""
-    return value if isinstance(value, Mapping) else {}
+    return {**old, "spec": {**object_at(old, "spec"), "replicas": replicas}}
 
 
 def with_generation(kind: Kind, old: Object, new: Object) -> Object:
@@ -219,7 +214,7 @@ def is_held(kind: Kind, whole: Mapping[str, Any], metadata: ObjectMetadata) -> b
     """Whether finalizers or a pod's grace period delay the deletion."""
     if metadata.finalizers or metadata.deletion_grace_period_seconds:
         return True
-    return kind == NAMESPACE and bool(_object(whole.get("spec")).get("finalizers"))
+    return kind == NAMESPACE and bool(object_at(whole, "spec").get("finalizers"))
 
 
 def marked_for_deletion(delete: Delete, old: Object, *, wall_s: float) -> Object:
@@ -242,7 +237,7 @@ def marked_for_deletion(delete: Delete, old: Object, *, wall_s: float) -> Object
         metadata["deletionGracePeriodSeconds"] = grace
     updated: Object = {**old, "metadata": metadata}
     if delete.kind == NAMESPACE:
-        updated["status"] = {**_object(old.get("status")), "phase": "Terminating"}
+        updated["status"] = {**object_at(old, "status"), "phase": "Terminating"}
     return updated
 
 
@@ -250,7 +245,7 @@ def _grace_s(kind: Kind, whole: Object, requested_s: int | None) -> int:
     """A pod's grace period; 0 if it has no node or has ended."""
     if kind != POD:
         return 0
-    spec, phase = _object(whole.get("spec")), _object(whole.get("status")).get("phase")
+    spec, phase = object_at(whole, "spec"), object_at(whole, "status").get("phase")
     if phase in FINISHED_PHASES or (phase == "Pending" and not spec.get("nodeName")):
         return 0
     if requested_s is None:

@@ -4,12 +4,9 @@
 machines. None has a meaning here, and the last two would keep pods from being created. Each is named in one note.
 """
 
-from collections.abc import Iterator
-from typing import Any
-
 import msgspec
 
-from serving.core.model.objects import Object
+from serving.core.model.objects import Object, object_at
 
 _GROUPS = ("run.googleapis.com/", "cloud.googleapis.com/")
 _TEXTS = ("annotations", "labels")
@@ -24,9 +21,9 @@ class Portable(msgspec.Struct, frozen=True, kw_only=True):
 
 def without_cloud_run(service: Object) -> Portable:
     """The Service without the parts of Cloud Run. A manifest of another origin is returned as it is."""
-    spec = _object(service, "spec")
-    template = _object(spec, "template")
-    pod = _object(template, "spec")
+    spec = object_at(service, "spec")
+    template = object_at(spec, "template")
+    pod = object_at(template, "spec")
     account = pod.get("serviceAccountName")
     left_out: list[str] = []
     body = _without_keys(service, left_out)
@@ -35,7 +32,7 @@ def without_cloud_run(service: Object) -> Portable:
     if isinstance(account, str) and "@" in account:
         left_out.append(f"serviceAccountName {account}, which is an account of Google Cloud")
         del new_pod["serviceAccountName"]
-    selector = _object(pod, "nodeSelector")
+    selector = object_at(pod, "nodeSelector")
     foreign = [key for key in selector if key.startswith(_GROUPS)]
     if foreign:
         left_out += [f"nodeSelector {key}" for key in foreign]
@@ -47,23 +44,14 @@ def without_cloud_run(service: Object) -> Portable:
 
 
 def _without_keys(owner: Object, left_out: list[str]) -> Object:
-    metadata = _object(owner, "metadata")
+    metadata = object_at(owner, "metadata")
     if not metadata:
         return owner
     changed = dict(metadata)
     for field in _TEXTS:
-        texts = _object(metadata, field)
-        foreign = list(_foreign(texts))
+        texts = object_at(metadata, field)
+        foreign = [key for key in texts if str(key).startswith(_GROUPS)]
         if foreign:
             left_out += foreign
             changed[field] = {key: text for key, text in texts.items() if key not in foreign}
     return {**owner, "metadata": changed}
-
-
-def _foreign(texts: Object) -> Iterator[str]:
-    return (key for key in texts if str(key).startswith(_GROUPS))
-
-
-def _object(owner: Object, key: str) -> dict[str, Any]:
-    value = owner.get(key)
-    return value if isinstance(value, dict) else {}

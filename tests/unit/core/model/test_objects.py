@@ -23,6 +23,8 @@ from serving.core.model.objects import (
     name_of,
     namespace_of,
     nested,
+    object_at,
+    objects_at,
     owner_reference,
     runs_in_queue_proxy,
     timestamp_s,
@@ -55,6 +57,11 @@ def test_the_key_of_an_object_is_its_namespace_and_name() -> None:
 )
 def test_versions_are_compared_as_numbers(version: str, other: str, is_older: bool) -> None:
     assert is_older_version(version, other) is is_older
+
+
+def test_a_field_of_another_type_counts_as_absent() -> None:
+    assert (object_at({"a": {"b": 1}}, "a"), object_at({"a": [1]}, "a"), object_at({}, "a")) == ({"b": 1}, {}, {})
+    assert (objects_at({"a": [{}, 1]}, "a"), objects_at({"a": {}}, "a"), objects_at({}, "a")) == ([{}], [], [])
 
 
 def test_what_is_not_there_is_empty() -> None:

@@ -15,8 +15,7 @@ from typing import Any, Self
 
 import yaml
 
-from serving.tools.cli.client.components import component_names
-from serving.tools.cli.client.tree import InstallOptions, objects_of, tree_folder
+from serving.tools.cli.client.tree import InstallOptions, component_names, objects_of, tree_folder
 from serving.tools.cli.client.tree import path_of as place_of
 
 Object = dict[str, Any]

@@ -14,8 +14,7 @@ from serving import __version__
 from serving.core.settings.parse import EXAMPLE_KEY
 from serving.home.store.memory import MemoryCluster
 from serving.tools.cli.client.api import ApiClient
-from serving.tools.cli.client.components import component_names
-from serving.tools.cli.client.tree import InstallOptions, objects_of, path_of, tree_folder
+from serving.tools.cli.client.tree import InstallOptions, component_names, objects_of, path_of, tree_folder
 from serving.tools.cli.main import main
 from serving.tools.cli.system.availability import until_available
 from tests.integration.api_server import served

@@ -42,7 +42,7 @@ SECTIONS: dict[str, Section] = {
             "serving.tools.cli.system.install:install",
             "Install the system on a Kubernetes cluster, or uninstall it.",
         ),
-        "kubeconfig": ("serving.tools.cli.services.access:kubeconfig", "Print a kubeconfig, also for a user's token."),
+        "kubeconfig": ("serving.tools.cli.services.token:kubeconfig", "Print a kubeconfig, also for a user's token."),
         "backup": (
             "serving.tools.cli.system.backup:backup",
             "Save services, settings and secrets to a file.",

@@ -15,8 +15,7 @@ import pytest
 import yaml
 
 from release.chart import chart_files, chart_version
-from serving.tools.cli.client.components import component_names
-from serving.tools.cli.client.tree import InstallOptions, objects_of, tree_folder
+from serving.tools.cli.client.tree import InstallOptions, component_names, objects_of, tree_folder
 from tests.unit.config.test_tree import LOADER, by_name, named
 
 CONFIG = tree_folder()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from serving.controller.values.naming import deployment_name
 from serving.core.model.errors import ServingError
 from serving.core.model.knative import QUEUE_PROXY, REVISION_LABEL, SERVICE_LABEL
-from serving.core.model.objects import Object, labels_of, name_of, nested, timestamp_s
+from serving.core.model.objects import Object, condition_of, labels_of, name_of, nested, timestamp_s
 from serving.home.pods.podfolder import excerpt
 from serving.net.cluster.kinds import POD, REVISION, SCALED_WORKLOAD, SERVING_SERVICE, Kind
 from serving.net.cluster.servicepatch import age_order, newest_first
@@ -21,15 +21,10 @@ _NAMES_SHOWN_MAX = 20
 _OF_REVISION = REVISION_LABEL + "={}"
 
 
-def condition(resource: Object, wanted: str = "Ready") -> dict[str, str]:
-    """A condition of an object; {} if it is missing."""
-    return next((entry for entry in nested(resource, "status", "conditions") or () if entry.get("type") == wanted), {})
-
-
 def is_settled(service: Object) -> bool:
     """Whether the status is final and observed the latest generation."""
     observed = nested(service, "status", "observedGeneration")
-    return observed == nested(service, "metadata", "generation") and condition(service).get("status") in {
+    return observed == nested(service, "metadata", "generation") and condition_of(service, "Ready").get("status") in {
         "True",
         "False",
     }
@@ -107,7 +102,7 @@ def superseded_failures(revisions: Iterable[Object]) -> frozenset[str]:
     return frozenset(
         name_of(revision)
         for revision in revisions
-        if condition(revision).get("status") == "False"
+        if condition_of(revision, "Ready").get("status") == "False"
         and age_order(revision) < newest[labels_of(revision).get(SERVICE_LABEL, "")]
     )
 

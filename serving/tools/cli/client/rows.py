@@ -8,10 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from serving.core.model.knative import CONDITION_DORMANT, REVISION_LABEL, SERVICE_LABEL
-from serving.core.model.objects import Object, labels_of, name_of, nested
+from serving.core.model.objects import Object, condition_of, labels_of, name_of, nested
 from serving.net.cluster.kinds import POD, REVISION, SCALED_WORKLOAD, SERVING_SERVICE, Kind
 from serving.tools.cli.client.api import ApiCall, ApiClient
-from serving.tools.cli.client.objects import condition, items_of, seconds_since, superseded_failures
+from serving.tools.cli.client.objects import items_of, seconds_since, superseded_failures
 from serving.tools.cli.client.output import age_text
 from serving.tools.cli.client.resources import path_of
 
@@ -57,7 +57,7 @@ def _with_namespaces(objects: Iterable[Object], rows: Iterable[Row]) -> list[Row
 
 def service_row(service: Object, *, pods: str, now_s: float) -> Row:
     """NAME, READY, PODS, TRAFFIC, AGE, URL; a service without a URL shows the reason in that column."""
-    ready = condition(service)
+    ready = condition_of(service, "Ready")
     status = ready.get("status", "Unknown")
     where = str(nested(service, "status", "url") or "")
     if status != "True" and ready.get("reason"):
@@ -69,7 +69,7 @@ def service_row(service: Object, *, pods: str, now_s: float) -> Row:
 
 def workload_row(workload: Object, *, now_s: float) -> Row:
     """A ScaledWorkload beside services: its target is where a service has its traffic."""
-    ready = condition(workload)
+    ready = condition_of(workload, "Ready")
     ready_count, desired_count = (
         nested(workload, "status", field) or 0 for field in ("readyReplicas", "desiredReplicas")
     )
@@ -85,7 +85,7 @@ def workload_row(workload: Object, *, now_s: float) -> Row:
 
 def revision_row(revision: Object, *, now_s: float, dormant_count: int = 0) -> Row:
     """NAME, READY, STATE, PODS, AGE, REASON."""
-    ready = condition(revision)
+    ready = condition_of(revision, "Ready")
     age = age_text(seconds_since(nested(revision, "metadata", "creationTimestamp"), now_s))
     state = str(nested(revision, "spec", "servingState") or "")
     pods = _of(*_counts(revision), dormant_count)
@@ -107,7 +107,7 @@ def dormant_counts(pods: Iterable[Object]) -> Counter[Key]:
     return Counter(
         _key(pod, labels_of(pod).get(REVISION_LABEL, ""))
         for pod in pods
-        if condition(pod, CONDITION_DORMANT).get("status") == "True"
+        if condition_of(pod, CONDITION_DORMANT).get("status") == "True"
     )
 
 

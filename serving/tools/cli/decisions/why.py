@@ -6,9 +6,10 @@ the decision log in the state folder. Where a cluster's autoscaler cannot be rea
 
 import contextlib
 import datetime as dt
+import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +24,35 @@ from serving.core.model.event import (
     SCALED_REASON,
     TRAFFIC_REASON,
 )
-from serving.core.model.knative import SERVICE_LABEL
-from serving.core.model.objects import Object, nested
+from serving.core.model.knative import (
+    CONDITION_DORMANT,
+    CONDITION_READY,
+    DORMANT_REASONS,
+    REVISION_LABEL,
+    SERVICE_LABEL,
+)
+from serving.core.model.objects import Object, condition_of, labels_of, name_of, nested
 from serving.core.model.quantity import parse_duration_s
+from serving.core.model.rolloutcheck import ROLLED_BACK_REASON
 from serving.core.model.versions import DECISIONS, NEWER_DECISIONS, refuse_newer
 from serving.core.scaling.scaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES, DecisionLine, LoggedDecision
 from serving.core.settings.autoscaler import POLICIES
-from serving.net.cluster.kinds import CONFIGURATION, EVENT, POD, REVISION, SCALED_WORKLOAD, SERVING_SERVICE
+from serving.core.traffic.ejection import EjectionReport
+from serving.net.cluster.kinds import (
+    CONFIGURATION,
+    EVENT,
+    HORIZONTAL_POD_AUTOSCALER,
+    POD,
+    REVISION,
+    SCALED_WORKLOAD,
+    SERVING_SERVICE,
+)
 from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
-from serving.tools.cli.client.objects import created_s, items_of
+from serving.tools.cli.client.objects import created_s, items_of, last_lines, revisions_of
 from serving.tools.cli.client.output import clock_text, print_aside, printable
 from serving.tools.cli.client.reach import Reach
 from serving.tools.cli.client.resources import path_of
-from serving.tools.cli.client.stats import Stats, autoscaler_option
-from serving.tools.cli.decisions.whycold import print_cold_starts
-from serving.tools.cli.decisions.whystate import dormant_lines, ejected_lines, pod_scaler_lines, unready_lines
+from serving.tools.cli.client.stats import DashboardPages, Stats, autoscaler_option, read_page
 from serving.tools.cli.nodes.nodegroups import node_story, print_why_of_nodes
 from serving.tools.cli.services.get import watched
 
@@ -393,3 +408,156 @@ def _explained(line: bytes) -> _Line:
 def _print_lines(lines: Iterable[str]) -> None:
     for line in lines:
         click.echo(printable(line))
+
+
+_BAR_WIDTH = 40
+_SHOWN_MAX = 5
+
+
+def print_cold_starts(api: ApiClient, name: str, *, dashboard: str | None, output: str) -> None:
+    """Print the cold starts of the service or revision NAME. Ends the command where there is no dashboard or no such name."""
+    revisions: list[dict[str, Any]] = DashboardPages(api, dashboard).read(
+        "coldstarts", {"name": f"{api.namespace}/{name}"}
+    )
+    if output == "json":
+        click.echo(json.dumps(revisions, indent=2))
+        return
+    for revision in revisions:
+        for line in cold_lines(revision):
+            click.echo(line)
+    if not any(revision["starts"] for revision in revisions):
+        click.echo(f"no cold start of {name} is known; the dashboard knows those since it and the activators started")
+
+
+def cold_lines(cold_starts: Mapping[str, Any]) -> Iterator[str]:
+    """The median of a revision's cold starts, what to do about it, and its last ones; none without a cold start."""
+    starts, median = cold_starts["starts"], cold_starts["median"]
+    if not starts:
+        return
+    revision = cold_starts["revision"].partition("/")[2]
+    yield f"{revision}: median of {len(starts)} cold start{'s' * (len(starts) != 1)}, {_ms(median['took_s'])}"
+    yield from _bars(median["steps"], median["took_s"])
+    yield median["advice"]
+    # A single one is the median.
+    for start in starts[:_SHOWN_MAX] if len(starts) > 1 else ():
+        yield f"{clock_text(start['at_s'])} {revision} {_ms(start['took_s'])}"
+        yield from _bars(start["steps"], start["took_s"])
+
+
+def _bars(steps: Mapping[str, float], total_s: float) -> Iterator[str]:
+    """One line per step, with a bar that starts at the end of the previous bar."""
+    before_s = 0.0
+    scale = _BAR_WIDTH / max(total_s, sum(steps.values()), 1e-9)
+    for step, took_s in steps.items():
+        start, end = round(before_s * scale), round((before_s + took_s) * scale)
+        bar = f"{' ' * start}{'█' * max(1, end - start)}"
+        yield f"  {step:19}{_ms(took_s):>9}  {bar}"
+        before_s += took_s
+
+
+def _ms(took_s: float) -> str:
+    return f"{1000 * took_s:.0f} ms" if took_s >= 0.01 else f"{1000 * took_s:.1f} ms"
+
+
+_LOG_LINES = 5
+_TIMEOUT_S = 5.0
+
+
+def unready_lines(api: ApiClient, name: str) -> list[str]:
+    """Lines about the revision NAME, or about the newest revision of the service NAME; none if it is ready or unknown."""
+    status, service = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
+    ready = condition_of(service, CONDITION_READY) if status < 400 else {}
+    undone = [ready["message"].replace('"', "")] if ready.get("reason") == ROLLED_BACK_REASON else []
+    return undone + [line for revision in _revisions(api, name) for line in _lines(api, revision)]
+
+
+def pod_scaler_lines(api: ApiClient, is_ours: Callable[[str], bool]) -> Iterator[str]:
+    """The last decisions of HorizontalPodAutoscalers, for revisions scaled by them."""
+    status, listing = api.call("GET", path_of(HORIZONTAL_POD_AUTOSCALER, api.namespace))
+    for scaler in listing.get("items") or () if status < 400 else ():
+        if not is_ours(name_of(scaler)):
+            continue
+        messages = [condition_of(scaler, kind).get("message") for kind in ("ScalingActive", "AbleToScale")]
+        what = next((text for text in messages if text), "nothing is decided yet")
+        yield f"{name_of(scaler)} by its HorizontalPodAutoscaler (class hpa): {what}"
+
+
+def dormant_lines(pods: Iterable[Object], is_ours: Callable[[str], bool]) -> Iterator[str]:
+    """A line for each of these revisions with pods that may sleep: how many do, since when, and refusals."""
+    by_revision: dict[str, list[dict[str, str]]] = {}
+    for pod in pods:
+        revision, its = labels_of(pod).get(REVISION_LABEL, ""), condition_of(pod, CONDITION_DORMANT)
+        if its and is_ours(revision):
+            by_revision.setdefault(revision, []).append(its)
+    for revision, conditions in sorted(by_revision.items()):
+        asleep = [entry for entry in conditions if entry.get("status") == "True"]
+        what = f"{len(asleep)} of {len(conditions)} pod{'s' * (len(conditions) != 1)} dormant"
+        if asleep:
+            first = min(entry.get("lastTransitionTime", "") for entry in asleep)
+            with contextlib.suppress(ValueError):
+                what += f", the longest since {clock_text(dt.datetime.fromisoformat(first).timestamp())}"
+        odd = {entry.get("message", "") for entry in conditions if entry.get("reason") not in DORMANT_REASONS}
+        yield "; ".join([f"{revision}: {what}", *sorted(odd)])
+
+
+def _revisions(api: ApiClient, name: str) -> list[Object]:
+    status, _ = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
+    if status < 400:
+        # An older revision that failed was superseded: it explains nothing about the present.
+        return revisions_of(api, name)[:1]
+    status, revision = api.call("GET", path_of(REVISION, api.namespace, name))
+    return [revision] if status < 400 else []
+
+
+def _lines(api: ApiClient, revision: Object) -> Iterator[str]:
+    ready = condition_of(revision, "Ready")
+    if not ready or ready.get("status") == "True" or nested(revision, "spec", "servingState") == "Retired":
+        return
+    name = name_of(revision)
+    message = ready.get("message", "").strip()
+    what = ": ".join(part for part in (ready.get("reason", ""), message) if part) or "its pods are starting"
+    first, *more = what.splitlines()
+    yield f"{name} is not ready: {first}"
+    yield from (f"  {line}" for line in more)
+    log = [line for line in last_lines(api, name, count=_LOG_LINES) if line.strip() and line.strip() not in what]
+    if log:
+        yield f"last lines of the log of {name}:"
+        yield from (f"  {line}" for line in log)
+
+
+def ejected_lines(reach: Reach, namespace: str, is_ours: Callable[[str], bool]) -> list[str]:
+    """A line for each pod of these revisions that an activator has ejected or is trying again."""
+    return [
+        _line(activator, report)
+        for activator, reports in _reports(reach, namespace)
+        for report in reports
+        if is_ours(report.revision)
+    ]
+
+
+def _reports(reach: Reach, namespace: str) -> Iterator[tuple[str, list[EjectionReport]]]:
+    token = reach.token()
+    for name, url in reach.activator_pages().items():
+        try:
+            body = read_page(f"{url}/ejections/{namespace}", token, timeout_s=_TIMEOUT_S)
+            reports = msgspec.json.decode(body, type=list[EjectionReport])
+        except (OSError, msgspec.DecodeError):
+            # `serving doctor` reports one that does not respond.
+            continue
+        yield name, reports
+
+
+def _line(activator: str, report: EjectionReport) -> str:
+    if report.is_silent:
+        what = f"answers nothing ({report.in_flight_count} requests inside, ejected {_times(report.failure_count)})"
+    else:
+        what = f"takes no connection ({_times(report.failure_count)})"
+    if report.until_wall_s is None:
+        then = "gets requests again, and has not answered one yet"
+    else:
+        then = f"gets no requests until {clock_text(report.until_wall_s)}"
+    return f"{clock_text(report.since_wall_s)} {report.revision} pod {report.pod} ({report.address}) {what}; {activator}: it {then}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times in a row"

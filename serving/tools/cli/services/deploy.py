@@ -16,7 +16,7 @@ import msgspec
 from serving.core.model.errors import InvalidValue, ServingError, SettingsError
 from serving.core.model.imagereference import parse_reference
 from serving.core.model.knative import DORMANT_ANNOTATION, UPDATE_TIMESTAMP_ANNOTATION
-from serving.core.model.objects import Object, nested
+from serving.core.model.objects import Object, condition_of, nested
 from serving.home.images.store import ImageBuild, ImageStore, ImageUnavailable, build_image, find_packer
 from serving.home.pods.podplan import command_words
 from serving.home.pods.snapshot import is_application, take_snapshot
@@ -25,7 +25,6 @@ from serving.net.cluster.kinds import SERVING_SERVICE
 from serving.net.cluster.servicepatch import pinned_traffic
 from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage, until_written
 from serving.tools.cli.client.completion import complete_service
-from serving.tools.cli.client.objects import condition
 from serving.tools.cli.client.output import Progress, print_aside
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.containeroptions import (
@@ -361,7 +360,7 @@ def _write(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Obje
 
             # What was fixed is not in the template, such as a package in the virtual environment.
             wanted["spec"]["template"]["metadata"]["annotations"][UPDATE_TIMESTAMP_ANNOTATION] = stamp()
-        elif condition(before).get("status") == "False":
+        elif condition_of(before, "Ready").get("status") == "False":
             failed_generations.append(int(nested(before, "metadata", "generation") or 0))
         return api.call("PUT", f"{path}/{deployment.name}", wanted)
 

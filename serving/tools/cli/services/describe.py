@@ -9,14 +9,13 @@ import click
 
 from serving.core.model.errors import InvalidValue
 from serving.core.model.knative import CONDITION_ISOLATED
-from serving.core.model.objects import Object, annotations_of, name_of, namespace_of, nested
+from serving.core.model.objects import Object, annotations_of, condition_of, name_of, namespace_of, nested
 from serving.core.model.routepolicy import route_policy
 from serving.core.model.tcpevents import tcp_states
 from serving.net.cluster.kinds import EVENT, POD, REVISION, SCALED_WORKLOAD, SERVING_SERVICE, Kind
 from serving.tools.cli.client.api import ApiClient, api_options, fail_usage
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import (
-    condition,
     items_of,
     last_lines,
     object_of,
@@ -90,7 +89,7 @@ def _as_json(api: ApiClient, service: Object) -> Object:
 
 
 def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator[str]:
-    name, ready = name_of(service), condition(service)
+    name, ready = name_of(service), condition_of(service, "Ready")
     revisions, pods = revisions_of(api, name), items_of(api, POD, selector_of(name))
     newest = str(nested(service, "status", "latestCreatedRevisionName") or "")
     log = last_lines(api, newest, count=_LOG_LINES) if newest and ready.get("status") != "True" else []
@@ -117,7 +116,7 @@ def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator
         yield from _titled("Revisions", aligned([header, *revision_rows], indent="  "))
     titles, rows = server_table(api, POD, name="", selector=selector_of(name), everywhere=False)
     yield from _titled("Pods", aligned([titles, *rows], indent="  ") if rows else ["  none: it is at zero"])
-    gaps = filter(None, (condition(pod, CONDITION_ISOLATED).get("message") for pod in pods))
+    gaps = filter(None, (condition_of(pod, CONDITION_ISOLATED).get("message") for pod in pods))
     yield from (line for gap in dict.fromkeys(gaps) for line in wrapped(f"Isolation: {gap}", indent="  "))
     over = [pod for pod in pods if nested(pod, "status", "phase") == "Failed" and nested(pod, "status", "message")]
     for pod in over:
@@ -145,7 +144,7 @@ def _other_lines(api: ApiClient, kind: Kind, resource: Object, *, now_s: float) 
 
 
 def _head(resource: Object, *, now_s: float, is_brief: bool = False) -> Iterator[str]:
-    ready = condition(resource)
+    ready = condition_of(resource, "Ready")
     state = ready.get("status", "")
     word = {"True": "ready", "False": "not ready", "Unknown": "not ready yet"}.get(state, "")
     place = nested(resource, "metadata", "namespace")
@@ -203,7 +202,7 @@ def _conditions(described: Object) -> Iterator[str]:
     yield ""
     yield "Conditions"
     width = max(len(other["type"]) for other in conditions)
-    shown = {condition(described).get("message")}
+    shown = {condition_of(described, "Ready").get("message")}
     for entry in conditions:
         status = entry.get("status", "")
         reason = printable(entry.get("reason", "")) if status != "True" else ""

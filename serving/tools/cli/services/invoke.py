@@ -15,11 +15,11 @@ import click
 import msgspec
 
 from serving.core.model.errors import ServingError
-from serving.core.model.objects import Object
+from serving.core.model.objects import Object, condition_of
 from serving.net.aio.inputfile import open_input
 from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.completion import complete_service
-from serving.tools.cli.client.objects import condition, service_of
+from serving.tools.cli.client.objects import service_of
 from serving.tools.cli.client.output import Progress, paint, print_aside
 from serving.tools.cli.client.reach import INNER, PUBLIC, Reach
 from serving.tools.cli.services.token import token_of
@@ -89,7 +89,7 @@ def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, 
         else:
             _print(head, _pieces(response), include=include)
     if head.status >= 400:
-        ready = condition(service)
+        ready = condition_of(service, "Ready")
         if ready.get("status") != "True":
             reason = ready.get("message") or ready.get("reason") or "its controller has not reported on it yet"
             click.echo(f"{name} is not ready: {reason}; `serving describe {name}` shows why", err=True)

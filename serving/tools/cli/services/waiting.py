@@ -16,13 +16,12 @@ import click
 
 from serving.core.model.errors import ServingError
 from serving.core.model.knative import OTHER_PORT, REVISION_LABEL
-from serving.core.model.objects import Object, labels_of, name_of, nested
+from serving.core.model.objects import Object, condition_of, is_true, labels_of, name_of, nested
 from serving.core.model.rollout import split_digest
 from serving.net.cluster.kinds import POD, REVISION, SERVING_SERVICE
 from serving.tools.cli.client.api import ApiClient, api_options, fail
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import (
-    condition,
     is_settled,
     items_of,
     last_lines,
@@ -117,7 +116,7 @@ def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = 
     def pending() -> str | None:
         service.clear()
         service.update(api.done("GET", path_of(SERVING_SERVICE, api.namespace, name)))
-        if is_settled(service) and condition(service).get("status") == "True":
+        if is_settled(service) and is_true(service, "Ready"):
             return None
         if not patient and _has_failed(service, route_failed_s, now_s=time.monotonic()):
             raise NotReady(failure_text(api, service))
@@ -183,10 +182,10 @@ def _has_failed(service: Object, route_failed_s: list[float], *, now_s: float) -
     if not is_settled(service):
         route_failed_s.clear()
         return False
-    configuration = condition(service, "ConfigurationsReady").get("status")
-    if configuration == "False" or (configuration is None and condition(service).get("status") == "False"):
+    configuration = condition_of(service, "ConfigurationsReady").get("status")
+    if configuration == "False" or (configuration is None and condition_of(service, "Ready").get("status") == "False"):
         return True
-    if configuration != "True" or condition(service, "RoutesReady").get("status") != "False":
+    if configuration != "True" or condition_of(service, "RoutesReady").get("status") != "False":
         route_failed_s.clear()
         return False
     route_failed_s.append(now_s)
@@ -260,12 +259,12 @@ def _reason(api: ApiClient, service: Object) -> str:
     if nested(service, "status", "observedGeneration") != nested(service, "metadata", "generation"):
         # The status is of the revision before.
         return "its new revision is being made"
-    ready = condition(service)
+    ready = condition_of(service, "Ready")
     if ready.get("status") != "False" or not _is_of_configuration(service):
         revision = _unready_revision(api, service)
         if revision:
             status, response = api.call("GET", path_of(REVISION, api.namespace, revision))
-            waits = condition(response) if status < 400 else {}
+            waits = condition_of(response, "Ready") if status < 400 else {}
             if waits.get("status") != "True" and waits.get("message"):
                 return _worded(waits)
     return _worded(ready)
@@ -274,20 +273,20 @@ def _reason(api: ApiClient, service: Object) -> str:
 def _unready_revision(api: ApiClient, service: Object) -> str:
     """The revision that explains it: a failed one in the traffic, else the newest."""
     newest = str(nested(service, "status", "latestCreatedRevisionName") or "")
-    if condition(service, "RoutesReady").get("status") == "True":
+    if condition_of(service, "RoutesReady").get("status") == "True":
         return newest
     targets = nested(service, "spec", "traffic") or ()
     named = {target["revisionName"] for target in targets if target.get("revisionName")} - {newest}
     failed = (
         name_of(revision)
         for revision in revisions_of(api, name_of(service))
-        if condition(revision).get("status") == "False"
+        if condition_of(revision, "Ready").get("status") == "False"
     )
     return next((name for name in failed if name in named), newest)
 
 
 def _is_of_configuration(service: Object) -> bool:
-    return condition(service, "ConfigurationsReady").get("status") in {"False", "True"}
+    return condition_of(service, "ConfigurationsReady").get("status") in {"False", "True"}
 
 
 def _worded(ready: dict[str, str]) -> str:

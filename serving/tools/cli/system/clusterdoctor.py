@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 
 from serving.core.model.errors import Problem, ServingError, SettingsError
-from serving.core.model.objects import Object, is_true, name_of, namespace_of, nested, timestamp_s
+from serving.core.model.objects import Object, condition_of, is_true, name_of, namespace_of, nested, timestamp_s
 from serving.core.settings.daemons import DAEMONS
 from serving.core.settings.load import load
 from serving.home.schemas.crds import crds
@@ -18,7 +18,6 @@ from serving.net.cluster.kinds import CONFIG_MAP, LEASE, NODE, SECRET, SERVING_S
 from serving.net.metrics.queries import QUERY_TOKEN_SECRET
 from serving.tools.cli.client.api import ApiCall, ApiClient
 from serving.tools.cli.client.checks import Finding
-from serving.tools.cli.client.objects import condition
 from serving.tools.cli.client.reach import DASHBOARD, Reach
 from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.client.tree import image_problem
@@ -241,7 +240,7 @@ def _check_services(api: ApiClient) -> Iterator[Finding]:
     unready = [
         f"{namespace_of(service)}/{name_of(service)}: {ready.get('reason') or 'unknown'}"
         for service in services
-        if (ready := condition(service)).get("status") != "True"
+        if (ready := condition_of(service, "Ready")).get("status") != "True"
     ]
     text = f"{len(services) - len(unready)} of {len(services)} ready"
     advice = f"{_some(unready)}; `serving why NAME` explains it" if unready else ""

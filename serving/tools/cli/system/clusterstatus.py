@@ -11,7 +11,6 @@ from serving.core.model.objects import Object, is_true, name_of, nested
 from serving.net.cluster.identity import system_namespace
 from serving.net.cluster.kinds import DEPLOYMENT, POD, SERVING_SERVICE, Kind
 from serving.tools.cli.client.api import ApiCall, ApiClient, fail, message_of
-from serving.tools.cli.client.objects import condition
 from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.client.tree import OUR_LABEL
 
@@ -80,7 +79,7 @@ def cluster_status(api: ApiClient) -> ClusterStatus:
             for deployment in deployments
         ],
         service_count=len(services),
-        ready_service_count=sum(condition(service).get("status") == "True" for service in services),
+        ready_service_count=sum(is_true(service, "Ready") for service in services),
         pod_count=len(pods),
         ready_pod_count=sum(is_true(pod, "Ready") for pod in pods),
     )

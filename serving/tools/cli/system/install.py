@@ -1,6 +1,9 @@
 """``serving install``: applies the system to a Kubernetes cluster, or removes it."""
 
+import hashlib
 import os
+import re
+import subprocess
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -17,13 +20,13 @@ from serving.core.model.quantity import parse_duration_s
 from serving.core.settings.parse import EXAMPLE_KEY
 from serving.net.wire.tokens import KEY_MODE_FIELD, KEY_SECRET
 from serving.tools.cli.client.api import ApiCall, ApiClient, Place, fail, fail_usage, message_of, place_of
-from serving.tools.cli.client.components import component_names
 from serving.tools.cli.client.output import Progress, paint, print_aside
 from serving.tools.cli.client.tree import (
     KNATIVE_CRDS,
     OPTIONAL_KINDS,
     OUR_LABEL,
     InstallOptions,
+    component_names,
     image_problem,
     images_of,
     is_ours,
@@ -35,7 +38,6 @@ from serving.tools.cli.client.tree import (
     tree_folder,
 )
 from serving.tools.cli.system.availability import until_available, until_removed
-from serving.tools.cli.system.pushimages import push_images
 
 _MANAGER = "serving-install"
 # Owns the keys of ConfigMaps that --domain and its like set, and those kept from a version that shipped every key.
@@ -441,3 +443,52 @@ def _cluster(kubeconfig: Path | None, context: str | None) -> Place:
         if not kubeconfig.exists():
             fail_usage(f"{kubeconfig}: no such file; name the cluster's kubeconfig with --kubeconfig")
     return place_of(None, kubeconfig, context)
+
+
+_SUMS = "SHA256SUMS"
+_ARCHIVE = re.compile(r"(serving|serving-queue-proxy|serving-placement)-(\d[0-9A-Za-z.+]*)\.oci\.tar")
+
+
+def push_images(folder: Path, registry: str) -> dict[str, str]:
+    """The images in the registry by their names. skopeo has the credentials and the authorities of registries.
+
+    Raises:
+        ServingError: for a folder that is no release or was changed, and with skopeo's words.
+    """
+    archives = {
+        match[1]: (path, match[2])
+        for path in sorted(folder.glob("*.oci.tar"))
+        if (match := _ARCHIVE.fullmatch(path.name))
+    }
+    if not archives:
+        raise ServingError(f"{folder} has no images; expected a folder of `make release`, with serving-VERSION.oci.tar")
+    sums = _sums(folder / _SUMS)
+    for path, _ in archives.values():
+        if sums.get(path.name) != _digest_of(path):
+            raise ServingError(f"{path.name} is not what {_SUMS} says; get the release again")
+    images = {}
+    with Progress("pushing images") as progress:
+        for name, (path, version) in archives.items():
+            images[name] = f"{registry.rstrip('/')}/{name}:{version.replace('+', '-')}"
+            progress.update(f"pushing {images[name]}")
+            command = ["skopeo", "copy", "--quiet", f"oci-archive:{path}", f"docker://{images[name]}"]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - skopeo of the PATH
+            except FileNotFoundError as error:
+                raise ServingError("skopeo pushes images, and is not installed: apt-get install skopeo") from error
+            if done.returncode:
+                raise ServingError(f"{images[name]} was not pushed: {done.stderr.strip().splitlines()[-1]}")
+    return images
+
+
+def _sums(path: Path) -> dict[str, str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ServingError(f"{path}: {error.strerror}; a release has it beside its images") from error
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -22,7 +22,7 @@ from serving.home.processes.process_lifetime import age_s
 from serving.home.state import StateFolder, default_state_path
 from serving.net.cluster.kinds import POD, SERVING_SERVICE
 from serving.tools.cli.client.api import ApiClient, Place, fail, late_api_options, place_options, state_option
-from serving.tools.cli.client.objects import condition, items_of
+from serving.tools.cli.client.objects import items_of
 from serving.tools.cli.client.output import Progress, age_text
 from serving.tools.cli.client.resources import wait_timeout_option
 from serving.tools.cli.system.clusterstatus import print_cluster_status
@@ -92,7 +92,7 @@ def _status(state: StateFolder, pid: int) -> _SystemStatus:
         dashboard=f"http://127.0.0.1:{ports['dashboard']}",
         kubeconfig=str(state.kubeconfig),
         service_count=len(services),
-        ready_service_count=sum(condition(service).get("status") == "True" for service in services),
+        ready_service_count=sum(is_true(service, "Ready") for service in services),
         pod_count=len(pods),
         ready_pod_count=sum(is_true(pod, "Ready") for pod in pods),
     )

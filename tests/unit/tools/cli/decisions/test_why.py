@@ -1,13 +1,35 @@
+import http.server
+import json
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
 
 from serving.autoscaler.decision_events import ExplainedDecision, explained
+from serving.core.model.knative import CONDITION_DORMANT
 from serving.core.scaling.scaler.decision_history import DecisionRecord, HistoryEntry
 from serving.core.scaling.scaler.decision_lines import DecisionLine, DecisionStamp
-from serving.tools.cli.decisions.why import ScaleEvent, ShownDecisions, folded, forgotten, in_order, line_of, log_files
+from serving.core.traffic.ejection import EjectionReport
+from serving.home.state import kubeconfig
+from serving.tools.cli.client.api import ApiClient
+from serving.tools.cli.client.output import clock_text
+from serving.tools.cli.client.reach import Reach
+from serving.tools.cli.decisions.why import (
+    ScaleEvent,
+    ShownDecisions,
+    cold_lines,
+    dormant_lines,
+    ejected_lines,
+    folded,
+    forgotten,
+    in_order,
+    line_of,
+    log_files,
+)
 from tests.unit.core.scaling.scaler.test_replay import a_day
 
 
@@ -87,3 +109,114 @@ def test_a_followed_decision_that_only_counts_down_is_printed_as_json_alone() ->
     for by_sentence, expected in ((True, [False, True, True]), (False, [True, True, True])):
         shown = ShownDecisions(DAY[:2], by_sentence=by_sentence)
         assert [shown.is_new(one) for one in DAY[2:]] == expected
+
+
+def cold_start(took_s: float, **steps: float) -> dict[str, Any]:
+    return {"at_s": 0.0, "took_s": took_s, "steps": {name.replace("_", " "): value for name, value in steps.items()}}
+
+
+def test_bars_begin_where_the_one_before_ended_and_fill_the_width() -> None:
+    median = cold_start(0.1, pod_is_created=0.025, app_starts=0.075) | {"advice": "Do less."}
+    found = {"revision": "default/hello-00001", "starts": [median], "median": median}
+    assert list(cold_lines(found)) == [
+        "hello-00001: median of 1 cold start, 100 ms",
+        f"  pod is created         25 ms  {'█' * 10}",
+        f"  app starts             75 ms  {' ' * 10}{'█' * 30}",
+        "Do less.",
+    ]
+
+
+def test_several_starts_are_listed_below_their_median() -> None:
+    starts = [cold_start(0.1, app_starts=0.1), cold_start(0.0)]
+    found = {"revision": "default/hello-00001", "starts": starts, "median": starts[0] | {"advice": "x"}}
+    lines = list(cold_lines(found))
+    assert lines[0] == "hello-00001: median of 2 cold starts, 100 ms"
+    assert [line for line in lines if "hello-00001 " in line][1].endswith(" hello-00001 0.0 ms")
+
+
+def test_without_a_cold_start_there_is_nothing() -> None:
+    assert list(cold_lines({"revision": "default/x", "starts": [], "median": {}})) == []
+
+
+SINCE_S = 1_700_000_000.0
+
+
+def report(revision: str = "hello-00001", **changes: object) -> EjectionReport:
+    made = EjectionReport(
+        revision=revision,
+        pod="hello-00001-x",
+        address="127.64.0.3:8012",
+        is_silent=True,
+        failure_count=1,
+        in_flight_count=4,
+        since_wall_s=SINCE_S,
+        until_wall_s=SINCE_S + 5,
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    """A state folder of two activators: one responds with ``reports``, one is away."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = (tmp_path / self.path.strip("/").replace("/", "-")).read_bytes()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Do nothing."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        ports = {"public": 1, "activator-metrics": server.server_port, "activator-1-metrics": 1}
+        (tmp_path / "ports.json").write_text(json.dumps(ports))
+        (tmp_path / "kubeconfig").write_text(kubeconfig("http://127.0.0.1:1", "t"))
+        yield tmp_path
+        server.shutdown()
+        thread.join()
+
+
+def lines(state: Path, *reports: EjectionReport) -> list[str]:
+    (state / "ejections-default").write_bytes(msgspec.json.encode(reports))
+    return ejected_lines(Reach(ApiClient(state)), "default", lambda revision: revision == "hello-00001")
+
+
+def test_a_silent_pod_is_named_with_its_requests_and_the_time_of_its_next_one(state: Path) -> None:
+    (line,) = lines(state, report(), report("other-00001"))
+    assert line.startswith(f"{clock_text(SINCE_S)} hello-00001 pod hello-00001-x (127.64.0.3:8012) answers nothing (4 ")
+    assert line.endswith(f"ejected once); activator: it gets no requests until {clock_text(SINCE_S + 5)}")
+
+
+def test_a_pod_that_takes_no_connection_is_distinguished_from_one_that_hangs(state: Path) -> None:
+    (line,) = lines(state, report(is_silent=False, failure_count=3, until_wall_s=None))
+    assert "takes no connection (3 times in a row); activator: it gets requests again" in line
+
+
+def test_a_folder_without_a_system_has_none(tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").write_text(kubeconfig("http://127.0.0.1:1", "t"))
+    assert ejected_lines(Reach(ApiClient(tmp_path)), "default", lambda _: True) == []
+
+
+def sleeper(revision: str, **condition: str) -> dict[str, Any]:
+    return {
+        "metadata": {"labels": {"serving.knative.dev/revision": revision}},
+        "status": {"conditions": [{"type": CONDITION_DORMANT, **condition}]},
+    }
+
+
+def test_a_revision_says_how_many_of_its_pods_sleep_and_what_is_refused() -> None:
+    pods = [
+        sleeper("a", status="True", reason="Idle", message="m", lastTransitionTime="2026-11-24T10:00:00Z"),
+        sleeper("a", status="False", reason="Refused", message="the quota cpu forbids it"),
+        sleeper("b", status="False", reason="Running", message="m"),
+        sleeper("c", status="True", reason="Idle", lastTransitionTime="?"),
+        {"metadata": {"labels": {"serving.knative.dev/revision": "a"}}},
+    ]
+    first, second = dormant_lines(pods, {"a", "b"}.__contains__)
+    assert re.fullmatch(r"a: 1 of 2 pods dormant, the longest since [\d: -]+; the quota cpu forbids it", first)
+    assert second == "b: 0 of 1 pod dormant"
+    assert list(dormant_lines(pods, {"c"}.__contains__)) == ["c: 1 of 1 pod dormant"]

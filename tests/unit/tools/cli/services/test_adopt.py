@@ -4,8 +4,7 @@ import pytest
 
 from serving.core.model.objects import Object
 from serving.core.model.scaledworkload import ScaledWorkloadSpec, WorkloadService, WorkloadTarget
-from serving.tools.cli.services.adopt import http_route, ingress
-from serving.tools.cli.services.workloads import port_of
+from serving.tools.cli.services.adopt import http_route, ingress, port_of
 
 SPEC = ScaledWorkloadSpec(
     target=WorkloadTarget(name="shop"),

@@ -12,6 +12,7 @@ from serving.home.admission.admission import admit
 from serving.home.images.store import ImageStore
 from serving.net.cluster.kinds import SERVING_SERVICE
 from serving.tools.cli.main import main
+from serving.tools.cli.services.compose import known_server
 from tests.integration.image_stage import oci_archive, tar_of
 
 COMPOSE = """
@@ -335,3 +336,25 @@ def test_a_service_of_a_profile_is_converted_when_it_is_chosen(
     manifests, done = converted(tmp_path, text, "--no-build", *options)
     assert [manifest["metadata"]["name"] for manifest in manifests] == names
     assert ("debug: not converted: no profile of it is chosen" in done.stderr) == ("debug" not in names)
+
+
+@pytest.mark.parametrize(
+    ("image", "port"),
+    [
+        ("postgres:16", 5432),
+        ("docker.io/library/postgres", 5432),
+        ("registry:5000/team/mysql:8@sha256:0", 3306),
+        ("bitnami/redis", 6379),
+        ("Mongo", 27017),
+        ("mcr.microsoft.com/mssql/server:2022-latest", 1433),
+    ],
+)
+def test_an_image_is_known_by_its_name(image: str, port: int) -> None:
+    server = known_server(image)
+    assert server is not None
+    assert server.port == port
+
+
+@pytest.mark.parametrize("image", ["", "nginx", "my-postgres-app", "example.com/postgres/exporter:1", "vault/server"])
+def test_other_images_are_not_known(image: str) -> None:
+    assert known_server(image) is None

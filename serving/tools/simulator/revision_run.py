@@ -55,17 +55,13 @@ _NO_MORE = (math.inf, math.nan)
 _LOAD_MIN = 1e-9
 
 
-class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration of a run, without arrivals. Times in seconds; ``concurrency`` 0 means no limit."""
+class RunWorld(msgspec.Struct, frozen=True, kw_only=True):
+    """What all runs of a workload have in common. Times in seconds; ``concurrency`` 0 means no limit."""
 
-    settings: AutoscalerSettings
-    spec: ScalingSpec
+    settings: AutoscalerSettings = AutoscalerSettings()
     activator: ActivatorSettings = ActivatorSettings()
     queue_proxy: QueueProxySettings = QueueProxySettings()
     concurrency: int = 10
-    start: Quantiles = Quantiles(p50_s=2.0, p99_s=2.0)
-    service: Quantiles = Quantiles(p50_s=0.25, p99_s=0.25)
-    seed: int = 1
 
     probe_delay_s: float = 0.02
     """Delay between an app's readiness and the activator's first request to it."""
@@ -75,12 +71,6 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     has_burst_switch: bool = True
     """Whether requests bypass the activator while the pods have enough excess burst capacity."""
-
-    policy_of: PolicyFactory = BUILT_IN.policy_of
-    """Creates the policy; rivals of the product replace it."""
-
-    skips: bool = True
-    """Whether to skip periods with a known decision; False is for tests."""
 
     scaling_policy: ScalingPolicyView | None = None
     """A ScalingPolicy that the revision follows, whatever its target is."""
@@ -92,10 +82,26 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A goal for latency to measure by; that of ``spec`` comes first."""
     knee: float = math.inf
     """Requests at once beyond which a pod is slower: times grow in proportion to them."""
+    log: RunLog | None = None
+    """Gets each decision and latency, of a workload of one function; no period is skipped then."""
+
+
+class RunConfig(RunWorld, frozen=True, kw_only=True):
+    """The configuration of a run, without arrivals."""
+
+    spec: ScalingSpec
+    start: Quantiles = Quantiles(p50_s=2.0, p99_s=2.0)
+    service: Quantiles = Quantiles(p50_s=0.25, p99_s=0.25)
+    seed: int = 1
+
+    policy_of: PolicyFactory = BUILT_IN.policy_of
+    """Creates the policy; rivals of the product replace it."""
+
+    skips: bool = True
+    """Whether to skip periods with a known decision; False is for tests."""
+
     limit_of: Callable[[PodSet], TimedLimit] | None = None
     """Makes the limit of budgets from the pods of a revision."""
-    log: RunLog | None = None
-    """Gets each decision and latency; no period is skipped then."""
 
 
 class RevisionRun:

@@ -4,36 +4,31 @@ Functions that share neither nodes nor what they learn do not influence each oth
 gives the same result, to the last bit, for any number of processes.
 """
 
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
+from typing import Any
 
 import msgspec
 
 from serving.core.model.errors import InvalidValue
-from serving.core.model.quantity import MEMORY_ASSUMED_BYTES, Resources
-from serving.core.model.slo import Slo
+from serving.core.model.quantity import MEMORY_ASSUMED_BYTES
 from serving.core.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
 from serving.core.scaling.budget import Allowance, BudgetBook, BudgetDemand, BudgetTenant
-from serving.core.scaling.policies.index import ScalingPolicyView
 from serving.core.scaling.resolve import resolve
-from serving.core.settings.activator import ActivatorSettings
 from serving.core.settings.annotations import ScalingAnnotations
-from serving.core.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
+from serving.core.settings.autoscaler import ADAPTIVE_POLICY
 from serving.core.settings.budgets import read_budgets
-from serving.core.settings.queueproxy import QueueProxySettings
 from serving.tools.simulator.curve import DialPosition, SimulatedPolicy
 from serving.tools.simulator.decisions import TimedLimit
 from serving.tools.simulator.foresight import Foresight, run_with_foresight
 from serving.tools.simulator.nodes import NodePlan, NodeRoom, SharedNodes, run_together
 from serving.tools.simulator.pods import PodSet
 from serving.tools.simulator.population import run_population
-from serving.tools.simulator.results import DurationModel, NodesResult, Quantiles, RevisionResult, RunLog
-from serving.tools.simulator.revision_run import RevisionRun, RunConfig
-from serving.tools.simulator.signals import PodUse
+from serving.tools.simulator.results import DurationModel, NodesResult, Quantiles, RevisionResult
+from serving.tools.simulator.revision_run import RevisionRun, RunConfig, RunWorld
 from serving.tools.simulator.trace import FunctionTrace
 from serving.tools.simulator.workers import end_with_parent
 
@@ -43,21 +38,14 @@ NAMESPACE = "default"
 """Namespace of all simulated revisions."""
 
 
-class Workload(msgspec.Struct, frozen=True, kw_only=True):
+class Workload(RunWorld, frozen=True, kw_only=True):
     """A workload and its environment, without the policy. Times in seconds."""
 
     functions: Sequence[FunctionTrace]
     length_s: float
-    settings: AutoscalerSettings = AutoscalerSettings()
     scaling: ScalingAnnotations = ScalingAnnotations()
-    activator: ActivatorSettings = ActivatorSettings()
-    queue_proxy: QueueProxySettings = QueueProxySettings()
     service: DurationModel = DurationModel(default=Quantiles(p50_s=0.25, p99_s=0.25))
     start: DurationModel = DurationModel(default=Quantiles(p50_s=2.0, p99_s=2.0))
-    concurrency: int = 10
-    probe_delay_s: float = 0.02
-    failing_starts: float = 0.0
-    has_burst_switch: bool = True
 
     pods_max: int = 0
     """Room of the nodes in pods, for all functions together; more pods wait. 0: no limit."""
@@ -70,15 +58,6 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     pod_bytes: int = MEMORY_ASSUMED_BYTES
     """Memory that each pod requests, for budgets."""
-
-    scaling_policy: ScalingPolicyView | None = None
-    use: PodUse = PodUse(requested=Resources())
-    slo: Slo | None = None
-    knee: float = math.inf
-    """As in ``RunConfig``."""
-
-    log: RunLog | None = None
-    """Receives each decision and latency of a workload of one function."""
 
 
 class _Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,23 +99,9 @@ def run_workload(  # noqa: PLR0913 - what a run is
     settings = policy.change(workload.settings)
     if position is not None:
         settings = position.change(settings)
-    config = RunConfig(
-        settings=settings,
-        spec=resolve(settings, workload.scaling, container_concurrency=workload.concurrency, reachable=True),
-        activator=workload.activator,
-        queue_proxy=workload.queue_proxy,
-        concurrency=workload.concurrency,
-        seed=seed,
-        probe_delay_s=workload.probe_delay_s,
-        failing_starts=workload.failing_starts,
-        has_burst_switch=workload.has_burst_switch,
-        log=workload.log,
-        scaling_policy=workload.scaling_policy,
-        use=workload.use,
-        slo=workload.slo,
-        knee=workload.knee,
-        policy_of=policy.policy_of,
-    )
+    world: dict[str, Any] = {name: getattr(workload, name) for name in RunWorld.__struct_fields__}
+    spec = resolve(settings, workload.scaling, container_concurrency=workload.concurrency, reachable=True)
+    config = RunConfig(**world | {"settings": settings}, spec=spec, seed=seed, policy_of=policy.policy_of)
     is_budgeted = read_budgets(settings.budget).of(NAMESPACE) and policy.foresight is None
     book = BudgetBook(read_budgets(settings.budget)) if is_budgeted else None
     job = _Job(workload=workload, config=config, foresight=policy.foresight, book=book)

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+import msgspec
 
 from serving.core.model.errors import InvalidValue, Problem, SettingsError
 from serving.core.model.knative import (
     ACCESS_ANNOTATION,
     PLACEHOLDER_PAGE_ANNOTATION,
+    POLICY_ANNOTATION,
     ROUTE_BY_HEADER_ANNOTATION,
     SESSION_AFFINITY_ANNOTATION,
     START_EVENTS_ANNOTATION,
@@ -123,6 +125,48 @@ _ROUTE = {
     "start_events": START_EVENTS_ANNOTATION,
     "tcp": TCP_ANNOTATION,
 }
+
+
+class ServiceChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """The values of ``service_options``; None and empty where an option was not given."""
+
+    image: str | None = None
+    environment: Mapping[str, str] = {}
+    secrets: Mapping[str, Object] = {}
+    """References to keys of Secrets by variable."""
+    limits: Mapping[str, str] = {}
+    volumes: Mapping[str, str] = {}
+    """Mount paths by volume."""
+    annotations: Mapping[str, str] = {}
+    concurrency: int | None = None
+    timeout: int | None = None
+    port: int | None = None
+    h2c: bool | None = None
+    scaling: Mapping[str, str] = {}
+    """Values by key, such as "min-scale"."""
+    policy: Mapping[str, str] = {}
+    """Annotations of the service itself, which its Route gets (``serving.core.model.routepolicy``); "" removes one."""
+
+
+def taken_changes(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove and return fields of ``ServiceChanges`` from the options, for those that are not fields themselves.
+
+    Raises ``InvalidValue`` or ``SettingsError``.
+    """
+    environment, secrets = taken_variables(options)
+    scaling_policy = options.pop("scaling_policy")
+    return {
+        "environment": environment,
+        "secrets": secrets,
+        "scaling": taken_scaling(options),
+        "policy": taken_policy(options),
+        "limits": limits_of(options.pop("cpu"), options.pop("memory")),
+        "volumes": volumes_of(options.pop("volumes")),
+        "annotations": {
+            **({} if scaling_policy is None else {POLICY_ANNOTATION: scaling_policy}),
+            **pairs_of(options.pop("annotate"), "--annotate", "KEY"),
+        },
+    }
 
 
 def scaling_options(command: Callable[..., None]) -> Callable[..., None]:

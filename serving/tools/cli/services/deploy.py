@@ -30,14 +30,9 @@ from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.containeroptions import (
     check_secrets,
     check_volumes,
-    limits_of,
-    pairs_of,
     policy_name,
     service_options,
-    taken_policy,
-    taken_scaling,
-    taken_variables,
-    volumes_of,
+    taken_changes,
 )
 from serving.tools.cli.services.deployment import (
     Deployment,
@@ -49,7 +44,6 @@ from serving.tools.cli.services.deployment import (
     kept_options,
     manifest_of,
     merged,
-    policy_annotation,
 )
 from serving.tools.cli.services.detect import build_commands, named_port
 from serving.tools.cli.services.prepare import command_for, install_packages, placed
@@ -212,20 +206,7 @@ def _deployment(options: dict[str, Any]) -> Deployment:
         fail_usage("--command is empty: name a command after --command, as 'python app.py'")
     if options["image"] and not options["command"]:
         parse_reference(options["image"])
-    environment, secrets = taken_variables(options)
-    return Deployment(
-        policy=taken_policy(options),
-        scaling=taken_scaling(options),
-        environment=environment,
-        secrets=secrets,
-        limits=limits_of(options.pop("cpu"), options.pop("memory")),
-        volumes=volumes_of(options.pop("volumes")),
-        annotations={
-            **policy_annotation(options.pop("scaling_policy")),
-            **pairs_of(options.pop("annotate"), "--annotate", "KEY"),
-        },
-        **options,
-    )
+    return Deployment(**taken_changes(options), **options)
 
 
 def _with_virtualenv(api: ApiClient, deployment: Deployment) -> Deployment:

@@ -11,15 +11,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
 from serving.core.model.errors import InvalidValue
 from serving.core.model.knative import (
     AUTOSCALING_GROUP,
     COMMAND_ANNOTATION,
     FOLDER_ANNOTATION,
     NETWORK_ANNOTATION,
-    POLICY_ANNOTATION,
     PRELOAD_MODULES_ANNOTATION,
     QUEUE_PROXY_ANNOTATION,
     SERVING_API_VERSION,
@@ -30,7 +27,14 @@ from serving.core.model.knative import (
 from serving.core.model.objects import Object, annotations_of, nested
 from serving.home.pods.podplan import DEFAULT_PATH
 from serving.net.cluster.servicepatch import scaling_annotations
-from serving.tools.cli.services.containeroptions import SCALING, ports_of, variables_of, with_limits, with_volumes
+from serving.tools.cli.services.containeroptions import (
+    SCALING,
+    ServiceChanges,
+    ports_of,
+    variables_of,
+    with_limits,
+    with_volumes,
+)
 
 VIRTUAL_ENV = "VIRTUAL_ENV"
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?\Z")
@@ -45,32 +49,16 @@ _ASGI_APP = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _IMPORT_MAX_S = 30.0
 
 
-class Deployment(msgspec.Struct, frozen=True, kw_only=True):
+class Deployment(ServiceChanges, frozen=True, kw_only=True):
     """The options of ``serving deploy``; None and () where an option was not given."""
 
     name: str
     folder: Path
     command: str = ""
-    image: str | None = None
-    environment: Mapping[str, str] = {}
-    secrets: Mapping[str, Object] = {}
-    """References to keys of Secrets by variable."""
-    limits: Mapping[str, str] = {}
-    volumes: Mapping[str, str] = {}
-    """Mount paths by volume."""
-    annotations: Mapping[str, str] = {}
-    concurrency: int | None = None
-    timeout: int | None = None
-    port: int | None = None
     fixed_port: int | None = None
     """The app's port if it ignores PORT; each pod then has a network of its own."""
-    h2c: bool | None = None
     tcp_ports: tuple[int, ...] = ()
     """Ports of the app for TCP, besides its first."""
-    scaling: Mapping[str, str] = {}
-    """Values by key, such as "min-scale"."""
-    policy: Mapping[str, str] = {}
-    """Annotations of the service itself, which its Route gets (``serving.core.model.routepolicy``)."""
     snapshot: str = ""
     preload: bool = False
     is_own_proxy: bool = False
@@ -82,11 +70,6 @@ def check_name(name: str, *, of: str = "service") -> None:
     if not _NAME.match(name):
         expected = f"a {of}'s name: at most 63 of a-z, 0-9 and '-', beginning with a letter, not ending with '-'"
         raise InvalidValue(text=name, expected=expected)
-
-
-def policy_annotation(policy: str | None) -> dict[str, str]:
-    """The annotation of a scaling policy; nothing for None."""
-    return {} if policy is None else {POLICY_ANNOTATION: policy}
 
 
 def manifest_of(deployment: Deployment) -> Object:

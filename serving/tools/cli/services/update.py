@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
-import msgspec
 
 from serving.core.model.errors import InvalidValue, ServingError, SettingsError
 from serving.core.model.knative import COMMAND_ANNOTATION
@@ -19,22 +18,18 @@ from serving.tools.cli.client.objects import service_of
 from serving.tools.cli.client.output import Progress
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.containeroptions import (
+    ServiceChanges,
     check_secrets,
     check_volumes,
-    limits_of,
-    pairs_of,
     policy_name,
     ports_of,
     service_options,
-    taken_policy,
-    taken_scaling,
-    taken_variables,
+    taken_changes,
     variables_of,
-    volumes_of,
     with_limits,
     with_volumes,
 )
-from serving.tools.cli.services.deployment import command_of, policy_annotation, without_command
+from serving.tools.cli.services.deployment import command_of, without_command
 from serving.tools.cli.services.traffic import NewTraffic, tagged, taken_traffic, traffic_options
 from serving.tools.cli.services.url import print_unrouted, print_url
 from serving.tools.cli.services.waiting import until_ready
@@ -42,28 +37,12 @@ from serving.tools.cli.services.waiting import until_ready
 _TIMEOUT_S = 300.0
 
 
-class ServiceUpdate(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceUpdate(ServiceChanges, frozen=True, kw_only=True):
     """The changes; None, "" and empty where an option was not given."""
 
-    environment: Mapping[str, str] = {}
-    secrets: Mapping[str, Object] = {}
-    """References to keys of Secrets by variable."""
     removed: tuple[str, ...] = ()
     clear_env: bool = False
     command: str | None = None
-    image: str | None = None
-    concurrency: int | None = None
-    timeout: int | None = None
-    scaling: Mapping[str, str] = {}
-    """Values by key, such as "min-scale"."""
-    policy: Mapping[str, str] = {}
-    """Annotations of the service itself; "" removes one."""
-    port: int | None = None
-    h2c: bool | None = None
-    limits: Mapping[str, str] = {}
-    volumes: Mapping[str, str] = {}
-    """Mount paths by volume."""
-    annotations: Mapping[str, str] = {}
 
 
 def updated(service: Object, wanted: ServiceUpdate) -> Object:
@@ -140,25 +119,12 @@ def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str,
     traffic = taken_traffic(options, wait=wait)
     options["scaling_policy"] = policy_name(api, options["scaling_policy"])
     try:
-        environment, secrets = taken_variables(options)
-        wanted = ServiceUpdate(
-            environment=environment,
-            secrets=secrets,
-            scaling=taken_scaling(options),
-            policy=taken_policy(options),
-            limits=limits_of(options.pop("cpu"), options.pop("memory")),
-            volumes=volumes_of(options.pop("volumes")),
-            annotations={
-                **policy_annotation(options.pop("scaling_policy")),
-                **pairs_of(options.pop("annotate"), "--annotate", "KEY"),
-            },
-            **options,
-        )
+        wanted = ServiceUpdate(**taken_changes(options), **options)
     except (InvalidValue, SettingsError) as error:
         fail_usage(str(error))
     if wanted == ServiceUpdate():
         fail_usage("name a change: see `serving update --help`")
-    check_secrets(api, secrets)
+    check_secrets(api, wanted.secrets)
     check_volumes(api, wanted.volumes)
     with Progress(f"updating {name}"):
         service = _written(api, name, wanted, traffic=traffic)

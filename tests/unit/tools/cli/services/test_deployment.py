@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from serving.core.model.errors import InvalidValue
-from serving.core.model.knative import COMMAND_ANNOTATION
+from serving.core.model.knative import COMMAND_ANNOTATION, POLICY_ANNOTATION
 from serving.core.model.objects import Object, annotations_of, nested
 from serving.home.admission.admission import admit
 from serving.net.cluster.kinds import SERVING_SERVICE
@@ -20,7 +20,6 @@ from serving.tools.cli.services.deployment import (
     kept_options,
     manifest_of,
     merged,
-    policy_annotation,
 )
 
 
@@ -180,11 +179,10 @@ def test_an_app_on_a_fixed_port_has_a_network_of_its_own() -> None:
 
 
 def test_a_policy_becomes_an_annotation_that_the_api_takes() -> None:
-    manifest = manifest_of(asked(annotations=policy_annotation("adaptive")))
+    manifest = manifest_of(asked(annotations={POLICY_ANNOTATION: "adaptive"}))
     manifest["metadata"]["namespace"] = "default"
     found = template_of(admit(SERVING_SERVICE, manifest))["metadata"]["annotations"]
     assert found["autoscaling.serving.dev/policy"] == "adaptive"
-    assert policy_annotation(None) == {}
 
 
 def made(path: Path) -> Path:

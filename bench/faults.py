@@ -19,10 +19,8 @@ import time
 import msgspec
 
 from bench.parts.fault_stage import FaultStage, stage
-from bench.parts.faultlist import DISK, FAULTS
-from bench.parts.overload import Overload, overload
+from bench.parts.faultlist import DISK, FAULTS, Overload, StartStorm, overload, start_storm
 from bench.parts.program import options_of
-from bench.parts.start_storm import StartStorm, start_storm
 from bench.parts.steady import Observed, percentile_ms
 
 BEFORE_S = 4.0

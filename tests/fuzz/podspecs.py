@@ -11,9 +11,15 @@ from typing import Any
 
 from serving.core.model.errors import InvalidValue
 from serving.home.admission.kuberules.rules import spec_problems
-from serving.home.pods.bytebudget import ENVIRONMENT_BYTES_MAX, ByteBudget
 from serving.home.pods.podplan import app_plan
-from serving.home.pods.sources import PodFacts, Reference, container_environment, volume_files
+from serving.home.pods.sources import (
+    ENVIRONMENT_BYTES_MAX,
+    ByteBudget,
+    PodFacts,
+    Reference,
+    container_environment,
+    volume_files,
+)
 
 SEEDS = (bytes(range(256)), b"\x00" * 40, b"\x01\x02\x03\x04" * 20)
 _MEMORY_BYTES_MAX = 64 * 2**20

@@ -11,8 +11,7 @@ from aiohttp import web
 
 from serving.core.settings.dashboard import DashboardSettings
 from serving.net.cluster.kinds import REVISION
-from serving.tools.dashboard.board import Board
-from serving.tools.dashboard.requests import RequestRates
+from serving.tools.dashboard.board import Board, RequestRates
 from serving.tools.dashboard.server import Pages, PageSources
 from tests.integration.browser import Browser, browser
 from tests.integration.dashboard_stage import staged

@@ -27,11 +27,10 @@ from serving.net.cluster.identity import system_namespace
 from serving.net.cluster.kinds import SECRET as SECRET_KIND
 from serving.net.cluster.kube import KubeCluster
 from serving.tools.dashboard import server, viewers
-from serving.tools.dashboard.board import Board
+from serving.tools.dashboard.board import Board, RequestRates
 from serving.tools.dashboard.coldstarts import ColdRequest
 from serving.tools.dashboard.cost import RevisionOwner
 from serving.tools.dashboard.main import read_proxy_secret
-from serving.tools.dashboard.requests import RequestRates
 from serving.tools.dashboard.server import Pages, PageSources
 from serving.tools.dashboard.topology import ServedHost
 from serving.tools.dashboard.viewers import PROXY_SECRET_HEADER, Viewers

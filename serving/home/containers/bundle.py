@@ -16,8 +16,8 @@ from serving.core.model.knative import IMAGES_ONLY_ANNOTATION
 from serving.core.model.objects import Object, annotations_of
 from serving.home.containers.users import ContainerUser
 from serving.home.images.archive import ImageRun
-from serving.home.pods.bytebudget import ByteBudget, expanded
 from serving.home.pods.podstandards import BASELINE, violation_text
+from serving.home.pods.sources import ByteBudget, expanded
 from serving.home.processes.mounts import MountPoint
 from serving.home.processes.ownusers import IDS_PER_POD, OwnUsers
 from serving.home.processes.seccomp import oci_profile

@@ -50,7 +50,6 @@ from serving.home.images.store import ImageUnavailable, StoredImage
 from serving.home.kubelet.container import ContainerSpec
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.podwarnings import memory_limit_bytes
-from serving.home.pods.bytebudget import ByteBudget
 from serving.home.pods.claims import claim_folders, make_claim_folder
 from serving.home.pods.diskbudget import DiskUse, overuse
 from serving.home.pods.locations import QUEUE_PORTS, PodLocation, is_reserved, listening_ports
@@ -85,6 +84,7 @@ from serving.home.pods.probeplan import listening_probe, probe_plans, sidecar_pr
 from serving.home.pods.snapshot import linked_paths, path_of_snapshot
 from serving.home.pods.sources import (
     TOKEN,
+    ByteBudget,
     PodFacts,
     Reference,
     Sources,

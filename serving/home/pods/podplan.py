@@ -34,7 +34,7 @@ from serving.core.settings.queueproxy import (
     tcp_variables,
     variables_of,
 )
-from serving.home.pods.bytebudget import ByteBudget, expanded
+from serving.home.pods.sources import ByteBudget, expanded
 
 _DEFAULTS = QueueProxySettings()
 _NO_PORTS: Mapping[int, int] = {}

@@ -26,7 +26,7 @@ from serving.core.model.objects import Object, annotations_of, meant, name_of, n
 from serving.core.scaling.revision import memory_of
 from serving.core.traffic.latencies import bucket_of, quantile_s
 from serving.net.cluster.servicepatch import newest_first, shares_of
-from serving.tools.dashboard.sums import GIB, HOUR_S, RATES, History, lengths_of, price_of, summary
+from serving.tools.dashboard.cost import GIB, HOUR_S, RATES, History, lengths_of, price_of, summary
 
 _SHOWN_GROUPS = (f"{AUTOSCALING_GROUP}/", f"{OWN_AUTOSCALING_GROUP}/", SNAPSHOT_ANNOTATION)
 # Written by daemons and clients about a revision: no settings of it.

@@ -26,7 +26,7 @@ from serving.home.admission.kuberules.formats import (
     required,
     unsupported,
 )
-from serving.home.pods.bytebudget import ByteBudget, expanded
+from serving.home.pods.sources import ByteBudget, expanded
 from serving.net.cluster.selectors import written_selector
 
 _RESOURCES = ("cpu", "memory", "ephemeral-storage")

@@ -7,7 +7,6 @@ from typing import Any
 import click
 import msgspec
 
-from serving.tools.simulator.charts import bars, policy_table, sparkline
 from serving.tools.simulator.curve import (
     CurvePoint,
     DialPosition,
@@ -17,7 +16,16 @@ from serving.tools.simulator.curve import (
     points_around,
     with_way_to_oracle,
 )
-from serving.tools.simulator.report import PolicyReport, WorstFunctions, mean_report, report_of, worst_functions
+from serving.tools.simulator.report import (
+    PolicyReport,
+    WorstFunctions,
+    bars,
+    mean_report,
+    policy_table,
+    report_of,
+    sparkline,
+    worst_functions,
+)
 from serving.tools.simulator.results import NodesResult, RevisionResult
 from serving.tools.simulator.workload_run import Workload, run_workload
 

@@ -20,9 +20,8 @@ from serving.tools.cli.decisions.simulateinputs import (
     settings_pairs,
     workload_options,
 )
-from serving.tools.simulator.charts import policy_table
 from serving.tools.simulator.curve import POLICIES, CurvePoint, SimulatedPolicy, best_within
-from serving.tools.simulator.report import PolicyReport
+from serving.tools.simulator.report import PolicyReport, policy_table
 
 _BASE = "knative"
 

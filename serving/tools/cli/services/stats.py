@@ -19,7 +19,7 @@ from serving.tools.cli.client.output import age_text, aligned, print_aside
 from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.client.stats import DashboardPages
 from serving.tools.cli.services.logs import moment_s
-from serving.tools.dashboard.sums import History, StatsSummary, summary
+from serving.tools.dashboard.cost import History, StatsSummary, summary
 
 _TITLES = ("REVISION", "REQUESTS", "5XX", "P99 MAX", "PODS", "MAX", "POD-HOURS")
 _HOUR_S = 3600.0

@@ -4,14 +4,15 @@ import pytest
 
 from serving.core.model.errors import InvalidValue
 from serving.core.model.objects import Object
-from serving.home.pods.bytebudget import ByteBudget
 from serving.home.pods.sources import (
     TOKEN,
+    ByteBudget,
     PodFacts,
     Reference,
     VolumeFile,
     container_environment,
     data_of,
+    expanded,
     references,
     volume_files,
 )
@@ -244,3 +245,31 @@ def test_a_limit_or_request_in_units_of_the_divisor(container: str, selector: Ob
 def test_a_resource_or_a_container_that_does_not_exist_is_named(container: str, resource: str, said: str) -> None:
     with pytest.raises(InvalidValue, match=said):
         FACTS.resource({"resource": resource}, container=container)
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("plain", "plain"),
+        ("$(A)-$(B)", "1-$(A)"),
+        ("$(NONE) $(A", "$(NONE) $(A"),
+        ("$$(A) $$", "$(A) $"),
+        ("$($(A)", "$(1"),
+        ("$(x.y-z)", "dotted"),
+    ],
+)
+def test_a_reference_is_expanded_once_and_as_in_kubernetes(word: str, text: str) -> None:
+    assert expanded(word, {"A": "1", "B": "$(A)", "x.y-z": "dotted"}, ByteBudget("a test")) == text
+
+
+def test_what_grows_beyond_the_bound_is_refused_before_it_is_made() -> None:
+    budget, value = ByteBudget("the environment of container c"), "x" * 1000
+    for _ in range(10):
+        value = expanded("$(A)$(A)", {"A": value}, budget) if len(value) < 500_000 else value
+    with pytest.raises(InvalidValue, match=r"the environment of container c.*at most 1048576 bytes"):
+        expanded("$(A)" * 100_000, {"A": value}, budget)
+
+
+def test_a_text_of_many_openings_is_read_once() -> None:
+    word = "$(" * 200_000
+    assert expanded(word, {}, ByteBudget("a test")) == word

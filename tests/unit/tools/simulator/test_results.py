@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.tools.simulator.charts import bars, sparkline
+from serving.tools.simulator.report import bars, sparkline
 from serving.tools.simulator.results import (
     SERIES_COLUMNS,
     DurationModel,

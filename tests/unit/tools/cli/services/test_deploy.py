@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.tools.cli.services.prepare import placed
+from serving.tools.cli.services.deploy import placed
 
 
 def test_a_name_and_a_folder_may_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import pytest
 from serving.core.model.nodata import NoData
 from serving.core.scaling.scaler.windows import RevisionWindows
 from serving.core.settings.autoscaler import SAFE
-from serving.tools.simulator.seconds import LoadedSeconds
+from serving.tools.simulator.decisions import LoadedSeconds
 from tests.unit.core.scaling.kpa_builders import DEFAULTS
 
 

@@ -33,11 +33,29 @@ _TRIES_MAX = 10
 _CONFLICT = 409
 _PLACE_NAMES = ("state_path", "kubeconfig", "context")
 
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+"""Adds options to a command."""
+
+
+def adding(*options: Decorator) -> Decorator:
+    """A decorator that adds all of these; the first comes first in the help."""
+    return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
+
+
 state_option = click.option(
     "--state",
     "state_path",
     type=click.Path(file_okay=False, path_type=Path),
     help="State folder of the `serving up` to speak to.",
+)
+_place = adding(
+    state_option,
+    click.option(
+        "--kubeconfig",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Path to a kubeconfig; $KUBECONFIG if neither this nor --state is given.",
+    ),
+    click.option("--context", help="Context in the kubeconfig.", metavar="NAME"),
 )
 
 
@@ -229,7 +247,7 @@ def late_api_options(command: Callable[..., None]) -> Callable[..., None]:
         command(api=lambda: place_of(**names).api(namespace), **options)
 
     named = click.option("-n", "--namespace", metavar="NAME", help="Namespace; the kubeconfig's, or default.")
-    return named(_with_place(wrapped))
+    return named(_place(wrapped))
 
 
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -239,21 +257,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     def wrapped(**options: Any) -> None:  # noqa: ANN401 - as above
         command(place=place_of(**{name: options.pop(name) for name in _PLACE_NAMES}), **options)
 
-    return _with_place(wrapped)
-
-
-def _with_place(command: Callable[..., None]) -> Callable[..., None]:
-    for option in (
-        click.option("--context", help="Context in the kubeconfig.", metavar="NAME"),
-        click.option(
-            "--kubeconfig",
-            type=click.Path(dir_okay=False, path_type=Path),
-            help="Path to a kubeconfig; $KUBECONFIG if neither this nor --state is given.",
-        ),
-        state_option,
-    ):
-        command = option(command)
-    return command
+    return _place(wrapped)
 
 
 def until_written(write: Callable[[], tuple[int, Any]]) -> tuple[int, Any]:

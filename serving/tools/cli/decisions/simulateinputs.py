@@ -6,7 +6,7 @@ import io
 import math
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from serving.net.aio.inputfile import open_input, read_input_text
 from serving.net.aio.policyclasses import installed_policies, is_policy_file, load_policy
 from serving.net.cluster.kinds import SCALING_POLICY
 from serving.net.cluster.schedules import schedule_problems
+from serving.tools.cli.client.api import adding
 from serving.tools.cli.decisions.simulatenodes import node_options, node_plan_of
 from serving.tools.cli.decisions.simulatetrace import PolicyRunner
 from serving.tools.simulator.curve import POLICIES, SimulatedPolicy, policy_of_user
@@ -55,9 +56,7 @@ _LOAD_UNTIL_S, _LOAD_START = 260.0, "1"
 _TRACE_START = "2"
 _DURATION_FORMS = "seconds, MEDIAN:P99 in seconds, or a CSV file: " + ",".join(_DURATION_HEADER)
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-_OPTIONS = (
+workload_options = adding(
     click.option(
         "--trace",
         type=click.Path(path_type=Path),
@@ -162,7 +161,9 @@ _OPTIONS = (
     click.option(
         "--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Processes.  [default: all cores]"
     ),
+    node_options,
 )
+"""Adds the options to a command."""
 
 
 def settings_pairs(words: Sequence[str]) -> list[str]:
@@ -405,11 +406,3 @@ def _quantiles(words: Sequence[str]) -> Quantiles | None:
     if not 1 <= len(numbers) <= 2 or not all(0 < number < math.inf for number in numbers):
         return None
     return Quantiles(p50_s=numbers[0], p99_s=max(numbers))
-
-
-def workload_options(command: Command) -> Command:
-    """Add the options to a command."""
-    command = node_options(command)
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command

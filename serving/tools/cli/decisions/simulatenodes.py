@@ -1,8 +1,8 @@
 """The options of ``serving simulate`` about nodes: how many, how large, and the group that grows and shrinks them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import msgspec
@@ -14,6 +14,7 @@ from serving.core.settings.placement import NODE_POLICIES
 from serving.net.aio.inputfile import read_input_text
 from serving.nodes.nodegroup.groups import groups_of_text
 from serving.nodes.nodegroup.records import Amount
+from serving.tools.cli.client.api import adding
 from serving.tools.cli.client.output import print_aside
 from serving.tools.cli.nodes.nodeflags import AmountFlags
 from serving.tools.simulator.nodes import NodePlan
@@ -21,9 +22,7 @@ from serving.tools.simulator.nodes import NodePlan
 # Removal of nodes in the group that is made without a file, in seconds.
 _SOFT_S, _HARD_S = 60.0, 600.0
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-_OPTIONS = (
+node_options = adding(
     click.option(
         "--nodes", type=click.IntRange(0), help="Nodes at the start, and the fewest; without it pods need none."
     ),
@@ -57,13 +56,7 @@ _OPTIONS = (
         help="Memory that each pod requests, for nodes, budgets and triggers.",
     ),
 )
-
-
-def node_options(command: Command) -> Command:
-    """Add the options to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+"""Adds the options to a command."""
 
 
 def node_plan_of(options: Mapping[str, Any]) -> NodePlan | None:

@@ -10,6 +10,7 @@ from serving.core.model.errors import InvalidValue, Problem, SettingsError
 from serving.core.model.quantity import parse_bytes, parse_duration_s, parse_millicores
 from serving.core.settings.placement import NODE_POLICIES
 from serving.home.kubelet.virtualnodes import VIRTUAL_NODES_VARIABLE, VirtualNodes
+from serving.tools.cli.client.api import adding
 
 _NODES_MAX = 64
 
@@ -55,38 +56,30 @@ class AmountFlags:
             raise SettingsError(self._problems)
 
 
-def with_node_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the flags to a command."""
-    options = (
-        click.option(
-            "--nodes",
-            type=click.IntRange(1, _NODES_MAX),
-            help="Virtual nodes between which pods are scheduled; without it this machine is one node.",
-        ),
-        click.option("--node-cpu", default="1", show_default=True, help="Cpu of each virtual node, as 2 or 500m."),
-        click.option("--node-memory", default="512Mi", show_default=True, help="Memory of each virtual node."),
-        click.option(
-            "--nodes-max", type=click.IntRange(1, _NODES_MAX), help="Most virtual nodes; --nodes if not given."
-        ),
-        click.option(
-            "--node-boot", default="8s", show_default=True, help="Time that a new virtual node takes to boot."
-        ),
-        click.option(
-            "--node-policy",
-            type=click.Choice(tuple(NODE_POLICIES)),
-            default="spread",
-            show_default=True,
-            help="How pods are placed on virtual nodes.",
-        ),
-        click.option(
-            "--node-anticipation",
-            is_flag=True,
-            help="Boot nodes for pods that revisions will want by then, before the pods are pending.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+with_node_flags = adding(
+    click.option(
+        "--nodes",
+        type=click.IntRange(1, _NODES_MAX),
+        help="Virtual nodes between which pods are scheduled; without it this machine is one node.",
+    ),
+    click.option("--node-cpu", default="1", show_default=True, help="Cpu of each virtual node, as 2 or 500m."),
+    click.option("--node-memory", default="512Mi", show_default=True, help="Memory of each virtual node."),
+    click.option("--nodes-max", type=click.IntRange(1, _NODES_MAX), help="Most virtual nodes; --nodes if not given."),
+    click.option("--node-boot", default="8s", show_default=True, help="Time that a new virtual node takes to boot."),
+    click.option(
+        "--node-policy",
+        type=click.Choice(tuple(NODE_POLICIES)),
+        default="spread",
+        show_default=True,
+        help="How pods are placed on virtual nodes.",
+    ),
+    click.option(
+        "--node-anticipation",
+        is_flag=True,
+        help="Boot nodes for pods that revisions will want by then, before the pods are pending.",
+    ),
+)
+"""Adds the flags to a command."""
 
 
 def nodes_environment(flags: Mapping[str, Any]) -> dict[str, str]:

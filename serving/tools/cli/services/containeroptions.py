@@ -4,7 +4,7 @@ The first two take all: variables, limits, ports, scaling, and what the route do
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from serving.core.model.quantity import parse_bytes, parse_millicores
 from serving.core.model.routepolicy import route_policy
 from serving.core.settings.autoscaler import POLICY_NAME
 from serving.net.aio.inputfile import open_input
-from serving.tools.cli.client.api import ApiClient, fail_usage
+from serving.tools.cli.client.api import ApiClient, adding, fail_usage
 from serving.tools.cli.client.resources import SecondsParam
 from serving.tools.cli.services.interpolation import Interpolation
 
@@ -127,6 +127,13 @@ _ROUTE = {
 }
 
 
+scaling_options = adding(*_SCALING_OPTIONS)
+"""Adds ``--min``, ``--max`` and the other options of scaling."""
+
+service_options = adding(*_OPTIONS, *_SCALING_OPTIONS, *_ROUTE_OPTIONS)
+"""Adds all shared options."""
+
+
 class ServiceChanges(msgspec.Struct, frozen=True, kw_only=True):
     """The values of ``service_options``; None and empty where an option was not given."""
 
@@ -167,20 +174,6 @@ def taken_changes(options: dict[str, Any]) -> dict[str, Any]:
             **pairs_of(options.pop("annotate"), "--annotate", "KEY"),
         },
     }
-
-
-def scaling_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--min``, ``--max`` and the other options of scaling."""
-    for option in reversed(_SCALING_OPTIONS):
-        command = option(command)
-    return command
-
-
-def service_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add all shared options."""
-    for option in reversed((*_OPTIONS, *_SCALING_OPTIONS, *_ROUTE_OPTIONS)):
-        command = option(command)
-    return command
 
 
 def policy_name(api: ApiClient, text: str | None) -> str | None:

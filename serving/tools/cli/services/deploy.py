@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from serving.home.pods.snapshot import is_application, take_snapshot
 from serving.home.state import StateFolder
 from serving.net.cluster.kinds import SERVING_SERVICE
 from serving.net.cluster.servicepatch import pinned_traffic
-from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage, until_written
+from serving.tools.cli.client.api import ApiClient, adding, api_options, fail, fail_usage, until_written
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.output import Progress, print_aside
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
@@ -88,7 +88,7 @@ class How(msgspec.Struct, frozen=True, kw_only=True):
     traffic: NewTraffic = NewTraffic()
 
 
-_OPTIONS: Sequence[Callable[[Callable[..., None]], Callable[..., None]]] = (
+deploy_options = adding(
     click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_service),
     click.argument("folder", required=False, type=click.Path(path_type=Path)),
     click.option(
@@ -138,13 +138,7 @@ _OPTIONS: Sequence[Callable[[Callable[..., None]], Callable[..., None]]] = (
         help="Run a copy of FOLDER without what .gitignore and .servingignore name, or FOLDER itself.",
     ),
 )
-
-
-def deploy_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add NAME, FOLDER and the options of ``serving deploy``; the command receives the API as ``api``."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+"""Adds NAME, FOLDER and the options of ``serving deploy``; the command receives the API as ``api``."""
 
 
 @click.command()

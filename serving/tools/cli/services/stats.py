@@ -2,17 +2,16 @@
 
 import csv
 import datetime as dt
-import functools
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import click
 import msgspec
 
 from serving.core.model.objects import name_of
 from serving.net.cluster.kinds import REVISION, SERVING_SERVICE
-from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
+from serving.tools.cli.client.api import ApiClient, Decorator, adding, api_options, fail, fail_usage
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import revisions_of
 from serving.tools.cli.client.output import age_text, aligned, print_aside
@@ -28,11 +27,9 @@ KNOWN_RATIO_MIN = 0.98
 _NOT_COLUMNS = {"at_s", "marks", "decisions", "step_s"}
 
 
-def history_options(
-    begin: str, outputs: Sequence[str] = ("text", "json")
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def history_options(begin: str, outputs: Sequence[str] = ("text", "json")) -> Decorator:
     """Add the options of a range of the dashboard's history that begins ``begin`` ago, its output and its dashboard."""
-    options = (
+    return adding(
         click.option(
             *("--from", "begin"),
             default=begin,
@@ -46,7 +43,6 @@ def history_options(
             *("--dashboard", "url"), metavar="URL", help="The link of a dashboard; found by itself otherwise."
         ),
     )
-    return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
 @click.command()

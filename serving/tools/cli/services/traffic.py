@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -13,7 +13,7 @@ from serving.core.model.event import ROLLBACK_REASON, TRAFFIC_REASON, EventText,
 from serving.core.model.objects import Object, is_dns_label, name_of, nested
 from serving.net.cluster.kinds import EVENT, SERVING_SERVICE
 from serving.net.cluster.servicepatch import LATEST, AskedService, desired_traffic, rollback_target, shares_text
-from serving.tools.cli.client.api import ApiClient, api_options, fail_usage
+from serving.tools.cli.client.api import ApiClient, adding, api_options, fail_usage
 from serving.tools.cli.client.completion import complete_revision, complete_service
 from serving.tools.cli.client.objects import revisions_of, service_of
 from serving.tools.cli.client.output import Progress, aligned
@@ -33,16 +33,11 @@ class NewTraffic(msgspec.Struct, frozen=True, kw_only=True):
     """The tag of the next revision; "" for none."""
 
 
-def traffic_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--no-traffic`` and ``--tag`` to a command that makes a revision."""
-    for option in (
-        click.option("--tag", default="", help="Tag the new revision, which gives it a URL of its own."),
-        click.option(
-            "--no-traffic", is_flag=True, help="Send the new revision no traffic until `serving traffic` does."
-        ),
-    ):
-        command = option(command)
-    return command
+traffic_options = adding(
+    click.option("--no-traffic", is_flag=True, help="Send the new revision no traffic until `serving traffic` does."),
+    click.option("--tag", default="", help="Tag the new revision, which gives it a URL of its own."),
+)
+"""Adds ``--no-traffic`` and ``--tag`` to a command that makes a revision."""
 
 
 def taken_traffic(options: dict[str, Any], *, wait: bool) -> NewTraffic:

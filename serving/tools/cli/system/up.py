@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from serving.home.supervisor.main import SupervisorLaunch, become_supervisor
 from serving.home.supervisor.notify import SystemdNotifier, take_variables
 from serving.home.supervisor.reloading import read_reload
 from serving.net.aio.ownlog import BYTES_VARIABLE, FILES_VARIABLE, LOG_FILES_MAX
-from serving.tools.cli.client.api import fail, fail_usage
+from serving.tools.cli.client.api import adding, fail, fail_usage
 from serving.tools.cli.client.output import Progress, print_aside
 from serving.tools.cli.nodes.nodeflags import NODE_FLAGS, nodes_environment, with_node_flags
 
@@ -147,9 +147,9 @@ class _Size(click.ParamType):  # type: ignore[type-arg]  # generic in newer vers
         return int(size)
 
 
-def _port_options(command: Callable[..., None]) -> Callable[..., None]:
-    for port in reversed(PORTS):
-        option = click.option(
+_port_options = adding(
+    *(
+        click.option(
             f"--{port.name}-port",
             type=click.IntRange(0, _PORT_MAX),
             metavar="PORT",
@@ -157,8 +157,9 @@ def _port_options(command: Callable[..., None]) -> Callable[..., None]:
             show_default=True,
             help=port.what,
         )
-        command = option(command)
-    return command
+        for port in PORTS
+    )
+)
 
 
 @click.command()

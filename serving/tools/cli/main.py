@@ -230,13 +230,15 @@ def _kind_answer(args: list[str]) -> str:
 
 
 def _end_with(error: Exception) -> NoReturn:
-    """Print one line for an unexpected error; errors for users keep their message."""
-    # Only here, so that the help does not wait for the import.
-    from serving.core.model.errors import ServingError, SettingsError  # noqa: PLC0415 - as said
+    """Print one line for an unexpected error; errors for users keep their message. A wrong input exits as a wrong option does."""
+    # Only here, so that the help does not wait for the imports.
+    from serving.core.model.errors import InvalidValue, NewerFormat, ServingError, SettingsError  # noqa: PLC0415 - as said
+    from serving.tools.cli.client.output import print_aside  # noqa: PLC0415 - as said
 
     if isinstance(error, ServingError):
-        click.echo(str(error), err=True)
-        sys.exit(USAGE_EXIT if isinstance(error, SettingsError) else _EXIT_FAILED)
+        print_aside(str(error))
+        is_wrong = isinstance(error, SettingsError | InvalidValue) and not isinstance(error, NewerFormat)
+        sys.exit(USAGE_EXIT if is_wrong else _EXIT_FAILED)
     if isinstance(error, OSError):
         click.echo("".join(_os_error(error)), err=True)
     else:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import click
 import msgspec
 
-from serving.core.model.errors import ServingError, SettingsError, Unavailable
+from serving.core.model.errors import ServingError, Unavailable
 from serving.core.model.launch import USAGE_EXIT
 from serving.home.state import default_state_path
 from serving.tools.cli.client.connection import ApiRequest, ApiResponse, WebsocketPlace, chosen_kubeconfig, connect
@@ -101,10 +101,7 @@ def place_of(state_path: Path | None = None, kubeconfig: Path | None = None, con
     """
     named = str(kubeconfig or "")
     if not named and state_path is None and os.environ.get("KUBECONFIG"):
-        try:
-            named, context = chosen_kubeconfig(os.environ["KUBECONFIG"], context)
-        except SettingsError as error:
-            fail_usage(str(error))
+        named, context = chosen_kubeconfig(os.environ["KUBECONFIG"], context)
     if not named:
         state = state_path or default_state_path()
         return Place(state_path=state, kubeconfig=str(state / "kubeconfig"), context=context)
@@ -134,10 +131,7 @@ class ApiClient:
                 f"{place.kubeconfig}: there is none; start the system with `serving up`, or name a cluster's kubeconfig by"
                 " --kubeconfig or $KUBECONFIG"
             )
-        try:
-            self._connection = connect(place.kubeconfig, place.context)
-        except SettingsError as error:
-            fail_usage(str(error))
+        self._connection = connect(place.kubeconfig, place.context)
         self.namespace = namespace or self._connection.namespace
         self.server = self._connection.server
 

@@ -4,9 +4,7 @@ import sys
 
 import click
 
-from serving.core.model.errors import InvalidValue
 from serving.net.aio.policyclasses import BoundedCalls, load_policy
-from serving.tools.cli.client.api import fail_usage
 from serving.tools.simulator.policycheck import check_policy
 
 
@@ -22,10 +20,7 @@ def check(file: str) -> None:
 
     It runs on made-up load. Exits with 1 if it fails.
     """
-    try:
-        policy_class = load_policy(file)
-    except InvalidValue as error:
-        fail_usage(str(error))
+    policy_class = load_policy(file)
     result = check_policy(policy_class, run=BoundedCalls())
     if result.problems:
         for problem in result.problems:

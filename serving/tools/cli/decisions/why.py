@@ -339,11 +339,8 @@ def _print_from_events(api: ApiClient, ours: _Ours, *, why_not: str, since_s: fl
         fail_usage(f"-o {output} prints whole records, which only an autoscaler has: {why_not}")
     print_aside(f"from Events, which are rate-limited: {why_not}")
     if follow:
-        try:
-            for coming_change in coming_changes(api, ours.__contains__, since_s=since_s):
-                click.echo(_event_line(coming_change))
-        except ServingError as error:
-            fail(str(error))
+        for coming_change in coming_changes(api, ours.__contains__, since_s=since_s):
+            click.echo(_event_line(coming_change))
     changes, unready = past_changes(api, ours.__contains__), unready_lines(api, ours.name)
     now = [*pod_scaler_lines(api, ours.__contains__), *dormant_lines(items_of(api, POD), ours.__contains__)]
     _print_lines([*unready, *(_event_line(change) for change in changes if change.at_s >= since_s), *now])

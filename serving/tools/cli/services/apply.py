@@ -9,12 +9,12 @@ from typing import Any
 import click
 import msgspec
 
-from serving.core.model.errors import Problem, SettingsError
+from serving.core.model.errors import Problem
 from serving.core.model.knative import CREATOR_ANNOTATION, LAST_APPLIED_ANNOTATION, LAST_MODIFIER_ANNOTATION
 from serving.core.model.objects import Object, nested
 from serving.home.schemas.patch import same_json
 from serving.net.cluster.kinds import HTTP_ROUTE, INGRESS, NAMESPACE, SERVING_SERVICE, Kind
-from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail_usage, message_of
+from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, message_of
 from serving.tools.cli.client.output import Progress, paint, print_aside
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.cloudrun import without_cloud_run
@@ -154,10 +154,7 @@ def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **options: Any
 
     Fields that were applied before and are no longer in the manifest are removed; fields that others have set stay.
     """
-    try:
-        files = read_manifests(paths)
-    except SettingsError as error:
-        fail_usage(str(error))
+    files = read_manifests(paths)
     done = []
     namespaces = Namespaces(api, is_dry=options["dry_run"])
     with Progress("applying") as progress:

@@ -97,11 +97,8 @@ def convert(*, files: tuple[str, ...], is_building: bool, profiles: tuple[str, .
     Notes about parts without an equivalent go to standard error. `serving convert compose.yaml | serving apply -f -` applies
     them.
     """
-    try:
-        chosen = {name for profile in profiles for name in profile.split(",")}
-        converted = _converted([(file, document) for file in files for document in _documents(file)], chosen)
-    except (InvalidValue, SettingsError) as error:
-        fail_usage(str(error))
+    chosen = {name for profile in profiles for name in profile.split(",")}
+    converted = _converted([(file, document) for file in files for document in _documents(file)], chosen)
     if not converted.manifests:
         fail_usage(
             f"{', '.join(files)}: nothing to convert; expected a compose file with services, an HTTPScaledObject or an InterceptorRoute"

@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from serving.core.model.errors import InvalidValue, SettingsError
 from serving.net.cluster.kinds import SERVING_SERVICE, Kind
 from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail_usage, message_of
 from serving.tools.cli.client.completion import complete_service
@@ -77,17 +76,11 @@ def _target(text: str) -> tuple[Kind, str, str]:
     word, slash, name = text.partition("/")
     if not slash:
         return SERVING_SERVICE, text, ""
-    try:
-        return kind_named(word), name, ""
-    except InvalidValue as error:
-        fail_usage(str(error))
+    return kind_named(word), name, ""
 
 
 def _in_manifests(paths: tuple[str, ...]) -> list[tuple[Kind, str, str]]:
-    try:
-        files = read_manifests(paths)
-    except SettingsError as error:
-        fail_usage(str(error))
+    files = read_manifests(paths)
     for problem in files.foreign:
         print_aside(f"{problem.where}: {problem.what}: there is none to delete")
     # Dependencies last.

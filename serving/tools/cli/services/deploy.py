@@ -16,7 +16,7 @@ from typing import Any
 import click
 import msgspec
 
-from serving.core.model.errors import InvalidValue, ServingError, SettingsError
+from serving.core.model.errors import InvalidValue, ServingError
 from serving.core.model.imagereference import parse_reference
 from serving.core.model.knative import DORMANT_ANNOTATION, FOLDER_ANNOTATION, UPDATE_TIMESTAMP_ANNOTATION
 from serving.core.model.objects import Object, annotations_of, condition_of, nested
@@ -175,17 +175,14 @@ def deployment_of(api: ApiClient, options: dict[str, Any], *, replace: bool) -> 
     )
     options["scaling_policy"] = policy_name(api, options["scaling_policy"])
     asgi, build = options.pop("asgi"), options.pop("build")
-    try:
-        check_name(options["name"])
-        if asgi is not None:
-            options = _asgi_options(api, asgi, options)
-        elif not options["command"] and not options["image"]:
-            options["command"] = command_for(api, options["name"], options["folder"], build=build, again=replace)
-        elif build and options["command"]:
-            install_packages(options["folder"])
-        deployment = _deployment(options)
-    except (InvalidValue, SettingsError) as error:
-        fail_usage(str(error))
+    check_name(options["name"])
+    if asgi is not None:
+        options = _asgi_options(api, asgi, options)
+    elif not options["command"] and not options["image"]:
+        options["command"] = command_for(api, options["name"], options["folder"], build=build, again=replace)
+    elif build and options["command"]:
+        install_packages(options["folder"])
+    deployment = _deployment(options)
     check_secrets(api, deployment.secrets)
     check_volumes(api, deployment.volumes)
     port = None if deployment.fixed_port else named_port(deployment.command)
@@ -382,10 +379,7 @@ def placed(name: str | None, folder: Path | None, *, is_image: bool) -> tuple[st
     if is_image:
         fail_usage("--image needs a name, as in `serving deploy shop --image IMAGE`")
     path = _checked(Path(name or "."))
-    try:
-        return name_of_folder(path), path
-    except InvalidValue as error:
-        fail_usage(str(error))
+    return name_of_folder(path), path
 
 
 def _checked(folder: Path) -> Path:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import click
 
-from serving.core.model.errors import InvalidValue
 from serving.core.model.knative import CONDITION_ISOLATED
 from serving.core.model.objects import Object, annotations_of, condition_of, name_of, namespace_of, nested
 from serving.core.model.routepolicy import route_policy
@@ -50,10 +49,7 @@ def describe(*, api: ApiClient, words: tuple[str, ...], output: str) -> None:
     if len(words) > 2:
         fail_usage(f"describe takes a kind and a name, not {len(words)} words")
     name = words[-1]
-    try:
-        kind = kind_named(words[0]) if len(words) == 2 else SERVING_SERVICE
-    except InvalidValue as error:
-        fail_usage(str(error))
+    kind = kind_named(words[0]) if len(words) == 2 else SERVING_SERVICE
     if kind == SERVING_SERVICE and len(words) == 1 and _is_workload(api, name):
         kind = SCALED_WORKLOAD
     if kind == SERVING_SERVICE:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from serving.core.model.errors import InvalidValue, ServingError, Unavailable
+from serving.core.model.errors import InvalidValue, Unavailable
 from serving.core.model.knative import SERVICE_LABEL
 from serving.core.model.objects import Object, name_of, nested
 from serving.home.apiserver.jsonpath import compiled_all
@@ -147,21 +147,18 @@ def watched(
 
 def _watch(api: ApiClient, kind: Kind, *, name: str, output: str, selector: str, everywhere: bool) -> None:
     events = watched(api, kind, name=name, selector=selector, everywhere=everywhere)
-    try:
-        if output != "table":
-            for event in events:
-                resource = event["object"]
-                click.echo(json.dumps(event) if output == "json" else f"{kind.name.lower()}/{name_of(resource)}")
-            return
-        if kind == SERVING_SERVICE:
-            # The number of a service's pods is in its revisions.
-            events = _with_revisions(api, events, name=name, everywhere=everywhere)
-        table = _Growing()
+    if output != "table":
         for event in events:
-            if event["type"] != "BOOKMARK":
-                table.show(_titled_row(api, kind, event, everywhere=everywhere), event["object"])
-    except ServingError as error:
-        fail(str(error))
+            resource = event["object"]
+            click.echo(json.dumps(event) if output == "json" else f"{kind.name.lower()}/{name_of(resource)}")
+        return
+    if kind == SERVING_SERVICE:
+        # The number of a service's pods is in its revisions.
+        events = _with_revisions(api, events, name=name, everywhere=everywhere)
+    table = _Growing()
+    for event in events:
+        if event["type"] != "BOOKMARK":
+            table.show(_titled_row(api, kind, event, everywhere=everywhere), event["object"])
 
 
 def _titled_row(api: ApiClient, kind: Kind, event: Object, *, everywhere: bool) -> tuple[Row, Row]:

@@ -11,7 +11,7 @@ from serving.core.model.imagereference import parse_reference
 from serving.core.model.knative import ROUTING_STATE_LABEL, SERVICE_LABEL
 from serving.core.model.objects import FINISHED_PHASES, labels_of, name_of, namespace_of, nested
 from serving.home.images.pullers import pull_from_registry
-from serving.home.images.store import ImageStore, ImageUnavailable, StoredImage
+from serving.home.images.store import ImageStore, StoredImage
 from serving.home.state import StateFolder, default_state_path
 from serving.net.cluster.kinds import POD, REVISION
 from serving.tools.cli.client.api import ApiClient, fail, fail_usage, state_option
@@ -52,13 +52,8 @@ def _pull(*, names: tuple[str, ...], state_path: Path | None) -> None:
     """Pull images from their registries with skopeo. Credentials are those of `podman login` and `docker login`."""
     store = _store(state_path)
     for name in names:
-        try:
-            with Progress(f"pulling {name}"):
-                image = pull_from_registry(parse_reference(name), store, is_kept=True)
-        except InvalidValue as error:
-            fail_usage(str(error))
-        except ImageUnavailable as error:
-            fail(str(error))
+        with Progress(f"pulling {name}"):
+            image = pull_from_registry(parse_reference(name), store, is_kept=True)
         _print_one(store, image)
 
 
@@ -91,26 +86,19 @@ def _remove(*, names: tuple[str, ...], force: bool, state_path: Path | None) -> 
     """Remove images that nothing uses, by name or by the beginning of their id."""
     store = _store(state_path)
     for name in names:
-        try:
-            image = store.find(name)
-            if image is None:
-                fail(f"no image {name}; `serving image list` shows those that are here")
-            others = {str(reference) for reference in store.names_of(image)} - {str(parse_reference(name))}
-            if others and str(parse_reference(name)) in {str(reference) for reference in store.names_of(image)}:
-                store.untag(name)
-                click.echo(f"{name} removed; the image has other names")
-                continue
-            users = [] if force else _users(store, image)
-            if users:
-                fail(
-                    f"image {name} is in use by {', '.join(users)}; delete what uses it first, or remove it with --force"
-                )
-            store.remove(image)
-            click.echo(f"{name} removed")
-        except InvalidValue as error:
-            fail_usage(str(error))
-        except OSError as error:
-            fail(f"{error.filename}: {error.strerror}")
+        image = store.find(name)
+        if image is None:
+            fail(f"no image {name}; `serving image list` shows those that are here")
+        names_now = {str(reference) for reference in store.names_of(image)}
+        if str(parse_reference(name)) in names_now and len(names_now) > 1:
+            store.untag(name)
+            click.echo(f"{name} removed; the image has other names")
+            continue
+        users = [] if force else _users(store, image)
+        if users:
+            fail(f"image {name} is in use by {', '.join(users)}; delete what uses it first, or remove it with --force")
+        store.remove(image)
+        click.echo(f"{name} removed")
 
 
 def _users(store: ImageStore, image: StoredImage) -> list[str]:

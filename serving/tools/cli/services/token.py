@@ -160,12 +160,9 @@ def create(  # noqa: PLR0913 - the options of the command
     if everywhere and namespaces:
         fail_usage("-A and --in exclude each other")
     chosen = None if everywhere else frozenset(namespaces or (api.namespace,))
-    try:
-        grant = Grant(user=name, role=Role(role), namespaces=chosen)
-        until_s = time.time() + life_s
-        text, secret = new_token(grant, until_s=until_s)
-    except InvalidValue as error:
-        fail_usage(str(error))
+    grant = Grant(user=name, role=Role(role), namespaces=chosen)
+    until_s = time.time() + life_s
+    text, secret = new_token(grant, until_s=until_s)
     status, response = api.call("POST", path_of(SECRET, system_namespace()), secret)
     if status == _CONFLICT:
         fail(f"there is a token {name} already; `serving token revoke {name}` ends it")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from serving.core.model.errors import InvalidValue, ServingError, SettingsError
+from serving.core.model.errors import InvalidValue, ServingError
 from serving.core.model.knative import COMMAND_ANNOTATION
 from serving.core.model.objects import Object, nested
 from serving.net.cluster.kinds import SERVING_SERVICE
@@ -118,10 +118,7 @@ def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str,
     """Change settings of service NAME. Other settings, the code and the traffic are unchanged."""
     traffic = taken_traffic(options, wait=wait)
     options["scaling_policy"] = policy_name(api, options["scaling_policy"])
-    try:
-        wanted = ServiceUpdate(**taken_changes(options), **options)
-    except (InvalidValue, SettingsError) as error:
-        fail_usage(str(error))
+    wanted = ServiceUpdate(**taken_changes(options), **options)
     if wanted == ServiceUpdate():
         fail_usage("name a change: see `serving update --help`")
     check_secrets(api, wanted.secrets)

@@ -18,8 +18,7 @@ import yaml
 from serving.core.model.errors import ServingError
 from serving.core.settings.daemons import DAEMONS
 from serving.core.settings.render import config_map_names
-from serving.tools.cli.client.components import component_names
-from serving.tools.cli.client.tree import InstallOptions, objects_of
+from serving.tools.cli.client.tree import InstallOptions, component_names, objects_of
 
 Object = dict[str, Any]
 Json = Any

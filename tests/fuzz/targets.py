@@ -25,7 +25,14 @@ from multidict import MultiDict
 from serving.activator.slots.messages import Ask, Frames, PeerHello, encode
 from serving.controller.revisions.revision_status import failure_to_keep
 from serving.core.model import knative
-from serving.core.model.errors import ClusterError, InvalidValue, JournalDamaged, NewerFormat, ServingError, SettingsError
+from serving.core.model.errors import (
+    ClusterError,
+    InvalidValue,
+    JournalDamaged,
+    NewerFormat,
+    ServingError,
+    SettingsError,
+)
 from serving.core.model.objects import Object
 from serving.core.model.rollout import tag_splits
 from serving.core.model.rolloutcheck import read_broken

@@ -25,7 +25,7 @@ from serving.net.aio.clock import stamp
 from serving.net.aio.supervise import supervise
 from serving.net.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD_AUTOSCALER, REVISION, SERVERLESS_SERVICE, Kind
 from serving.net.cluster.port import Cluster
-from serving.net.cluster.reflector import CacheChange, Reflector
+from serving.net.cluster.reflector import CacheChange, Reflector, start_synced
 from serving.net.cluster.workqueue import WorkQueue
 
 _DEBOUNCE_S = 0.05
@@ -52,12 +52,8 @@ class ViewWriter:
 
     async def run(self) -> None:
         """Watch and write until cancelled."""
-        reflectors = (self._revisions, self._deployments, self._slices)
         async with supervise() as group:
-            for reflector in reflectors:
-                group.start(reflector.run(), name=f"views {reflector.kind.plural}")
-            for reflector in reflectors:
-                await reflector.synced.wait()
+            await start_synced(group, (self._revisions, self._deployments, self._slices), owner="views")
             group.start(self._queue.run(_WORKERS, self._work), name="views work")
 
     def _wake(self, key: RevisionKey) -> None:

@@ -8,15 +8,14 @@ import contextlib
 from collections.abc import Callable
 
 from serving.core.model.errors import AlreadyExists, NotFound
-from serving.core.model.event import EventText, about, digest, new_event
+from serving.core.model.event import EventText, digest
 from serving.core.model.objects import Object, annotations_of, controller_uid_of, nested, uid_of
-from serving.home.controllers.ingressrules import Note, routing_of, workload_writes
-from serving.net.aio.clock import stamp
+from serving.home.controllers.ingressrules import routing_of, workload_writes
 from serving.net.aio.supervise import supervise
-from serving.net.cluster.events import write_once
+from serving.net.cluster.events import announce
 from serving.net.cluster.kinds import DEPLOYMENT, HTTP_ROUTE, INGRESS, SCALED_WORKLOAD, SERVICE, Kind
 from serving.net.cluster.port import Cluster, EventType
-from serving.net.cluster.reflector import CacheChange, Reflector
+from serving.net.cluster.reflector import CacheChange, Reflector, start_synced
 from serving.net.cluster.workqueue import WorkQueue
 
 _COMPONENT = "serving-ingress"
@@ -36,10 +35,7 @@ class Ingresses:
     async def run(self) -> None:
         """Follow and write until cancelled."""
         async with supervise() as group:
-            for reflector in self._reflectors.values():
-                group.start(reflector.run(), name=f"ingresses {reflector.kind.plural}")
-            for reflector in self._reflectors.values():
-                await reflector.synced.wait()
+            await start_synced(group, self._reflectors.values(), owner="ingresses")
             group.start(self._queue.run(1, self._settle), name="ingresses work")
 
     def _changed(self, change: CacheChange) -> None:
@@ -68,14 +64,9 @@ class Ingresses:
             with contextlib.suppress(AlreadyExists, NotFound):
                 await self._cluster.write(write)
         for note in (*routing.notes, *notes):
-            await self._announce(note)
-
-    async def _announce(self, note: Note) -> None:
-        words = EventText(reason="NotServed", message=note.text, is_warning=True)
-        suffix = digest(uid_of(note.route), note.text)
-        now = stamp()
-        event = new_event(about(note.route), words, suffix=suffix, component=_COMPONENT, now=now, instance=_COMPONENT)
-        await write_once(self._cluster, event)
+            words = EventText(reason="NotServed", message=note.text, is_warning=True)
+            suffix = digest(uid_of(note.route), note.text)
+            await announce(self._cluster, note.route, words, suffix=suffix, component=_COMPONENT)
 
     def _own(self, kind: Kind, namespace: str) -> list[Object]:
         """The objects that users wrote."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from serving.core.model.errors import ClusterError, Forbidden, Invalid, NotFound
-from serving.core.model.event import EventText, about, digest, new_event
+from serving.core.model.event import EventText, digest
 from serving.core.model.knative import REVISION_LABEL
 from serving.core.model.objects import Key, Object, conditions_of, nested
 from serving.home.controllers.scheduler import PodScheduler
@@ -27,12 +27,12 @@ from serving.home.controllers.workloads import (
     plan_pods,
 )
 from serving.home.pods.diskbudget import is_evicted
-from serving.net.aio.clock import now_s, stamp
+from serving.net.aio.clock import now_s
 from serving.net.aio.supervise import supervise
-from serving.net.cluster.events import write_once
+from serving.net.cluster.events import announce
 from serving.net.cluster.kinds import DEPLOYMENT, DOMAIN_MAPPING, ENDPOINT_SLICE, POD, ROUTE, SERVICE
 from serving.net.cluster.port import Cluster
-from serving.net.cluster.reflector import CacheChange, Reflector
+from serving.net.cluster.reflector import CacheChange, Reflector, start_synced
 from serving.net.cluster.workqueue import WorkQueue
 
 _WORKERS = 8
@@ -79,10 +79,7 @@ class Manager:
     async def run(self) -> None:
         """Follow and write until cancelled."""
         async with supervise() as group:
-            for reflector in (self._deployments, self._services, self._pods):
-                group.start(reflector.run(), name=f"manager {reflector.kind.plural}")
-            for reflector in (self._deployments, self._services, self._pods):
-                await reflector.synced.wait()
+            await start_synced(group, (self._deployments, self._services, self._pods), owner="manager")
             group.start(self._queue.run(_WORKERS, self._work), name="manager work")
 
     def _deployment_changed(self, change: CacheChange) -> None:
@@ -174,10 +171,7 @@ class Manager:
     async def _note_refusal(self, deployment: Object, refusal: str) -> None:
         """Write the Event about a refused pod; the same refusal is written once."""
         words = EventText(reason=CREATE_FAILED, message=f"Error creating: {refusal}", is_warning=True)
-        event = new_event(
-            about(deployment), words, suffix=digest(refusal), component=_COMPONENT, now=stamp(), instance=_COMPONENT
-        )
-        await write_once(self._cluster, event)
+        await announce(self._cluster, deployment, words, suffix=digest(refusal), component=_COMPONENT)
 
     async def _create_pod(self, deployment: Object) -> Object:
         placed, pod = self._scheduler.place(new_pod(deployment)), None

@@ -11,7 +11,7 @@ from serving.home.admission.quotas import counted_kinds, quota_status
 from serving.home.store.memory import MemoryCluster
 from serving.net.aio.supervise import SupervisedTasks, supervise
 from serving.net.cluster.kinds import NAMESPACE, RESOURCE_QUOTA, SERVICE_ACCOUNT, Kind
-from serving.net.cluster.reflector import CacheChange, Reflector
+from serving.net.cluster.reflector import CacheChange, Reflector, start_synced
 from serving.net.cluster.workqueue import WorkQueue
 
 # Many objects change together; one check of all of them suffices.
@@ -41,10 +41,7 @@ class NamespaceObjects:
         """Follow and write until cancelled."""
         async with supervise() as group:
             self._group = group
-            for reflector in (self._namespaces, self._accounts, self._quotas):
-                group.start(reflector.run(), name=f"namespaces {reflector.kind.plural}")
-            for reflector in (self._namespaces, self._accounts, self._quotas):
-                await reflector.synced.wait()
+            await start_synced(group, (self._namespaces, self._accounts, self._quotas), owner="namespaces")
             await self._queue.run(1, self._work)
 
     def _quota_changed(self, change: CacheChange) -> None:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from serving.core.model.errors import ClusterError, InvalidValue
-from serving.core.model.event import EventText, about, digest, new_event
+from serving.core.model.event import EventText, digest
 from serving.core.model.knative import QUEUE_PROXY
 from serving.core.model.nodata import NoData
 from serving.core.model.objects import (
@@ -35,10 +35,10 @@ from serving.core.scaling.podscaling import (
 from serving.net.aio.clock import now_s, stamp, wall_s
 from serving.net.aio.periodic import next_beat
 from serving.net.aio.supervise import supervise
-from serving.net.cluster.events import write_once
+from serving.net.cluster.events import announce
 from serving.net.cluster.kinds import DEPLOYMENT, HORIZONTAL_POD_AUTOSCALER, POD, POD_METRICS
 from serving.net.cluster.port import Cluster
-from serving.net.cluster.reflector import Reflector
+from serving.net.cluster.reflector import Reflector, start_synced
 
 _log = logging.getLogger("podscaler")
 
@@ -61,10 +61,7 @@ class PodScaler:
     async def run(self) -> None:
         """Follow and scale until cancelled."""
         async with supervise() as group:
-            for reflector in (self._scalers, self._deployments, self._pods):
-                group.start(reflector.run(), name=f"pod scaler {reflector.kind.plural}")
-            for reflector in (self._scalers, self._deployments, self._pods):
-                await reflector.synced.wait()
+            await start_synced(group, (self._scalers, self._deployments, self._pods), owner="pod scaler")
             while True:
                 await self.scale_all()
                 await next_beat(_PERIOD_S)
@@ -141,11 +138,7 @@ class PodScaler:
 
     async def _announce(self, hpa: Object, message: str) -> None:
         words = EventText(reason="SuccessfulRescale", message=message, is_warning=False)
-        now = stamp()
-        event = new_event(
-            about(hpa), words, suffix=digest(message, now), component=_COMPONENT, now=now, instance=_COMPONENT
-        )
-        await write_once(self._cluster, event)
+        await announce(self._cluster, hpa, words, suffix=digest(message, stamp()), component=_COMPONENT)
 
 
 def _condition(kind: str, reason: str, message: str, *, is_true: bool) -> Object:

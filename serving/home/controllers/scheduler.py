@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from serving.core.model.errors import ClusterError, Conflict, InvalidValue, NotFound
-from serving.core.model.event import EventText, about, digest, new_event
+from serving.core.model.event import EventText, digest
 from serving.core.model.objects import (
     Key,
     Object,
@@ -34,10 +34,10 @@ from serving.core.settings.placement import NODE_POLICIES, PlacementSettings
 from serving.home.admission.quotas import pod_sums
 from serving.net.aio.clock import now_s, stamp
 from serving.net.aio.supervise import supervise
-from serving.net.cluster.events import write_once
+from serving.net.cluster.events import announce
 from serving.net.cluster.kinds import NODE, POD
 from serving.net.cluster.port import Cluster, EventType
-from serving.net.cluster.reflector import CacheChange, Reflector
+from serving.net.cluster.reflector import CacheChange, Reflector, start_synced
 from serving.net.cluster.selectors import written_selector
 from serving.nodes.placement.book import NodeBook, PlacedPod, demand_of, node_of, pod_of
 from serving.nodes.placement.scores.pod import PodDemand
@@ -225,10 +225,7 @@ class PodScheduler:
     async def run(self) -> None:
         """Follow nodes and pods and bind waiting pods, until cancelled."""
         async with supervise() as group:
-            for reflector in (self._nodes, self._pods):
-                group.start(reflector.run(), name=f"scheduler {reflector.kind.plural}")
-            for reflector in (self._nodes, self._pods):
-                await reflector.synced.wait()
+            await start_synced(group, (self._nodes, self._pods), owner="scheduler")
             while True:
                 await self._wake.wait()
                 self._wake.clear()
@@ -332,10 +329,7 @@ class PodScheduler:
 
     async def _warn(self, pod: Object, message: str, *, reason: str) -> None:
         words = EventText(reason=reason, message=message, is_warning=True)
-        event = new_event(
-            about(pod), words, suffix=digest(message), component=_COMPONENT, now=stamp(), instance=_COMPONENT
-        )
-        await write_once(self._cluster, event)
+        await announce(self._cluster, pod, words, suffix=digest(message), component=_COMPONENT)
 
     def _note_excess(self, pod: Object) -> None:
         """Record a pod that requests more than the single node has."""

@@ -8,8 +8,9 @@ import logging
 from collections import OrderedDict
 
 from serving.core.model.errors import AlreadyExists, ClusterError, NotFound
-from serving.core.model.event import repeated
+from serving.core.model.event import EventText, about, new_event, repeated
 from serving.core.model.objects import Key, Object, key_of
+from serving.net.aio.clock import stamp
 from serving.net.cluster.kinds import EVENT
 from serving.net.cluster.port import Cluster
 
@@ -27,6 +28,12 @@ async def write_once(cluster: Cluster, event: Object) -> None:
         return
     except ClusterError as error:
         _log_failure(event, error)
+
+
+async def announce(cluster: Cluster, resource: Object, words: EventText, *, suffix: str, component: str) -> None:
+    """Write an Event about an object unless its name exists; ``suffix`` is the part of the name that tells texts apart."""
+    event = new_event(about(resource), words, suffix=suffix, component=component, now=stamp(), instance=component)
+    await write_once(cluster, event)
 
 
 class EventRecorder:

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from types import MappingProxyType
 from typing import Any
 
@@ -27,7 +27,7 @@ from serving.core.model.objects import Key, Object, is_older_version, key_of, na
 from serving.core.traffic.backoff import backoff_s
 from serving.net.aio.clock import now_s
 from serving.net.aio.cooperative import turn
-from serving.net.aio.supervise import supervise
+from serving.net.aio.supervise import SupervisedTasks, supervise
 from serving.net.cluster.kinds import Kind
 from serving.net.cluster.port import Cluster, EventType, Selection, WatchEvent
 
@@ -320,3 +320,12 @@ class Reflector:
         UNREADABLE[self.kind.resource] += 1
         extra = {"resource": self.kind.resource, "key": (namespace_of(shared), name_of(shared))}
         _log.exception("reflector.object_skipped", extra=extra)
+
+
+async def start_synced(group: SupervisedTasks, reflectors: Iterable[Reflector], *, owner: str) -> None:
+    """Start reflectors of an owner, and wait until each has listed its objects once."""
+    reflectors = list(reflectors)
+    for reflector in reflectors:
+        group.start(reflector.run(), name=f"{owner} {reflector.kind.plural}")
+    for reflector in reflectors:
+        await reflector.synced.wait()

@@ -197,19 +197,20 @@ class Writer:
 
 
 def cost_changes(
-    pods: Iterable[ScaledPod], reports: Mapping[str, Stat], *, victim_count: int
+    pods: Iterable[ScaledPod], reports: Mapping[str, Stat], *, victim_count: int, heats: Mapping[str, float] = {}
 ) -> list[tuple[str, str | None]]:
     """Changed deletion costs by pod; None removes the annotation.
 
     To remove two of a, b and c with 3, 0 and 1 requests inside, b and c get -1, unless they have it. Of idle pods, dormant ones go
     first, the one last used longest ago before others; the rest is ordered by name, so that a repeated decision picks the same ones.
+    Where prompts choose pods, the pod whose cache of them has saved least goes before all that.
     """
 
-    def rank(pod: ScaledPod) -> tuple[float, float, str]:
-        report = reports.get(pod.name)
+    def rank(pod: ScaledPod) -> tuple[float, float, float, str]:
+        report, heat = reports.get(pod.name), heats.get(pod.name, 0.0)
         if report is None:
-            return 0.0, math.inf, pod.name
-        return report.concurrency, report.at_s - report.idle_s if report.is_dormant else math.inf, pod.name
+            return heat, 0.0, math.inf, pod.name
+        return heat, report.concurrency, report.at_s - report.idle_s if report.is_dormant else math.inf, pod.name
 
     ranked = sorted(pods, key=rank)
     victims, others = ranked[:victim_count], ranked[victim_count:]

@@ -70,7 +70,7 @@ deploy shop FOLDER --command true --secret A=absent:key => --secret: there is no
 deploy shop FOLDER --command true --volume x => 'x' is not NAME:/PATH after --volume, as in db:/var/lib/db
 deploy shop FOLDER --command true --volume absent:/data => --volume: there is no volume absent in namespace default; `serving volume create absent`
 deploy shop FOLDER --command true --access everyone => Invalid value for '--access': 'everyone' is not one of 'public', 'private'.
-deploy shop FOLDER --command true --session-affinity x => annotation serving.dev/session-affinity is "x", expected "cookie", "header:NAME" or "none"
+deploy shop FOLDER --command true --session-affinity x => annotation serving.dev/session-affinity is "x", expected "cookie", "header:NAME", "prefix" or "none"
 deploy shop FOLDER --command true --route-by-header x => annotation serving.dev/route-by-header is "x", expected HEADER=VALUE:TAG, as in X-Beta=yes:candidate
 deploy shop FOLDER --command true --tcp x => annotation serving.dev/tcp: "x" in "x" is not right; expected a port from 1 to 65535, as in "5432", or several with commas, as in "5432,8883/tls"
 deploy shop FOLDER --command true --annotate x => 'x' is not KEY=VALUE after --annotate

@@ -99,7 +99,7 @@ class PodServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
-            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            with contextlib.suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
                 while True:
                     head = (await reader.readuntil(b"\r\n\r\n")).decode()
                     self.heads.append(head)

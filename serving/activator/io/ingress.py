@@ -32,6 +32,7 @@ from serving.core.model.routepolicy import OPEN_POLICY
 from serving.core.settings.activator import ActivatorSettings
 from serving.core.traffic.clients import ClientLoad, Clients
 from serving.core.traffic.policy import share_of
+from serving.core.traffic.prefixes import Prompt, read_prompt
 from serving.net.aio.clock import wall_s
 from serving.net.metrics.activator import ActivatorMetrics
 from serving.net.metrics.tracing import Tracer
@@ -87,6 +88,7 @@ class Ingress:
         self._prober = prober
         self._tracer = tracer
         self._tokens = TokenGate()
+        self._prompt_secret = os.urandom(16)
         self._clients = Clients(member_of(settings.http.trusted_proxies))
         self._access = AccessGate(key, self._clients, metrics)
         self._timeouts = RevisionTimeouts(router.directory.revision, unknown_s=settings.queue_wait_max_s)
@@ -346,12 +348,16 @@ class Ingress:
         return revision is not None and revision.is_workload and waited_s < self._settings.queue_wait_max_s
 
     def _arrive(self, exchange: Exchange, visit: Visit, client: ClientLoad | None = None) -> None:
+        session: int | Prompt | None = visit.session
+        policy = visit.site.policy
+        if policy is not OPEN_POLICY and policy.affinity is not None and policy.affinity.by_prefix:
+            session = self._prompt_of(exchange)
         response = self.router.arrive(
             visit.key,
             exchange,
             self._clock(),
             weight_bytes=self._weight_of(exchange),
-            session=visit.session,
+            session=session,
             client=client,
         )
         if isinstance(response, Dispatch):
@@ -364,6 +370,15 @@ class Ingress:
             if visit.trace is not None:
                 visit.trace.is_queued, visit.trace.is_cold = True, visit.is_cold
         self.ticker.schedule()
+
+    def _prompt_of(self, exchange: Exchange) -> Prompt:
+        """The prompt of a request, as far as its body is here: none of it is waited for."""
+        head = exchange.head
+        if head.method != b"POST":
+            return Prompt()
+        body = exchange.body.peek()
+        length = len(body) if head.content_length is None else head.content_length
+        return read_prompt(head.target, body, length=length, secret=self._prompt_secret)
 
     def _weight_of(self, exchange: Exchange) -> int:
         """Most memory of a queued request: its head, and the buffered part of its body."""
@@ -392,6 +407,8 @@ class Ingress:
                 visit.trace.cold_until_s = visit.rows.cold_until_s
             if self._settings.tell_cold_start:
                 exchange.response_headers += _COLD_START
+        if dispatch.prefix is not None:
+            visit.rows.matched(dispatch.prefix)
         endpoint = self._endpoints.to(dispatch.pod, visit.key)
         lines = endpoint.lines
         if dispatch.waited_s and lines:

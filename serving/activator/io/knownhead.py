@@ -11,6 +11,8 @@ from serving.activator.routing.sites import Site, session_in_cookies, session_in
 from serving.core.model.routepolicy import SessionAffinity
 from serving.net.proxy.http1.requesthead import RequestHead, is_grpc_call
 
+_BY_COOKIE = SessionAffinity()
+
 HeadMarks = tuple[str | None, bytes, bytes]
 """The last values of Knative-Serving-Tag (None if missing), User-Agent and traceparent ("" if missing)."""
 
@@ -60,7 +62,7 @@ def known_head(head: RequestHead, site: Site, marks: HeadMarks, *, turn: int) ->
         tag=tag,
         traceparent=traceparent,
         session=session,
-        starts_session=affinity is not None and not affinity.header and session is None,
+        starts_session=affinity == _BY_COOKIE and session is None,
         is_grpc=is_grpc_call(head),
     )
 
@@ -75,6 +77,8 @@ def _tag_by_rule(head: RequestHead, site: Site) -> str | None:
 
 
 def _session(head: RequestHead, affinity: SessionAffinity) -> int | None:
+    if affinity.by_prefix:
+        return None
     if affinity.header:
         return session_in_header(head.values(affinity.header.encode()))
     return session_in_cookies(head.values(b"cookie"))

@@ -72,6 +72,7 @@ class StatsClient:
                 window_concurrency=load.window_concurrency,
                 window_request_count=load.window_request_count,
                 pod_loads=load.pod_loads,
+                pod_heats=load.pod_heats,
             )
             for (namespace, revision), load in loads
         ]

@@ -12,6 +12,7 @@ from serving.activator.queueing.slices import ServedPod
 from serving.activator.queueing.wake import Poke
 from serving.core.model.knative import RevisionKey, ServingState
 from serving.core.traffic.places import QueueLimit, Rejected
+from serving.core.traffic.prefixes import PrefixMatch
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 
@@ -29,11 +30,15 @@ class RejectionReason(enum.StrEnum):
 
 
 class Dispatch(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """Send this request to this pod; it waited for ``waited_s`` seconds."""
+    """Send this request to this pod; it waited for ``waited_s`` seconds.
+
+    ``prefix`` is the part of its prompt that the pod knows; None if prompts do not choose pods.
+    """
 
     request: RequestId
     pod: ServedPod
     waited_s: float = 0.0
+    prefix: PrefixMatch | None = None
 
 
 class Rejection(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ from serving.core.model.knative import RevisionKey
 from serving.core.settings.activator import ActivatorSettings
 from serving.core.traffic.openrequests import RequestView
 from serving.core.traffic.places import Queued
+from serving.core.traffic.prefixes import Prompt
 
 _IDLE = RevisionLoad(concurrency=0.0, request_count=0.0)
 
@@ -143,10 +144,10 @@ class RequestRouter(Generic[RequestId]):
         now_s: float,
         *,
         weight_bytes: int = 0,
-        session: int | None = None,
+        session: int | Prompt | None = None,
         client: Hashable = None,
     ) -> Dispatch[RequestId] | Queued | Rejection[RequestId]:
-        """Dispatch, queue or reject a request. It uses ``weight_bytes`` while queued, and prefers its session's pod.
+        """Dispatch, queue or reject a request. It uses ``weight_bytes`` while queued, and prefers the pod of its session or prompt.
 
         ``client`` is the sender of a request that is still being sent.
         """
@@ -234,18 +235,24 @@ class RequestRouter(Generic[RequestId]):
     def report(self, now_s: float) -> list[tuple[RevisionKey, RevisionLoad]]:
         """Close the reporting period and return the load of each revision. Drops idle revisions.
 
-        A ScaledWorkload with pods has a load of 0 while it is idle: nothing else would say so.
+        A ScaledWorkload with pods has a load of 0 while it is idle: nothing else would say so. A revision whose pods have known
+        prefixes is idle with what these saved.
         """
         loads: list[tuple[RevisionKey, RevisionLoad]] = []
         for key, throttler in list(self.throttlers.items()):
             load = throttler.report(now_s, period_s=self.settings.report_period_s)
-            if load is None:
+            heats = throttler.pod_heats()
+            if load is None and heats:
+                loads.append((key, msgspec.structs.replace(_IDLE, pod_heats=heats)))
+            elif load is None:
                 del self.throttlers[key]
                 self.directory.unready.forget(key)
                 self.schedule.forget(key)
             else:
                 if self.directory.is_workload(key):
                     load = msgspec.structs.replace(load, pod_loads=throttler.pod_loads())
+                if heats:
+                    load = msgspec.structs.replace(load, pod_heats=heats)
                 loads.append((key, load))
                 self.schedule.schedule_tick(key)
         loads += [(key, _IDLE) for key in self.directory.idle_workloads(self.throttlers)]

@@ -33,7 +33,8 @@ from serving.core.traffic.ejection import EjectedPods
 from serving.core.traffic.meter import Meter
 from serving.core.traffic.openrequests import RequestView
 from serving.core.traffic.places import Granted, Queued, Rejected
-from serving.core.traffic.policy import BalancingPolicy, SessionRing, policy_for
+from serving.core.traffic.policy import BalancedPod, BalancingPolicy, SessionRing, policy_for
+from serving.core.traffic.prefixes import PrefixTable, Prompt
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 
@@ -47,6 +48,7 @@ class RevisionThrottler(Generic[RequestId]):
     __slots__ = (
         "_away_from",
         "_meter",
+        "_prefixes",
         "_random",
         "_ring",
         "_session_of",
@@ -105,8 +107,10 @@ class RevisionThrottler(Generic[RequestId]):
         self._slots: dict[str, int] | None = None
         # The ring of listed pods, built for the first request with a session.
         self._ring = SessionRing(())
-        # The ring position of each request that has a session.
-        self._session_of: dict[RequestId, int] = {}
+        # The known prefixes of the pods, built for the first request with a prompt.
+        self._prefixes: PrefixTable[RequestId] | None = None
+        # The ring position of each request that has a session, or its prompt.
+        self._session_of: dict[RequestId, int | Prompt] = {}
         # The nodes of requeued requests' former pods, which may have failed with all their pods.
         self._away_from: dict[RequestId, str] = {}
 
@@ -136,10 +140,12 @@ class RevisionThrottler(Generic[RequestId]):
         *,
         revision: ServedRevision | None = None,
         weight_bytes: int = 0,
-        session: int | None = None,
+        session: int | Prompt | None = None,
         client: Hashable = None,
     ) -> Dispatch[RequestId] | Queued | Rejection[RequestId]:
-        """Run, queue or reject a new request. It uses ``weight_bytes`` while queued; ``session`` is a ``session_number``.
+        """Run, queue or reject a new request. It uses ``weight_bytes`` while queued.
+
+        ``session`` is a ``session_number``, or the prompt that chooses the pod.
 
         ``revision`` is used only while there are no pods. ``client`` is the sender of an open request, which may have to wait for
         other requests of that client.
@@ -169,7 +175,7 @@ class RevisionThrottler(Generic[RequestId]):
                 return ()
             started = self._begin_all(granted)
         else:
-            self.balancer.give_back(address)
+            self._give_back(request, address)
             has_changed = has_response and self.ejected.note_response(address, now_s)
             # Before the release, because the slot of a draining pod ends with its request.
             started = self._settle(now_s, has_changed=has_changed)
@@ -192,7 +198,7 @@ class RevisionThrottler(Generic[RequestId]):
         if (pod := self.pods.get(address)) is not None and pod.node:
             self._away_from[request] = pod.node
         self.admission.requeue(request, now_s)
-        self.balancer.give_back(address)
+        self._give_back(request, address)
         return self._settle(now_s, has_changed=self.ejected.failed(address, now_s))
 
     def set_pods(
@@ -215,6 +221,8 @@ class RevisionThrottler(Generic[RequestId]):
         self.slots_per_pod = container_concurrency
         self._slots = None if slots is None else dict(slots)
         self.ejected.set_listed(pods)
+        if self._prefixes is not None:
+            self._prefixes.set_pods(pods)
         return self._settle(now_s, has_changed=True)
 
     def set_slots(self, address: str, slots: int, now_s: float) -> Sequence[Dispatch[RequestId]]:
@@ -286,6 +294,11 @@ class RevisionThrottler(Generic[RequestId]):
         )
         return (woken,), decision.next_wake_s
 
+    def pod_heats(self) -> dict[str, float]:
+        """What the known prefixes of each pod have saved, by its name; none where prompts do not choose pods."""
+        heats = {} if self._prefixes is None else self._prefixes.heats
+        return {self.pods[address].name: heat for address, heat in itertools.islice(heats.items(), POD_LOADS_MAX)}
+
     def pod_loads(self) -> dict[str, float]:
         """Running requests by pod name, without idle pods."""
         counts = self.balancer.in_flight_by_pod()
@@ -319,17 +332,33 @@ class RevisionThrottler(Generic[RequestId]):
         if self._away_from:
             others = _on_other_nodes(self.pods, self._away_from.pop(request, ""), first_ratio=self._random())
             pod = next((picked for picked in map(self.balancer.pick_at, others) if picked is not None), None)
-        if pod is None and session is None:
-            pod = self.balancer.pick()
-        elif pod is None and session is not None:
-            # The session's preferred pod, then the next ones on the ring while it is full or ejected.
-            if self._ring.addresses != self.pods.keys():
-                self._ring = SessionRing(self.pods)
-            preferred = map(self.balancer.pick_at, self._ring.preferred(session))
-            pod = next((picked for picked in preferred if picked is not None), None)
+        if pod is None:
+            pod = self.balancer.pick() if session is None else self._preferred(session)
         assert pod is not None, "the capacity is what the pods have"
         self.address_of[request] = pod.address
-        return Dispatch(request=request, pod=self.pods[pod.address], waited_s=waited_s)
+        prefix = self._table().begin(request, session, pod.address) if isinstance(session, Prompt) else None
+        return Dispatch(request=request, pod=self.pods[pod.address], waited_s=waited_s, prefix=prefix)
+
+    def _preferred(self, session: int | Prompt) -> BalancedPod | None:
+        """The pod that a session or a prompt prefers."""
+        if isinstance(session, Prompt):
+            return self.balancer.pick_at(self._table().choose(session, self.balancer.free_addresses()))
+        # The session's preferred pod, then the next ones on the ring while it is full or ejected.
+        if self._ring.addresses != self.pods.keys():
+            self._ring = SessionRing(self.pods)
+        preferred = map(self.balancer.pick_at, self._ring.preferred(session))
+        return next((picked for picked in preferred if picked is not None), None)
+
+    def _table(self) -> PrefixTable[RequestId]:
+        if self._prefixes is None:
+            self._prefixes = PrefixTable()
+            self._prefixes.set_pods(self.pods)
+        return self._prefixes
+
+    def _give_back(self, request: RequestId, address: str) -> None:
+        self.balancer.give_back(address)
+        if self._prefixes is not None:
+            self._prefixes.end(request)
 
 
 def _on_other_nodes(pods: Mapping[str, ServedPod], node: str, *, first_ratio: float) -> list[str]:

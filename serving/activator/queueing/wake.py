@@ -33,7 +33,7 @@ class RevisionLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The load of one revision: mean concurrency, and requests a second.
 
     The ``window_`` pair is what the autoscaler averages over its windows; None: the same. ``pod_loads`` are the requests in each pod of a
-    ScaledWorkload, by name.
+    ScaledWorkload, by name, ``pod_heats`` what the known prefixes of each pod have saved.
     """
 
     concurrency: float
@@ -41,6 +41,7 @@ class RevisionLoad(msgspec.Struct, frozen=True, kw_only=True):
     window_concurrency: float | None = None
     window_request_count: float | None = None
     pod_loads: Mapping[str, float] = {}
+    pod_heats: Mapping[str, float] = {}
 
 
 class Poke(msgspec.Struct, frozen=True, kw_only=True):

@@ -333,7 +333,10 @@ class DecisionLoop:
         entry = self._watch.entries.get(key)
         if entry is None or entry.scaler is None:
             return ()
-        return cost_changes(self._watch.ready_pods(key), entry.scaler.pod_reports, victim_count=victim_count)
+        scaler = entry.scaler
+        return cost_changes(
+            self._watch.ready_pods(key), scaler.pod_reports, heats=scaler.pod_heats, victim_count=victim_count
+        )
 
     def _learn(self, key: RevisionKey, learned: Learned) -> None:
         entry = self._watch.entries.get(key)

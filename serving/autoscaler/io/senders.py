@@ -173,6 +173,7 @@ class ActivatorSender(Sender):
                 window_concurrency=reported.window_concurrency,
                 window_request_count=reported.window_request_count,
                 pod_loads=reported.pod_loads,
+                pod_heats=reported.pod_heats,
             )
             self._record((reported.namespace, reported.revision), stat, StatSource.ACTIVATOR)
 

@@ -154,8 +154,10 @@ ROUTE_BY_HEADER_ANNOTATION = f"{OWN_GROUP}/route-by-header"
 """On a Service or Route: "X-Beta=yes:candidate" routes requests with this header to the revision tagged
 ``candidate``.
 """
+AFFINITY_ANNOTATION = f"{OWN_GROUP}/affinity"
+"""On a Service or Route: "cookie" or "header:X-User" keeps the requests of a session on one pod, "prefix" those of prompts that begin alike."""
 SESSION_AFFINITY_ANNOTATION = f"{OWN_GROUP}/session-affinity"
-"""On a Service or Route: "cookie" or "header:X-User" keeps the requests of a session on one pod."""
+"""The former name of the same annotation."""
 NODE_GROUP_STATE_ANNOTATION = f"{OWN_GROUP}/node-group-state"
 """On a NodeGroup: its scale lock and failure breaker, written by the daemon, because a single machine's journal keeps no status."""
 IN_PLACE_ANNOTATION = f"{OWN_GROUP}/in-place"

@@ -19,6 +19,7 @@ from serving.core.model.errors import Problem
 from serving.core.model.knative import (
     ACCESS_ANNOTATION,
     ACCESS_TOKEN_VERSION_ANNOTATION,
+    AFFINITY_ANNOTATION,
     ALLOW_FROM_ANNOTATION,
     CLAIMED_TAGS_ANNOTATION,
     JWT_ANNOTATION,
@@ -56,9 +57,13 @@ _TARGET_FIELDS = ("revisionName", "percent", "tag", "url")
 
 
 class SessionAffinity(msgspec.Struct, frozen=True, kw_only=True):
-    """How requests of a session are recognised: by a header, in lower case, or by our cookie if ``header`` is ""."""
+    """How requests of a session are recognised: by a header, in lower case, or by our cookie if ``header`` is "".
+
+    With ``by_prefix`` there are no sessions: the beginning of the prompt in the body chooses the pod.
+    """
 
     header: str = ""
+    by_prefix: bool = False
 
 
 class HeaderRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +110,7 @@ class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def chooses(self) -> bool:
-        """Whether sessions or headers affect the choice of the revision."""
+        """Whether sessions, prompts or headers affect the choice of the revision or the pod."""
         return bool(self.affinity or self.header_rules)
 
     @property
@@ -144,7 +149,7 @@ def route_policy(annotations: Mapping[str, str]) -> RoutePolicy:
         token_version=version,
         callers=callers,
         jwt=jwt,
-        affinity=_affinity(annotations.get(SESSION_AFFINITY_ANNOTATION, ""), problems),
+        affinity=_affinity(annotations, problems),
         header_rules=rules,
         has_placeholder=_flag(annotations, PLACEHOLDER_PAGE_ANNOTATION, problems),
         has_start_events=_flag(annotations, START_EVENTS_ANNOTATION, problems),
@@ -195,15 +200,19 @@ def _jwt(text: str | None, problems: list[str]) -> JwtRule | None:
     return rule
 
 
-def _affinity(text: str, problems: list[str]) -> SessionAffinity | None:
+def _affinity(annotations: Mapping[str, str], problems: list[str]) -> SessionAffinity | None:
+    key = AFFINITY_ANNOTATION if AFFINITY_ANNOTATION in annotations else SESSION_AFFINITY_ANNOTATION
+    text = annotations.get(key, "")
+    if text != annotations.get(SESSION_AFFINITY_ANNOTATION, text):
+        problems.append(f"annotation {SESSION_AFFINITY_ANNOTATION} has no effect beside {AFFINITY_ANNOTATION}")
     if not text or text == "none":
         return None
-    if text == "cookie":
-        return SessionAffinity()
+    if text in ("cookie", "prefix"):
+        return SessionAffinity(by_prefix=text == "prefix")
     name = text.removeprefix(_HEADER_PREFIX)
     if name != text and _HEADER_NAME.fullmatch(name):
         return SessionAffinity(header=name.lower())
-    problems.append(_problem(SESSION_AFFINITY_ANNOTATION, text, '"cookie", "header:NAME" or "none"'))
+    problems.append(_problem(key, text, '"cookie", "header:NAME", "prefix" or "none"'))
     return None
 
 

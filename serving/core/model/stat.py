@@ -23,7 +23,7 @@ Amount = Annotated[float, msgspec.Meta(ge=0, le=_AMOUNT_MAX)]
 GaugeName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_:][A-Za-z0-9_:.-]{0,62}$")]
 Bins = Annotated[tuple[Amount, ...], msgspec.Meta(max_length=BINS_MAX)]
 POD_LOADS_MAX = 1000
-"""Most pods of a ScaledWorkload in an activator's report."""
+"""Most pods of a revision in an activator's report."""
 
 PodLoads = Annotated[Mapping[str, Amount], msgspec.Meta(max_length=POD_LOADS_MAX)]
 Gauges = Annotated[Mapping[GaugeName, Amount], msgspec.Meta(max_length=GAUGES_MAX)]
@@ -45,7 +45,7 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
 
     ``is_dormant`` says that the pod's app sleeps: its next report comes when it has woken, and until then it has no load. Its last request
     ended ``idle_s`` seconds before the report. ``pod_loads`` are the requests of an activator in each pod of a ScaledWorkload, which reports
-    nothing itself. ``unfrozen`` is why its processes run all the same; "" if they are frozen. ``is_loading`` asks to keep a pod whose app was never ready yet.
+    nothing itself; ``pod_heats`` say what each pod's cache of prompts has saved, in an unknown unit. ``unfrozen`` is why its processes run all the same; "" if they are frozen. ``is_loading`` asks to keep a pod whose app was never ready yet.
     ``unready`` is why the app of a pod was never ready; "" where the pod does not know.
     """
 
@@ -65,5 +65,6 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: Amount = 0.0
     is_loading: bool = False
     pod_loads: PodLoads = msgspec.field(default_factory=dict)
+    pod_heats: PodLoads = msgspec.field(default_factory=dict)
     unfrozen: Annotated[str, msgspec.Meta(max_length=UNFROZEN_MAX)] = ""
     unready: Annotated[str, msgspec.Meta(max_length=UNFROZEN_MAX)] = ""

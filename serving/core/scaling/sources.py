@@ -13,7 +13,7 @@ windows, metrics or targets.
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -65,13 +65,12 @@ class Sources:
     @property
     def pod_loads(self) -> dict[str, float]:
         """The requests in each pod of a ScaledWorkload, by the last report of each activator."""
-        loads: dict[str, float] = {}
-        for reports in self._activators.values():
-            # A poke does not list pods.
-            named = next((stat.pod_loads for stat in reversed(reports) if stat.pod_loads), {})
-            for pod, load in named.items():
-                loads[pod] = loads.get(pod, 0.0) + load
-        return loads
+        return self._by_pod(_loads_of)
+
+    @property
+    def pod_heats(self) -> dict[str, float]:
+        """What the cache of prompts of each pod has saved, by the last report of each activator."""
+        return self._by_pod(_heats_of)
 
     @property
     def is_silent(self) -> bool:
@@ -94,6 +93,7 @@ class Sources:
                 window_concurrency=_window_concurrency((last, stat)),
                 window_request_count=_window_requests((last, stat)),
                 pod_loads=stat.pod_loads or last.pod_loads,
+                pod_heats=stat.pod_heats or last.pod_heats,
             )
         reports.append(stat)
 
@@ -135,6 +135,15 @@ class Sources:
             request_count += max(_requests(recent), _requests(earlier))
         return Stat(concurrency=max(0.0, concurrency), request_count=max(0.0, request_count), gauges=pods.gauges)
 
+    def _by_pod(self, numbers_of: Callable[[Stat], Mapping[str, float]]) -> dict[str, float]:
+        sums: dict[str, float] = {}
+        for reports in self._activators.values():
+            # A poke does not list pods.
+            named = next((numbers for numbers in map(numbers_of, reversed(reports)) if numbers), {})
+            for pod, number in named.items():
+                sums[pod] = sums.get(pod, 0.0) + number
+        return sums
+
     def _over(self, number: int) -> Second | None:
         """The load of a completed second; None if it is unknown."""
         end_s = number + 1
@@ -162,6 +171,14 @@ class Sources:
         for reports in self._activators.values():
             while math.floor(reports[0].at_s) < number - 1:
                 reports.popleft()
+
+
+def _loads_of(stat: Stat) -> Mapping[str, float]:
+    return stat.pod_loads
+
+
+def _heats_of(stat: Stat) -> Mapping[str, float]:
+    return stat.pod_heats
 
 
 def _counts(stat: Stat, now_s: float) -> bool:

@@ -76,6 +76,10 @@ class Balancer:
         """This activator's requests in flight, by pod."""
         return {pod.address: pod.in_flight for pod in self._pods.values() if pod.in_flight}
 
+    def free_addresses(self) -> list[str]:
+        """The pods with a free slot."""
+        return [pod.address for pod in self._pods.values() if pod.free]
+
     def pick(self) -> BalancedPod | None:
         """Choose a pod for a request and count the request; None if no pod is free."""
         return self._begin(self._free.pick()) if len(self._free) else None

@@ -17,6 +17,7 @@ from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
 from serving.core.traffic.latencies import FINE_DURATIONS, bucket_of
+from serving.core.traffic.prefixes import PrefixMatch
 from serving.net.aio.clock import now_s, wall_s
 from serving.net.metrics.names import ACTIVATOR_METRICS, BUCKETS_S, REVISION_LABELS, named
 from serving.net.metrics.page import MetricsPage, family_of
@@ -166,6 +167,14 @@ class RevisionRows:
         if not self.is_gone:
             self._metrics.refused.labels(*self._labels, reason).inc()
 
+    def matched(self, match: PrefixMatch) -> None:
+        """Count a prompt that chose its pod, or would have."""
+        if not self.is_gone:
+            metrics, labels = self._metrics, self._labels
+            metrics.prompts.labels(*labels, "hit" if match.known_count else "miss").inc()
+            for result, count in (("known", match.known_count), ("new", match.block_count - match.known_count)):
+                metrics.blocks.labels(*labels, result).inc(count)
+
     def woken(self, reason: str) -> None:
         """Count a wake of the revision."""
         if not self.is_gone:
@@ -192,6 +201,8 @@ class ActivatorMetrics:
         self.cold = page.histogram("serving_cold_start_duration_seconds")
         self.wakes = page.counter("serving_wakes_total")
         self.refused = page.counter("serving_requests_refused_total")
+        self.prompts = page.counter("serving_prefix_requests_total")
+        self.blocks = page.counter("serving_prefix_blocks_total")
         self.unmatched = page.counter("serving_requests_unmatched_total")
         self.unreachable = page.counter("serving_pods_unreachable_total")
         self.lost = page.counter("serving_pods_lost_total")
@@ -245,7 +256,10 @@ class ActivatorMetrics:
 
     def _drop(self, labels: tuple[str, str, str]) -> None:
         by_name = dict(zip(REVISION_LABELS, labels, strict=True))
-        families: tuple[Histogram | Counter, ...] = (self.queue, self.cold, self.wakes, self.refused)
+        families: tuple[Histogram | Counter, ...] = (
+            *(self.queue, self.cold, self.wakes, self.refused),
+            *(self.prompts, self.blocks),
+        )
         for family in families:
             family.remove_by_labels(by_name)
 

@@ -133,6 +133,18 @@ ACTIVATOR_METRICS = (
         *REVISION_LABELS,
         "reason",
     ),
+    _counter(
+        "serving_prefix_requests_total",
+        "Requests where prompts choose the pod: hit if it had read a prefix, else miss.",
+        *REVISION_LABELS,
+        "result",
+    ),
+    _counter(
+        "serving_prefix_blocks_total",
+        "Blocks of these prompts, of 256 bytes and growing: known to their pod, or new.",
+        *REVISION_LABELS,
+        "result",
+    ),
     _revision_gauge("kn_revision_request_concurrency", "Requests inside this activator, waiting and in flight."),
     _revision_gauge("serving_requests_waiting", "Requests that wait for a pod now."),
     _counter("serving_requests_unmatched_total", "Requests for a host that no service has, and probes."),

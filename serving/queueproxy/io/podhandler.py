@@ -254,7 +254,7 @@ def _tokens_from(now_s: float) -> "TokenMeter":
 
 def _tokens_in(exchange: Exchange) -> int:
     """The tokens of a request. A body without Content-Length is not awaited, and counts none."""
-    from serving.queueproxy.tokens import tokens_of  # noqa: PLC0415 - as above
+    from serving.core.traffic.prompttokens import tokens_of  # noqa: PLC0415 - as above
 
     head = exchange.head
     if head.method != b"POST" or head.content_length is None:

@@ -58,6 +58,11 @@ def test_a_cookie_continues_a_session_and_its_absence_starts_one() -> None:
     assert (known.session, known.starts_session) == (None, True)
 
 
+def test_prompts_are_no_sessions_and_get_no_cookie() -> None:
+    known = known_at(head("Cookie: serving-session=abc"), site(affinity="prefix"), turn=0)
+    assert (known.session, known.starts_session) == (None, False)
+
+
 def test_a_header_without_a_value_is_no_session_and_gets_no_cookie() -> None:
     assert known_at(head("X-User: ada"), site(affinity="header:X-User"), turn=0).session == session_number(b"ada")
     known = known_at(head(), site(affinity="header:X-User"), turn=0)

@@ -262,3 +262,10 @@ def test_of_idle_pods_the_dormant_go_first_the_one_last_used_longest_ago_before_
 
 def test_equally_idle_pods_go_by_name() -> None:
     assert cost_changes([pod("z"), pod("y"), pod("x")], {}, victim_count=2) == [("x", "-1"), ("y", "-1")]
+
+
+def test_pods_whose_caches_of_prompts_saved_most_go_last() -> None:
+    heats = {"a": 1.0, "b": 9.0}
+    pods = [pod(name) for name in "abc"]
+    assert cost_changes(pods, REPORTS, victim_count=1, heats=heats) == [("c", "-1")]
+    assert cost_changes(pods, REPORTS, victim_count=2, heats=heats) == [("c", "-1"), ("a", "-1")]

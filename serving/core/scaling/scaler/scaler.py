@@ -112,6 +112,11 @@ class Scaler:
         return {pod: Stat(pod=pod, concurrency=load) for pod, load in self._sources.pod_loads.items()}
 
     @property
+    def pod_heats(self) -> dict[str, float]:
+        """What the cache of prompts of each pod has saved, where prompts choose pods."""
+        return self._sources.pod_heats
+
+    @property
     def is_silent(self) -> bool:
         """Whether all reports have expired."""
         return self._sources.is_silent

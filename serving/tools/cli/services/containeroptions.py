@@ -97,7 +97,9 @@ _ROUTE_OPTIONS = (
         type=click.Choice(["public", "private"]),
         help="Allow all callers, or only those with the service's token.",
     ),
-    click.option("--session-affinity", metavar="HOW", help="Keep a session on one pod: cookie, header:NAME or none."),
+    click.option(
+        "--session-affinity", metavar="HOW", help="What chooses the pod: cookie, header:NAME, prefix or none."
+    ),
     click.option(
         "--route-by-header",
         metavar="RULES",

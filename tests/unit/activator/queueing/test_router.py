@@ -18,6 +18,7 @@ from serving.activator.queueing.wake import Poke, PokeReason, RevisionLoad
 from serving.core.model.knative import ServingState
 from serving.core.settings.activator import ActivatorSettings
 from serving.core.traffic.places import Queued
+from serving.core.traffic.prefixes import Prompt
 from tests.invariants import validate
 
 KEY = ("default", "hello-00001")
@@ -634,6 +635,21 @@ def test_an_idle_workload_with_pods_is_reported_as_idle() -> None:
     made.set_revision(workload, 6.0)
     made.remove_revision(KEY, 6.0)
     assert made.report(7.0) == []
+
+
+def test_what_known_prefixes_saved_is_reported_also_while_idle_until_the_pods_are_gone() -> None:
+    made = router("p", facts=revision(slots=3))
+    for request in "ab":
+        made.arrive(KEY, request, 0.0, session=Prompt(prefixes=(1, 2), tokens=5))
+        made.finish(KEY, request, 0.5)
+    ((_, load),) = made.report(1.0)
+    assert (load.request_count > 0, load.pod_heats) == (True, {"pod-p": 512.0})
+    made.report(2.0)
+    idle = RevisionLoad(concurrency=0.0, request_count=0.0, pod_heats={"pod-p": 512.0})
+    assert made.report(3.0) == [(KEY, idle)]
+    made.remove_slice("default/s", 4.0)
+    assert made.report(4.0) == []
+    assert KEY not in made.throttlers
 
 
 def announced_pod(address: str = "p") -> ServedPod:

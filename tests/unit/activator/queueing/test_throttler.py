@@ -13,6 +13,7 @@ from serving.activator.queueing.throttler import RevisionThrottler
 from serving.core.model.errors import IllegalTransition
 from serving.core.settings.activator import ActivatorSettings
 from serving.core.traffic.places import Queued
+from serving.core.traffic.prefixes import PrefixMatch, Prompt
 from tests.invariants import validate
 
 KEY = ("default", "hello-00001")
@@ -86,6 +87,40 @@ def test_a_request_whose_pod_is_gone_goes_to_another_node() -> None:
         # Where no other node has a free pod, another pod of the node is better than none.
         on_a = made.come("again")
         assert made.back("again")[0] not in (*on_a, "again@s")
+
+
+PROMPT = Prompt(prefixes=(1, 2, 3), tokens=10)
+
+
+def test_a_prompt_goes_to_the_pod_that_knows_its_beginning_also_after_a_wait() -> None:
+    made = held(pods=["p", "q"])
+    began = [made.arrive("a", 0.0, session=PROMPT), made.arrive("b", 0.0, session=Prompt(prefixes=(7,)))]
+    assert shown(made, [run for run in began if isinstance(run, Dispatch)]) == ["a@p", "b@q"]
+    assert isinstance(made.arrive("c", 0.0, session=PROMPT), Queued)
+    (run,) = made.finish("b", 1.0)
+    # The pod that knows it has no free slot.
+    assert (run.request, run.pod.address, run.prefix) == ("c", "q", PrefixMatch(known_count=0, block_count=3))
+    for request in "ac":
+        made.go(request)
+    last = made.arrive("d", 2.0, session=Prompt(prefixes=(7,)))
+    assert isinstance(last, Dispatch)
+    assert (last.pod.address, last.prefix) == ("q", PrefixMatch(known_count=1, block_count=1))
+
+
+def test_a_prompt_whose_pod_was_gone_goes_to_another_and_pods_that_are_gone_are_forgotten() -> None:
+    made = held()
+    assert made.pod_heats() == {}
+    made.listed("p", "q", slots=0)
+    for request in "ab":
+        made.arrive(request, 0.0, session=PROMPT)
+    assert made.go("a") == made.go("b") == []
+    assert made.pod_heats().keys() == {"pod-p", "pod-q"}
+    made.arrive("c", 1.0, session=PROMPT)
+    address = made.address_of["c"]
+    other = "q" if address == "p" else "p"
+    assert made.back("c", 1.0) == [f"c@{other}"]
+    made.listed(other, slots=0)
+    assert made.pod_heats().keys() == {f"pod-{other}"}
 
 
 def test_without_pods_all_wait() -> None:

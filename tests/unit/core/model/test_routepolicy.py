@@ -12,6 +12,7 @@ from serving.core.model.errors import Problem
 from serving.core.model.knative import (
     ACCESS_ANNOTATION,
     ACCESS_TOKEN_VERSION_ANNOTATION,
+    AFFINITY_ANNOTATION,
     ALLOW_FROM_ANNOTATION,
     JWT_ANNOTATION,
     NAMED_PORT_ANNOTATION,
@@ -106,9 +107,22 @@ def test_all_that_can_be_asked_for() -> None:
     assert policy.problems == ()
 
 
-@pytest.mark.parametrize(("text", "affinity"), [("cookie", SessionAffinity()), ("none", None), ("", None)])
+@pytest.mark.parametrize(
+    ("text", "affinity"),
+    [("cookie", SessionAffinity()), ("prefix", SessionAffinity(by_prefix=True)), ("none", None), ("", None)],
+)
 def test_kinds_of_affinity(text: str, affinity: SessionAffinity | None) -> None:
-    assert route_policy({SESSION_AFFINITY_ANNOTATION: text}).affinity == affinity
+    for key in (AFFINITY_ANNOTATION, SESSION_AFFINITY_ANNOTATION):
+        assert route_policy({key: text}).affinity == affinity
+
+
+def test_of_both_names_of_affinity_one_counts_and_the_other_is_a_problem_unless_equal() -> None:
+    both = {AFFINITY_ANNOTATION: "prefix", SESSION_AFFINITY_ANNOTATION: "cookie"}
+    policy = route_policy(both)
+    assert policy.affinity == SessionAffinity(by_prefix=True)
+    assert policy.needs_activator
+    assert policy.problems == ("annotation serving.dev/session-affinity has no effect beside serving.dev/affinity",)
+    assert route_policy({**both, SESSION_AFFINITY_ANNOTATION: "prefix"}).problems == ()
 
 
 def test_a_private_route_needs_the_activator_though_it_chooses_nothing() -> None:
@@ -126,8 +140,9 @@ def test_a_private_route_needs_the_activator_though_it_chooses_nothing() -> None
         (TCP_ANNOTATION, "0", "a port from 1 to 65535"),
         (TCP_ANNOTATION, "65536", "a port from 1 to 65535"),
         (TCP_ANNOTATION, "postgres", "a port from 1 to 65535"),
-        (SESSION_AFFINITY_ANNOTATION, "sticky", '"cookie", "header:NAME" or "none"'),
-        (SESSION_AFFINITY_ANNOTATION, "header:a b", '"cookie", "header:NAME" or "none"'),
+        (SESSION_AFFINITY_ANNOTATION, "sticky", '"cookie", "header:NAME", "prefix" or "none"'),
+        (AFFINITY_ANNOTATION, "sticky", '"cookie", "header:NAME", "prefix" or "none"'),
+        (SESSION_AFFINITY_ANNOTATION, "header:a b", '"cookie", "header:NAME", "prefix" or "none"'),
         (ALLOW_FROM_ANNOTATION, "shop", "namespace/NS"),
         (JWT_ANNOTATION, "issuer=https://x", "audience=NAME is needed"),
         (ROUTE_BY_HEADER_ANNOTATION, "X-Beta", "HEADER=VALUE:TAG"),

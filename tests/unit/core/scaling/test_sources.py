@@ -205,5 +205,5 @@ def test_requests_in_each_pod_are_those_of_the_last_report_that_names_any() -> N
         ("a", 0.11, {}),
         ("a", 0.5, {}),
     ):
-        sources.record_activator(Stat(pod=name, at_s=at_s, concurrency=1.0, pod_loads=loads))
-    assert sources.pod_loads == {"p": 3.0, "q": 1.0}
+        sources.record_activator(Stat(pod=name, at_s=at_s, concurrency=1.0, pod_loads=loads, pod_heats=loads))
+    assert sources.pod_loads == sources.pod_heats == {"p": 3.0, "q": 1.0}

@@ -26,6 +26,12 @@ def test_first_free_fills_pods_in_the_order_of_addresses() -> None:
     assert take(balancer(b=1, a=2), 3) == ["a", "a", "b"]
 
 
+def test_pods_with_a_free_slot_are_listed() -> None:
+    made = balancer(b=1, a=2)
+    take(made, 2)
+    assert made.free_addresses() == ["b"]
+
+
 def test_round_robin_skips_full_pods() -> None:
     assert take(balancer(BalancingPolicy.ROUND_ROBIN, a=1, b=3, c=2), 6) == ["a", "b", "c", "b", "c", "b"]
 

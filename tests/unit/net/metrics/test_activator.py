@@ -3,6 +3,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from serving.core.traffic.latencies import FINE_DURATIONS, FINE_TYPE
+from serving.core.traffic.prefixes import PrefixMatch
 from serving.net.aio.clock import now_s, wall_s
 from serving.net.metrics.activator import ActivatorMetrics
 
@@ -69,6 +70,23 @@ def test_a_cold_start_is_counted_once_for_all_waiters() -> None:
         rows.started_cold(0.4, turn, at_s=1.4)
     rows.started_cold(0.2, rows.cold_turn, at_s=2.2)
     assert f"serving_cold_start_duration_seconds_count{{{LABELS}}} 2.0" in made.page.text("")
+
+
+def test_prompts_are_counted_by_whether_their_pod_knew_their_beginning() -> None:
+    made = metrics(KEY)
+    rows = made.of(KEY)
+    rows.matched(PrefixMatch(known_count=3, block_count=8))
+    rows.matched(PrefixMatch(known_count=0, block_count=2))
+    rows.is_gone = True
+    rows.matched(PrefixMatch(known_count=1, block_count=1))
+    page = made.page.text("")
+    for name, result, count in (
+        ("requests", "hit", 1),
+        ("requests", "miss", 1),
+        ("blocks", "known", 3),
+        ("blocks", "new", 7),
+    ):
+        assert f'serving_prefix_{name}_total{{{LABELS},result="{result}"}} {count}.0' in page
 
 
 def test_reasons_waits_and_levels_are_reported() -> None:

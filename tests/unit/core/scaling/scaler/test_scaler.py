@@ -546,6 +546,8 @@ def test_requests_in_pods_of_a_workload_are_its_pods_reports() -> None:
     assert {pod: stat.concurrency for pod, stat in world.scaler.pod_reports.items()} == {"p": 3.0}
     other = awake()
     assert other.scaler.pod_reports == other.scaler.pods
+    other.record(msgspec.structs.replace(stat_of(3.0), pod_heats={"p": 3.0}), StatSource.ACTIVATOR)
+    assert other.scaler.pod_heats == {"p": 3.0}
 
 
 SPEC = msgspec.structs.replace(DEFAULTS, target_burst_capacity=0.0)

@@ -1,0 +1,188 @@
+"""Chooses the pod that has the longest prefix of a prompt in its cache.
+
+Model servers cache their work on prompts, and reuse it for a prompt with the same beginning. ``read_prompt`` hashes the beginning of
+a prompt. ``PrefixTable`` remembers which pod got which prefix, and chooses a pod.
+
+Input: bodies of requests, pods, and the beginnings and ends of requests. Output: a pod for each request. Bodies are untrusted: one
+without a prompt has no prefix, and goes to the least loaded pod. The hashes have a secret key, so that no client can produce
+collisions. A flood of different prompts evicts older prefixes, and uses no more memory.
+"""
+
+import itertools
+import re
+from collections import OrderedDict
+from collections.abc import Collection, Hashable
+from hashlib import blake2b
+from typing import Generic, TypeVar
+
+import msgspec
+
+from serving.core.traffic.prompttokens import tokens_of
+
+RequestId = TypeVar("RequestId", bound=Hashable)
+
+BLOCK_ENDS = (
+    *(256, 512, 768, 1024, 1536, 2048, 3072, 4096),
+    *(6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536),
+)
+"""The ends of the blocks of a prompt in bytes.
+
+Blocks grow, so that a long prompt has 16 and not 256. Bytes after the last block do not count.
+"""
+
+LOAD_RATIO_MAX = 1.25
+"""A pod whose tokens in flight are above so many times the mean of all pods gets no request for its prefixes."""
+
+BLOCKS_MAX = 65_536
+"""Blocks that the table of one revision remembers: about 9 MB."""
+
+# A prefix that is a smaller part of its prompt, like instructions that all prompts share, does not choose the pod.
+_PART_MIN = 0.25
+# What a pod has saved counts by half after 350 further requests.
+_HEAT_KEPT = 0.998
+_HASH_BYTES = 8
+# A key of the body itself: in a text its quotes would be escaped.
+_PROMPT = re.compile(rb'"(?:messages|prompt)"[ \t\r\n]*:[ \t\r\n]*')
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+    """The prompt of a request: the hash of each prefix that ends with a block, shortest first, and the tokens of the request."""
+
+    prefixes: tuple[int, ...] = ()
+    tokens: int = 1
+
+
+class PrefixMatch(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of the ``block_count`` blocks of a prompt its pod had got before."""
+
+    known_count: int
+    block_count: int
+
+
+def read_prompt(target: bytes, body: bytes, *, length: int, secret: bytes) -> Prompt:
+    """Read the prompt in the first bytes of a body of ``length`` bytes. ``secret`` is the key of the hashes.
+
+    The bytes from the value of "messages" or "prompt" on are hashed as they are: clients write equal messages alike.
+    """
+    match = _PROMPT.search(body)
+    prefixes: list[int] = []
+    if match is not None:
+        hasher, text = blake2b(key=secret, digest_size=_HASH_BYTES), memoryview(body)[match.end() :]
+        for start, end in itertools.pairwise((0, *BLOCK_ENDS)):
+            if end > len(text):
+                break
+            hasher.update(text[start:end])
+            prefixes.append(int.from_bytes(hasher.digest()))
+    # A request without tokens takes a moment of the pod, too.
+    return Prompt(prefixes=tuple(prefixes), tokens=max(1, tokens_of(target, body, length=length)))
+
+
+class _PodPrefixes:
+    """One pod: its prefixes, the latest last, its tokens in flight, and the bytes that they saved, as of a request."""
+
+    __slots__ = ("heat", "heated_at", "known", "tokens")
+
+    def __init__(self) -> None:
+        self.known: OrderedDict[int, None] = OrderedDict()
+        self.tokens = 0
+        self.heat = 0.0
+        self.heated_at = 0
+
+    def known_count(self, prefixes: tuple[int, ...]) -> int:
+        """How many prefixes of a prompt, from the shortest on, the pod has got. Longer ones leave the table first."""
+        known = self.known
+        if not prefixes or prefixes[0] not in known:
+            return 0
+        count = len(prefixes)
+        while prefixes[count - 1] not in known:
+            count -= 1
+        return count
+
+    def record(self, prefixes: tuple[int, ...], *, room: int) -> None:
+        """Add the prefixes of a prompt, and drop the oldest beyond ``room``."""
+        known = self.known
+        for prefix in reversed(prefixes):
+            known[prefix] = None
+            known.move_to_end(prefix)
+        self.trim(room)
+
+    def trim(self, room: int) -> None:
+        """Drop the oldest prefixes beyond ``room``."""
+        while len(self.known) > room:
+            self.known.popitem(last=False)
+
+    def heat_after(self, request_count: int) -> float:
+        """What its prefixes have saved, recent requests most."""
+        return self.heat * float(_HEAT_KEPT ** (request_count - self.heated_at))
+
+
+class PrefixTable(Generic[RequestId]):
+    """The known prefixes of all pods of one revision, and their tokens in flight: of requests of this activator only.
+
+    It has room for ``blocks_max`` blocks, the same number for each pod.
+    """
+
+    __slots__ = ("_blocks_max", "_pods", "_request_count", "_running")
+
+    def __init__(self, blocks_max: int = BLOCKS_MAX) -> None:
+        self._blocks_max = blocks_max
+        self._pods: dict[str, _PodPrefixes] = {}
+        self._running: dict[RequestId, tuple[_PodPrefixes, int]] = {}
+        self._request_count = 0
+
+    def __repr__(self) -> str:
+        blocks = sum(len(pod.known) for pod in self._pods.values())
+        return f"PrefixTable({len(self._pods)} pods, {blocks} blocks, {len(self._running)} run)"
+
+    @property
+    def heats(self) -> dict[str, float]:
+        """The bytes of prompts that each pod had got before, by address; those of recent requests count most."""
+        return {address: pod.heat_after(self._request_count) for address, pod in self._pods.items()}
+
+    def set_pods(self, addresses: Collection[str]) -> None:
+        """Replace the list of pods. A pod that is no longer listed is forgotten with its prefixes."""
+        self._pods = {address: self._pods.get(address) or _PodPrefixes() for address in addresses}
+        for pod in self._pods.values():
+            pod.trim(self._room)
+
+    def choose(self, prompt: Prompt, free: Collection[str]) -> str:
+        """The pod for a prompt among the listed pods with a free slot; there has to be one.
+
+        It is the pod with the longest known prefix, if that is a fourth of the prompt and the pod's tokens in flight are within
+        ``LOAD_RATIO_MAX`` times the mean, which includes this request. Without one it is the pod with the fewest tokens in flight; of several, the one with the
+        longest prefix, then the one that remembers least.
+        """
+        pods, prefixes = self._pods, prompt.prefixes
+        tokens_max = LOAD_RATIO_MAX * (sum(pod.tokens for pod in pods.values()) + prompt.tokens) / len(pods)
+        bytes_min = _PART_MIN * BLOCK_ENDS[len(prefixes) - 1] if prefixes else 0.0
+
+        def rank(address: str) -> tuple[int, int, int, int]:
+            pod = pods[address]
+            count = pod.known_count(prefixes)
+            is_near = count and BLOCK_ENDS[count - 1] >= bytes_min and pod.tokens <= tokens_max
+            return (count if is_near else 0, -pod.tokens, count, -len(pod.known))
+
+        return max(free, key=rank)
+
+    def begin(self, request: RequestId, prompt: Prompt, address: str) -> PrefixMatch:
+        """Record that a request runs on a listed pod."""
+        pod, prefixes = self._pods[address], prompt.prefixes
+        count = pod.known_count(prefixes)
+        self._request_count += 1
+        saved_bytes = BLOCK_ENDS[count - 1] if count else 0
+        pod.heat, pod.heated_at = pod.heat_after(self._request_count) + saved_bytes, self._request_count
+        pod.record(prefixes, room=self._room)
+        pod.tokens += prompt.tokens
+        self._running[request] = pod, prompt.tokens
+        return PrefixMatch(known_count=count, block_count=len(prefixes))
+
+    def end(self, request: RequestId) -> None:
+        """Record that a request has ended, or left its pod; an unknown one changes nothing."""
+        entry = self._running.pop(request, None)
+        if entry is not None:
+            pod, tokens = entry
+            pod.tokens -= tokens
+
+    @property
+    def _room(self) -> int:
+        return max(1, self._blocks_max // max(1, len(self._pods)))

@@ -1,0 +1,162 @@
+"""The pod of a prompt."""
+
+import json
+
+import pytest
+
+from serving.core.traffic.prefixes import BLOCK_ENDS, PrefixMatch, PrefixTable, Prompt, read_prompt
+
+CHAT = b"/v1/chat/completions"
+SECRET = b"secret"
+LONG, OTHER = tuple(range(8)), tuple(range(100, 108))
+
+
+def prompt_of(body: object, *, secret: bytes = SECRET) -> Prompt:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return read_prompt(CHAT, raw, length=len(raw), secret=secret)
+
+
+def chat(*texts: str, **fields: object) -> dict[str, object]:
+    return {**fields, "messages": [{"role": "user", "content": text} for text in texts]}
+
+
+def table(*pods: str, blocks_max: int = 1000) -> PrefixTable[str]:
+    prefixes = PrefixTable[str](blocks_max)
+    prefixes.set_pods(pods)
+    return prefixes
+
+
+def send(prefixes: PrefixTable[str], request: str, prompt: Prompt, *free: str) -> str:
+    """Choose a pod and begin; "pod 3/8" knew 3 of 8 blocks."""
+    address = prefixes.choose(prompt, free)
+    match = prefixes.begin(request, prompt, address)
+    return f"{address} {match.known_count}/{match.block_count}"
+
+
+def prompt(prefixes: tuple[int, ...] = LONG, tokens: int = 100) -> Prompt:
+    return Prompt(prefixes=prefixes, tokens=tokens)
+
+
+def test_a_longer_conversation_begins_with_the_blocks_of_the_shorter_one() -> None:
+    first, second = prompt_of(chat("a" * 3000)), prompt_of(chat("a" * 3000, "b" * 3000, model="m"))
+    assert (len(first.prefixes), len(second.prefixes)) == (6, 8)
+    assert second.prefixes[:6] == first.prefixes
+    assert second.tokens > first.tokens > 750
+    assert prompt_of({"prompt": "a" * 3000}).prefixes != first.prefixes
+
+
+def test_the_hashes_depend_on_a_secret_and_on_all_that_comes_before() -> None:
+    body = chat("a" * 3000)
+    assert not set(prompt_of(body).prefixes) & set(prompt_of(body, secret=b"other").prefixes)
+    assert not set(prompt_of(body).prefixes) & set(prompt_of(chat("b" + "a" * 3000)).prefixes)
+
+
+def test_of_a_long_prompt_the_beginning_counts() -> None:
+    assert len(prompt_of(chat("a" * 200_000)).prefixes) == len(BLOCK_ENDS)
+    raw = json.dumps(chat("a" * 200_000)).encode()
+    part = read_prompt(CHAT, raw[:5000], length=len(raw), secret=SECRET)
+    assert part.prefixes == prompt_of(raw).prefixes[:8]
+    assert part.tokens > 50_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"no JSON",
+        b"\x1f\x8b\x08\x00" + bytes(range(256)) * 20,
+        b'{"messages": ' + b"[" * 100,
+        b'{"model": "' + b"m" * 5000,
+        chat("short"),
+        chat(r'"messages": ' * 0),
+    ],
+)
+def test_a_body_without_a_block_of_a_prompt_has_no_prefixes(body: object) -> None:
+    assert prompt_of(body).prefixes == ()
+    assert prompt_of(body).tokens >= 1
+
+
+def test_deep_json_is_hashed_as_it_is() -> None:
+    deep = prompt_of(b'{"messages": ' + b"[" * 60_000)
+    assert (len(deep.prefixes), deep.tokens) == (15, 1)
+
+
+def test_a_prompt_goes_to_the_pod_that_knows_it_and_a_new_one_to_the_least_loaded() -> None:
+    prefixes = table("p", "q", "r")
+    for number in range(4):
+        # Others that run everywhere leave room within the bound.
+        prefixes.begin(f"old {number}", prompt((), 1000), "pqr"[number % 3])
+    prefixes.end("old 3")
+    assert send(prefixes, "a", prompt(), *"pqr") == "p 0/8"
+    assert send(prefixes, "b", prompt(OTHER), *"pqr") == "q 0/8"
+    assert send(prefixes, "c", prompt(), *"pqr") == "p 8/8"
+    assert send(prefixes, "d", prompt(), *"qr") == "r 0/8"
+
+
+def test_an_idle_pod_that_knows_the_prompt_comes_before_other_idle_ones() -> None:
+    prefixes = table("p", "q")
+    assert [send(prefixes, name, prompt(blocks), "p", "q") for name, blocks in (("a", LONG), ("b", OTHER))] == [
+        "p 0/8",
+        "q 0/8",
+    ]
+    prefixes.end("a")
+    prefixes.end("b")
+    assert send(prefixes, "c", prompt(OTHER), "p", "q") == "q 8/8"
+
+
+def test_a_pod_beyond_the_bound_is_not_chosen_for_its_prefixes() -> None:
+    prefixes = table("p", "q")
+    assert send(prefixes, "a", prompt(tokens=1000), "p", "q") == "p 0/8"
+    # With 600 more the mean is 800, and 1,000 is 1.25 times as much; with 500 more it is above.
+    assert prefixes.choose(prompt(tokens=600), "pq") == "p"
+    assert prefixes.choose(prompt(tokens=500), "pq") == "q"
+
+
+def test_instructions_that_all_prompts_share_do_not_gather_them_on_one_pod() -> None:
+    prefixes = table("p", "q")
+    for name in "pq":
+        prefixes.begin(f"busy {name}", prompt((), 10_000), name)
+    assert send(prefixes, "a", prompt(), "p", "q") == "p 0/8"
+    assert send(prefixes, "b", prompt((*LONG[:3], *OTHER[3:])), "p", "q") == "q 0/8"
+    assert send(prefixes, "c", prompt((*LONG[:3], 200, 201, 202, 203, 204)), "p", "q") == "p 3/8"
+    assert send(prefixes, "d", prompt((*LONG[:5], 300, 301, 302)), "p", "q") == "p 5/8"
+
+
+def test_of_several_idle_pods_the_one_that_remembers_least_is_chosen() -> None:
+    prefixes = table("p", "q")
+    assert send(prefixes, "a", prompt(), "p", "q") == "p 0/8"
+    prefixes.end("a")
+    assert send(prefixes, "b", prompt(OTHER), "p", "q") == "q 0/8"
+
+
+def test_the_prefixes_used_longest_ago_are_forgotten_the_longest_of_them_first() -> None:
+    prefixes = table("p", blocks_max=10)
+    prefixes.begin("a", prompt(), "p")
+    prefixes.begin("b", prompt(OTHER[:4]), "p")
+    assert prefixes.begin("c", prompt(), "p") == PrefixMatch(known_count=6, block_count=8)
+    assert "10 blocks, 3 run" in repr(prefixes)
+    prefixes.set_pods("pq")
+    assert "2 pods, 5 blocks" in repr(prefixes)
+    prefixes.set_pods(())
+    assert "0 pods, 0 blocks, 3 run" in repr(prefixes)
+
+
+def test_a_pod_that_comes_back_knows_nothing_and_owes_nothing() -> None:
+    prefixes = table("p", "q")
+    prefixes.begin("a", prompt(), "p")
+    prefixes.set_pods("q")
+    prefixes.set_pods("pq")
+    assert send(prefixes, "b", prompt(), "p", "q") == "p 0/8"
+    prefixes.end("a")
+    prefixes.end("unknown")
+    assert prefixes.choose(prompt(OTHER), "pq") == "q"
+
+
+def test_the_heat_of_a_pod_is_what_its_prefixes_saved_recent_requests_most() -> None:
+    prefixes = table("p", "q")
+    for pod in "pq":
+        for number in range(2):
+            prefixes.begin(f"{pod}{number}", prompt(LONG if pod == "p" else OTHER), pod)
+            prefixes.end(f"{pod}{number}")
+    heats = prefixes.heats
+    assert heats["q"] == 4096 > heats["p"] > 4000

@@ -1,0 +1,71 @@
+"""Tokens of OpenAI requests, whatever the body is."""
+
+import json
+
+import pytest
+
+from serving.core.traffic.prompttokens import OUTPUT_DEFAULT, TOKENS_MAX, tokens_of
+
+CHAT = b"/v1/chat/completions"
+TEXT = "x" * 4000
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 8000}}
+
+
+def tokens(body: object, target: bytes = CHAT) -> int:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return tokens_of(target, raw, length=len(raw))
+
+
+@pytest.mark.parametrize(
+    ("body", "target", "count"),
+    [
+        ({"messages": [{"role": "user", "content": TEXT}], "max_tokens": 100}, CHAT, 1100),
+        ({"messages": [{"role": "user", "content": TEXT}]}, CHAT, 1000 + OUTPUT_DEFAULT),
+        ({"messages": [{"content": [{"type": "text", "text": TEXT}, IMAGE]}], "max_completion_tokens": 5}, CHAT, 1005),
+        ({"messages": [{"content": None, "tool_calls": []}, {"content": "ab"}], "max_tokens": 0}, CHAT, 1),
+        ({"messages": [{"content": "é" * 4}], "max_tokens": 0}, CHAT, 2),
+        ({"prompt": TEXT, "max_tokens": 10, "n": 3}, b"/v1/completions?a=b", 1030),
+        ({"prompt": [TEXT, "abcd"], "max_tokens": 0}, b"/v1/completions", 1001),
+        ({"prompt": [1, 2, 3], "max_tokens": 0}, b"/v1/completions", 3),
+        ({"prompt": [[1, 2], [3]], "max_tokens": 0}, b"/v1/completions", 3),
+        ({"input": TEXT, "max_output_tokens": 7}, b"/v1/responses", 1007),
+        ({"input": [{"role": "user", "content": [{"type": "input_text", "text": TEXT}]}]}, b"/v1/responses", 1256),
+        ({"input": [TEXT, TEXT]}, b"/v1/embeddings", 2000),
+        ({"prompt": "abcd", "max_tokens": 10**9}, CHAT, TOKENS_MAX),
+        ({"prompt": "abcd", "max_tokens": -5, "n": -1}, CHAT, 1),
+    ],
+)
+def test_the_tokens_of_a_request_are_its_prompt_and_what_it_may_generate(
+    body: object, target: bytes, count: int
+) -> None:
+    assert tokens(body, target) == count
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"no JSON",
+        b"[1]",
+        b"null",
+        b"{}",
+        b'{"messages": 5}',
+        b'{"messages": [{"content": 5}]}',
+        b'{"prompt": "a", "max_tokens": "many"}',
+        b'{"prompt": "a", "max_tokens": 1e400}',
+        b'{"prompt": "a", "max_tokens": NaN}',
+        b'{"prompt": "\xff"}',
+        b'{"unknown": ' + b"[" * 60_000,
+        b'{"prompt": ' + b"[" * 60_000,
+        {"model": "m", "max_tokens": 100},
+    ],
+)
+def test_a_body_that_is_not_openais_counts_none(body: object) -> None:
+    assert tokens(body) == 0
+
+
+def test_a_body_of_which_the_beginning_is_here_counts_its_length() -> None:
+    assert tokens_of(CHAT, b'{"max_tokens": 50, "messages": [{"conte', length=400_000) == 100_050
+    assert tokens_of(CHAT, b'{"messages": [{"conte', length=400_000) == 100_000 + OUTPUT_DEFAULT
+    assert tokens_of(CHAT, b'{"max_tokens": 50', length=400_000) == 100_000 + OUTPUT_DEFAULT
+    assert tokens_of(CHAT, b"", length=10**15) == TOKENS_MAX

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import grpc  # type: ignore[import-untyped]  # it has no types
 import pytest
 
 from serving.home.processes.mounts import can_mount
@@ -210,7 +211,29 @@ APPS = {
             "main.js": "console.log(1)",
         }
     ),
+    "next-static": App(
+        {
+            "package.json": _package({"next": "14", "react": "18", "react-dom": "18"}, build="next build", start="next start"),
+            "next.config.js": "module.exports = {output: 'export'}\n",
+            "pages/index.js": "export default () => 'hello'\n",
+        }
+    ),
 }  # fmt: skip
+# A server of grpcio at the port of its examples.
+_GRPC = """
+from concurrent import futures
+import grpc
+
+class Handler(grpc.GenericRpcHandler):
+    def service(self, details):
+        return grpc.unary_unary_rpc_method_handler(lambda request, context: b"hello " + request)
+
+server = grpc.server(futures.ThreadPoolExecutor())
+server.add_generic_rpc_handlers((Handler(),))
+server.add_insecure_port("[::]:50051")
+server.start()
+server.wait_for_termination()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -227,11 +250,26 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @pytest.mark.parametrize("name", APPS)
 def test_an_app_is_deployed_without_an_option(serving: Stage, name: str, tmp_path: Path) -> None:
     app, folder = APPS[name], tmp_path / name
-    for path, text in app.files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
+    _write(folder, app.files)
     done = serving("deploy", str(folder), "--build")
     sys.stderr.write(done.stderr)
     service = name.replace(".", "-")
     assert app.text in serving("invoke", service, app.path).stdout
     serving("delete", service)
+
+
+def test_a_grpc_server_is_deployed_without_an_option(serving: Stage, tmp_path: Path) -> None:
+    _write(tmp_path / "grpc", {"requirements.txt": "grpcio\n", "server.py": _GRPC})
+    done = serving("deploy", str(tmp_path / "grpc"), "--build")
+    sys.stderr.write(done.stderr)
+    host = done.stdout.splitlines()[0].removeprefix("http://")
+    options = [("grpc.default_authority", host.partition(":")[0])]
+    with grpc.insecure_channel(f"127.0.0.1:{host.rpartition(':')[2]}", options=options) as channel:
+        assert channel.unary_unary("/echo.Echo/Say")(b"world", timeout=60) == b"hello world"
+    serving("delete", "grpc")
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)

@@ -68,7 +68,7 @@ async def test_an_empty_system_shows_how_to_deploy_and_no_charts() -> None:
     def capture(window: Browser) -> None:
         window.until(_IS_SHOWN, "#empty")
         text = window.run("return document.getElementById('empty').textContent")
-        assert "serving deploy hello" in text
+        assert "serving deploy ./myapp" in text
         assert "serving apply -f service.yaml" in text
         assert not window.run(_IS_SHOWN, "#detail")
 

@@ -12,7 +12,7 @@ import click
 
 from serving import __version__
 from serving.core.model.launch import USAGE_EXIT
-from serving.tools.cli.words import OPTIONS, answer_of, command_of
+from serving.tools.cli.words import ANSWERS, OPTIONS, RUNS, answer_of, command_of
 
 Section = Mapping[str, tuple[str, str]]
 """Commands by name: "module:attribute", and the line that the help of the group shows."""
@@ -20,6 +20,7 @@ Section = Mapping[str, tuple[str, str]]
 _EXIT_FAILED = 1
 _EXIT_INTERRUPTED = 130
 _TRACEBACK = "SERVING_TRACEBACK"
+_CLICK_NO_COMMAND = "No such command"
 _CLICK_INTEGER = "is not a valid integer range"
 # Commands whose unknown options may be those of other tools.
 _WITH_OPTIONS = frozenset({"deploy", "dev", "scale", "update"})
@@ -172,10 +173,8 @@ class LazyGroup(click.Group):
                     click.echo(f"running serving {' '.join(command)}", err=True)
                     return self.resolve_command(ctx, command)
                 answer = answer_of(args) or _kind_answer(args)
-            near = [f"serving {answer}"] if answer else difflib.get_close_matches(args[0] if args else "", commands)
-            message = message.partition(" Did you mean")[0] if answer else message
-            if "Did you mean" in message:
-                raise
+            near = [f"serving {answer}"] if answer else _near(args[0] if args else "", commands)
+            message = message.partition(" Did you mean")[0]
             if not near:
                 raise click.UsageError(f"{message} `{ctx.command_path} --help` lists the commands.", ctx) from None
             raise click.UsageError(f"{message} Did you mean {' or '.join(near)}?", ctx) from None
@@ -205,6 +204,8 @@ class LazyGroup(click.Group):
             use = "use " if answer.startswith(("-", "serving ")) else ""
             answer = answer or f"`{error.ctx.command_path if error.ctx else 'serving'} --help` lists the options"
             raise click.UsageError(f"No such option: {error.option_name}; {use}{answer}", error.ctx) from None
+        except click.UsageError as error:
+            raise _with_commands(error, self) from None
         except KeyboardInterrupt:
             sys.exit(_EXIT_INTERRUPTED)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
@@ -213,6 +214,25 @@ class LazyGroup(click.Group):
             if os.environ.get(_TRACEBACK):
                 raise
             _end_with(error)
+
+
+def _near(word: str, commands: list[str]) -> list[str]:
+    """The commands whose names, or whose words of other tools, resemble a word."""
+    nearest = difflib.get_close_matches(word, [*commands, *RUNS, *ANSWERS], n=1)
+    if nearest and nearest[0] not in commands:
+        return [f"serving {answer_of(nearest[0].split())}"]
+    return difflib.get_close_matches(word, commands)
+
+
+def _with_commands(error: click.UsageError, outer: click.Group) -> click.UsageError:
+    """The error for an unknown command of an inner group, with the commands of the group; any other as it is."""
+    context = error.ctx
+    group = context.command if context else None
+    is_unknown = error.message.startswith(_CLICK_NO_COMMAND)
+    if context is None or group is outer or not isinstance(group, click.Group) or not is_unknown:
+        return error
+    known = ", ".join(group.list_commands(context))
+    return click.UsageError(f"{error.message} `serving {group.name}` has {known}.", context)
 
 
 def _kind_answer(args: list[str]) -> str:

@@ -68,6 +68,7 @@ ANSWERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("secret", "secrets"), "get secrets, or apply -f FILE"),
     "build": "deploy NAME FOLDER",
     "init": "deploy FOLDER",
+    "reload": "up --reload",
     "images": "image list",
     "pull": "image pull NAME",
     "volumes": "volume list",

@@ -5,7 +5,7 @@ import datetime as dt
 from collections.abc import Iterable
 
 from serving.controller.values.naming import deployment_name
-from serving.core.model.errors import ServingError
+from serving.core.model.errors import InvalidValue, ServingError
 from serving.core.model.knative import QUEUE_PROXY, REVISION_LABEL, SERVICE_LABEL
 from serving.core.model.objects import Object, condition_of, labels_of, name_of, nested, timestamp_s
 from serving.home.pods.podfolder import excerpt
@@ -13,7 +13,7 @@ from serving.net.cluster.kinds import POD, REVISION, SCALED_WORKLOAD, SERVING_SE
 from serving.net.cluster.servicepatch import age_order, newest_first
 from serving.tools.cli.client.api import ApiCall, ApiClient, fail
 from serving.tools.cli.client.output import printable
-from serving.tools.cli.client.resources import path_of
+from serving.tools.cli.client.resources import kind_named, path_of
 
 # The first line of a traceback is often far above its end.
 _SOUGHT_LINES = 200
@@ -61,7 +61,18 @@ def absence_of(api: ApiClient, kind: Kind, name: str) -> str:
     others = sorted(name_of(other) for other in items_of(api, kind))
     shown = [*others[:_NAMES_SHOWN_MAX], *(["..."] if len(others) > _NAMES_SHOWN_MAX else [])]
     known = f"there are {', '.join(shown)}" if others else "there is none"
-    return f"no {kind.name.lower()} {name} in namespace {api.namespace}; {known}"
+    hint = _kind_hint(name) if kind == SERVING_SERVICE else ""
+    where = f" in namespace {api.namespace}" if kind.namespaced else ""
+    return f"no {kind.name.lower()} {name}{where}; {known}{hint}"
+
+
+def _kind_hint(name: str) -> str:
+    """The hint for a kind in place of a service, as in kubectl's "ksvc/hello" and "ksvc hello"; "" for another text."""
+    word, slash, own = name.partition("/")
+    with contextlib.suppress(InvalidValue):
+        kind_named(word)
+        return f"; name the service alone: {own}" if slash else f"; {word} is a kind: for one object write {word}/NAME"
+    return ""
 
 
 def service_of(api: ApiClient, name: str) -> Object:

@@ -179,7 +179,7 @@ def deployment_of(api: ApiClient, options: dict[str, Any], *, replace: bool) -> 
     if asgi is not None:
         options = _asgi_options(api, asgi, options)
     elif not options["command"] and not options["image"]:
-        options["command"] = command_for(api, options["name"], options["folder"], build=build, again=replace)
+        options = _found_options(api, options, build=build, again=replace)
     elif build and options["command"]:
         install_packages(options["folder"])
     deployment = _deployment(options)
@@ -189,6 +189,14 @@ def deployment_of(api: ApiClient, options: dict[str, Any], *, replace: bool) -> 
     if port is not None:
         print_aside(f"hint: the command names port {port}; write $PORT in its place, or add --fixed-port {port}")
     return _with_virtualenv(api, deployment)
+
+
+def _found_options(api: ApiClient, options: dict[str, Any], *, build: bool, again: bool) -> dict[str, Any]:
+    choice = command_for(api, options["name"], options["folder"], build=build, again=again)
+    if not choice.is_grpc or options["h2c"] is not None:
+        return {**options, "command": choice.command}
+    print_aside("it is a gRPC server: sending it HTTP/2; --no-h2c does not")
+    return {**options, "command": choice.command, "h2c": True}
 
 
 def _asgi_options(api: ApiClient, app: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -389,8 +397,8 @@ def _checked(folder: Path) -> Path:
     return folder
 
 
-def command_for(api: ApiClient, name: str, folder: Path, *, build: bool, again: bool) -> str:
-    """The command for a folder, or "" to build its image. ``again`` ignores the command of the existing service.
+def command_for(api: ApiClient, name: str, folder: Path, *, build: bool, again: bool) -> Choice:
+    """What runs a folder; a command of "" builds its image. ``again`` ignores the command of the existing service.
 
     Raises ``InvalidValue`` for a file of the folder that cannot be read. Exits if there is nothing to run.
     """
@@ -399,19 +407,20 @@ def command_for(api: ApiClient, name: str, folder: Path, *, build: bool, again: 
     has_file = containerfile_in(folder) is not None
     why_unbuilt = _why_unbuilt(name) if has_file else ""
     if has_file and not why_unbuilt:
-        return ""
+        return Choice(source="Containerfile")
     before = "" if again else _command_before(api, name, folder)
     if build or not before:
         _install(folder, build_commands(folder, find_virtualenv(folder, os.environ), again=build), build=build)
     if before:
-        return before
+        return Choice(source="the service", command=before)
     choice = _chosen(folder, _choices(folder))
     if choice is None:
         if has_file or find_packer():
-            return ""
+            return Choice(source="a build")
+        here = f"; `serving deploy ./{name}` runs the folder {name}" if folder == Path() and Path(name).is_dir() else ""
         fail_usage(
             f"{folder.absolute()} has nothing to run: expected a Containerfile, a Procfile, a Python or Node app or an index.html "
-            "in it, a command after --command, as 'python app.py', or an --image"
+            f"in it, a command after --command, as 'python app.py', or an --image{here}"
         )
     if choice.missing:
         _install(
@@ -421,7 +430,7 @@ def command_for(api: ApiClient, name: str, folder: Path, *, build: bool, again: 
     print_aside(f"{choice.source}: running `{choice.command}`; --command runs another")
     if why_unbuilt:
         print_aside(f"the Containerfile is not built: {why_unbuilt}")
-    return choice.command
+    return choice
 
 
 def install_packages(folder: Path) -> None:

@@ -66,15 +66,21 @@ def _node(folder: Path) -> Iterator[Choice]:
     package = node_package(folder)
     scripts = package.get("scripts", {})
     start = str(scripts.get("start") or "")
+    if start.startswith("next start") and (folder / "out" / "index.html").is_file():
+        # `output: "export"` of Next.js, with which `next start` ends.
+        return
+    is_grpc = "@grpc/grpc-js" in (package.get("dependencies") or {})
     if start:
         # npm stays in memory beside the app, which a plain command spares.
         is_plain = start.startswith("node ") and "prestart" not in scripts
-        yield Choice(source="scripts.start of package.json", command=start if is_plain else "npm start")
+        yield Choice(
+            source="scripts.start of package.json", command=start if is_plain else "npm start", is_grpc=is_grpc
+        )
     elif package:
         names = [str(package.get("main") or ""), *_NODE_SERVERS]
         main = next((name for name in names if name and (folder / name).is_file()), None)
         if main:
-            yield Choice(source=f"{main} of package.json", command=f"node {shlex.quote(main)}")
+            yield Choice(source=f"{main} of package.json", command=f"node {shlex.quote(main)}", is_grpc=is_grpc)
 
 
 def node_package(folder: Path) -> dict[str, Any]:

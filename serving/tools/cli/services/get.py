@@ -14,16 +14,17 @@ from serving.core.model.errors import InvalidValue, Unavailable
 from serving.core.model.knative import SERVICE_LABEL
 from serving.core.model.objects import Object, name_of, nested
 from serving.home.apiserver.jsonpath import compiled_all
-from serving.net.cluster.kinds import REVISION, SCALED_WORKLOAD, SERVING_SERVICE, Kind
+from serving.net.cluster.kinds import NAMESPACE, REVISION, SCALED_WORKLOAD, SERVING_SERVICE, Kind
 from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.completion import complete_kind, complete_object
-from serving.tools.cli.client.objects import items_of, object_of, selector_of, workloads_of
+from serving.tools.cli.client.objects import absence_of, items_of, object_of, selector_of, workloads_of
 from serving.tools.cli.client.output import aligned, printable
 from serving.tools.cli.client.resources import JSONPATH, OutputParam, kind_named, path_of
 from serving.tools.cli.client.rows import Row, header_of, rows_of, server_table, table_rows
 
 _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 _PAUSE_S = 1.0
+_NOT_FOUND = 404
 # A column of a table that grows line by line: later rows may be wider than the first.
 _ROOM = 2
 
@@ -58,6 +59,10 @@ def get(*, api: ApiClient, kind: str, names: tuple[str, ...], output: str, watch
     try:
         wanted = kind_named(kind)
     except InvalidValue as error:
+        if kind == "all":
+            fail_usage(
+                "'all' is not a kind: `serving get` lists the services, `serving describe NAME` shows all of one"
+            )
         fail_usage(f"{error}. A service is shown by `serving get services {kind}`")
     if watch:
         if len(names) > 1 or output not in {"table", "json", "name"}:
@@ -87,6 +92,8 @@ def _print_table(
             workloads = workloads_of(api, selector, everywhere=everywhere)
             rows += rows_of(api, SCALED_WORKLOAD, workloads, now_s=time.time(), everywhere=everywhere)
     else:
+        for name in names:
+            object_of(api, kind, name)
         tables = [
             server_table(api, kind, name=name, selector=selector, everywhere=everywhere, is_wide=is_wide)
             for name in names or ("",)
@@ -96,6 +103,8 @@ def _print_table(
         click.echo("\n".join(aligned([header, *rows])))
     else:
         where = "" if everywhere or not kind.namespaced else f" in namespace {api.namespace}"
+        if where and api.call("GET", path_of(NAMESPACE, None, api.namespace))[0] == _NOT_FOUND:
+            fail(absence_of(api, NAMESPACE, api.namespace))
         hint = "; `serving deploy` or `serving apply -f` makes some" if kind == SERVING_SERVICE else ""
         click.echo(f"no {kind.plural}{where}{hint}", err=True)
 

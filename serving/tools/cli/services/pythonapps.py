@@ -83,11 +83,15 @@ class PythonApp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """A way to run a folder. ``source`` says where it was found; ``missing`` is a Python package without which it cannot run."""
+    """A way to run a folder. ``source`` says where it was found; ``missing`` is a Python package without which it cannot run.
+
+    ``is_grpc``: the app speaks HTTP/2 with prior knowledge.
+    """
 
     source: str
     command: str = ""
     missing: str = ""
+    is_grpc: bool = False
 
 
 class _Module:
@@ -266,7 +270,8 @@ def command_of_app(folder: Path, app: PythonApp, *, has: Callable[[str], bool], 
     if not app.name:
         tool = next((tool for tool in _TOOLS if tool in packages and has(tool)), None)
         variable = next((text for package, text in _VARIABLES.items() if package in packages), "")
-        return Choice(source=str(app), command=_TOOLS[tool].format(path=path) if tool else f"{variable}{python} {path}")
+        command = _TOOLS[tool].format(path=path) if tool else f"{variable}{python} {path}"
+        return Choice(source=str(app), command=command, is_grpc=not tool and "grpc" in packages)
     # A file that imports its neighbours by their own names runs from its folder.
     is_inner = any(_is_module(folder / app.path.parent, name) and not _is_module(folder, name) for name in packages)
     dotted = ".".join(app.path.with_suffix("").parts[-1:] if is_inner else app.path.with_suffix("").parts)

@@ -27,6 +27,7 @@ from serving.tools.cli.client.objects import (
     last_lines,
     revisions_of,
     selector_of,
+    service_of,
     superseded_failures,
 )
 from serving.tools.cli.client.output import Progress
@@ -48,7 +49,7 @@ _WRONG_PORT_S = 8.0
 _ITS_PORT = re.compile(rf"listens on port (\d+){re.escape(OTHER_PORT)}")
 _LISTENING = re.compile(r"\b(?:bind|listen)")
 _REFUSED_PORT = re.compile(
-    r"(?:permission denied|EACCES|errno: -13|address already in use|EADDRINUSE)(?:.*?(?:port: |:)(\d{4,5})\b)?",
+    r"(?:permission denied|EACCES|errno: -13|address already in use|EADDRINUSE|failed to bind)(?:.*?(?:port: |:)(\d{4,5})\b)?",
     re.IGNORECASE | re.DOTALL,
 )
 _TIMEOUT_S = 60.0
@@ -308,6 +309,7 @@ def wait(*, api: ApiClient, name: str, wanted: str, wait_s: float, output: str) 
         until_zero(api, name, timeout_s=wait_s)
         done = f"{name} is at zero"
     else:
+        service_of(api, name)
         service = until_ready(api, name, timeout_s=wait_s, patient=True).service
         done = f"{name} is ready at {nested(service, 'status', 'url')}"
     click.echo(done if output == "text" else json.dumps({"name": name, "state": wanted}))

@@ -10,6 +10,8 @@ function show(chosen) {
     one.tabIndex = one === chosen ? 0 : -1;
     document.getElementById(one.getAttribute("aria-controls")).hidden = one !== chosen;
   }
+  // On a phone the last ones are out of sight.
+  chosen.scrollIntoView({ block: "nearest" });
 }
 
 export function chooseTab(name) {

@@ -111,6 +111,8 @@ def test_an_unknown_command_is_a_mistake_of_the_caller_and_near_ones_are_named()
         "Error: No such command 'frobnicate'. `main --help` lists the commands.\n" in done.stderr,
     ) == (2, True)
     assert "Did you mean describe?" in CliRunner().invoke(main, ["desribe"]).stderr
+    assert "Did you mean serving delete NAME?" in CliRunner().invoke(main, ["destory"]).stderr
+    assert "`serving config` has check, defaults, " in CliRunner().invoke(main, ["config", "frob"]).stderr
 
 
 @pytest.mark.parametrize(

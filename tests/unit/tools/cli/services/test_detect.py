@@ -25,6 +25,7 @@ def commands_of(folder: Path) -> list[str]:
         ({"manage.py": "", "app.py": FLASK}, "python manage.py runserver --noreload 127.0.0.1:$PORT"),
         ({"package.json": START}, "node server.js"),
         ({"package.json": '{"scripts": {"start": "next start"}}'}, "npm start"),
+        ({"package.json": '{"scripts": {"start": "next start"}}', "out/index.html": ""}, f"{PAGES} --directory out"),
         ({"package.json": '{"scripts": {"start": "node a", "prestart": "b"}}'}, "npm start"),
         ({"package.json": '{"main": "lib.js"}', "lib.js": "", "index.js": ""}, "node lib.js"),
         ({"package.json": "{}", "dist/index.html": "", "build.py": "print(1)"}, f"{PAGES} --directory dist"),
@@ -34,6 +35,20 @@ def commands_of(folder: Path) -> list[str]:
 )
 def test_what_runs_is_found(tmp_path: Path, files: Mapping[str, str], command: str) -> None:
     assert commands_of(written(tmp_path, files)) == [command]
+
+
+@pytest.mark.parametrize(
+    ("files", "is_grpc"),
+    [
+        ({"server.py": "import grpc\ngrpc.server(None).start()\n"}, True),
+        ({"server.py": "import http.server\nhttp.server.test()\n"}, False),
+        ({"package.json": '{"main": "a.js", "dependencies": {"@grpc/grpc-js": "1"}}', "a.js": ""}, True),
+        ({"package.json": START}, False),
+    ],
+)
+def test_a_grpc_server_is_known_by_its_package(tmp_path: Path, files: Mapping[str, str], *, is_grpc: bool) -> None:
+    (choice,) = choices(written(tmp_path, files), has={"x"}.__contains__, python="python")
+    assert choice.is_grpc is is_grpc
 
 
 def test_an_app_of_python_and_one_of_node_are_two_choices(tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def test_a_missing_server_is_no_error() -> None:
         ("errno: -13,\n  syscall: 'listen',\n  address: '127.0.0.1',\n  port: 3000", 3000),
         ("while attempting to bind on address ('0.0.0.0', 8080): address already in use", 0),
         ("self.socket.bind(self.server_address)\nPermissionError: [Errno 13] Permission denied", 0),
+        ("RuntimeError: Failed to bind to address [::]:50051; set GRPC_VERBOSITY=debug", 50051),
         ("PermissionError: [Errno 13] Permission denied: 'data.json'", None),
     ],
 )

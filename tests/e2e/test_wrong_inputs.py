@@ -111,8 +111,7 @@ get configmap nope => no configmap nope in namespace default; there
 get -o frob => Invalid value for '-o' / '--output': 'frob' is not one of 'table', 'wide', 'json', 'yaml', 'name'.
 get -o 'jsonpath={.x' => -o jsonpath={.x: '{.x' is not text, or an expression in braces as {.metadata.name}
 get services -l 'a in' => unable to parse label selector 'a in': it stops making sense at 'a in'
-deploy EMPTY => has nothing to run
-deploy EMPTY => ; `serving deploy ./EMPTY` runs the folder EMPTY
+deploy hello => ; `serving deploy ./hello` runs the folder hello
 logs ksvc/hello => no service ksvc/hello in namespace default; there are hello; name the service alone: hello
 wait nope => no service nope in namespace default; there are hello
 delete ksvc => no service ksvc in namespace default; there are hello; ksvc is a kind: for one object write ksvc/NAME

@@ -148,7 +148,8 @@ class PodSandbox:
             return
         if not networks.claim(self._pod_id, self._location.address):
             await finished_in_thread(networks.make, self._pod_id, self._location.address)
-        (shared / "hosts").write_text(f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n127.0.0.1\t{name}\n")
+        # Without ::1 for localhost: an app that listens on that name is reached at 127.0.0.1.
+        (shared / "hosts").write_text(f"127.0.0.1\tlocalhost\n::1\tip6-localhost\n127.0.0.1\t{name}\n")
         domain = "svc.cluster.local"
         search = f"{namespace_of(self._manifest)}.{domain} {domain} cluster.local"
         (shared / "resolv.conf").write_text(f"nameserver {networks.gateway.inner}\nsearch {search}\noptions ndots:5\n")

@@ -11,8 +11,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from serving.autoscaler.main import AutoscalerDaemon
+from serving.core.model.identities import ACTIVATOR, AUTOSCALER
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.election import ElectionSettings
+from serving.core.settings.innertls import ENABLED, InnerTlsSettings
 from serving.net.cluster.kinds import DEPLOYMENT
 from serving.net.wire.frames import (
     ActivatorStats,
@@ -24,7 +26,9 @@ from serving.net.wire.frames import (
     encode_pod_stat,
     encode_relayed_stats,
 )
+from serving.net.wire.issuing import daemon_tls
 from serving.net.wire.tokens import activator_token, autoscaler_token, pod_token
+from serving.net.wire.websocket import connected
 from tests.integration.autoscaler_stage import KEY, NAME, Store
 from tests.integration.query_token import HEADERS
 
@@ -125,6 +129,20 @@ async def test_a_poke_that_reaches_the_wrong_one_is_decided_on_at_once_by_the_ri
         assert pair.other.relay.numbers["stats_passed_on_total"] == 1
         assert pair.owner.server.numbers["stats_relayed_stats_total"] == 1
         assert pair.other.autoscaler.numbers()["scale_writes_total"] == 0
+
+
+async def test_a_report_is_relayed_by_inner_tls() -> None:
+    secured = InnerTlsSettings(mode=ENABLED)
+    tls = daemon_tls(KEY, ACTIVATOR, secured)
+    assert tls is not None
+    poke = ActivatorStats(stats=[RevisionStat(namespace="default", revision=NAME, concurrency=35, request_count=35)])
+    settings = AutoscalerSettings(stats_address="127.0.0.1:0", decision_period_s=60.0, inner_tls=secured)
+    async with paired(settings) as pair:
+        url = "ws://{}:{}/stats?activator=a".format(*pair.other.address)
+        connecting = connected(url, token=activator_token(KEY, name="a"), secured=tls.to(AUTOSCALER))
+        async with connecting as link, scaled(pair, 5):
+            await link.send(encode_activator_stats(poke))
+        assert pair.owner.server.numbers["stats_relayed_stats_total"] == 1
 
 
 async def test_a_pods_report_arrives_unchanged(pair: Pair) -> None:

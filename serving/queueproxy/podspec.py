@@ -67,7 +67,8 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     with which the app requests its caller token; without one the request must come from its own network. ``ready_fd`` is a pipe
     to push readiness into. ``authority`` is the certificate of the installation's authority as PEM; with it and
     ``settings.inner_tls`` requests and statistics go over TLS. ``is_http2`` says that the app speaks HTTP/2 with prior knowledge:
-    its port is named h2c. ``oom_folders`` are the cgroups that count OOM kills of the app. ``gauges`` are numbers of the app to
+    its port is named h2c. ``service`` and ``configuration`` are those of the revision, for a request log. ``oom_folders`` are the
+    cgroups that count OOM kills of the app. ``gauges`` are numbers of the app to
     report with each statistic: they are read from its page at ``metrics_path`` and ``metrics_port`` (0: the app's own port), and
     from ORCA headers, which requests then ask for. ``counts_tokens``: the tokens of OpenAI requests are counted. ``loading_max_s`` is how long an app that is not ready yet says
     that it loads, None for never. ``slo`` is a goal for latency, by which requests are counted.
@@ -99,6 +100,8 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     authority: str = ""
     is_http2: bool = False
     address: str = ""
+    service: str = ""
+    configuration: str = ""
     oom_folders: tuple[str, ...] = ()
     gauges: tuple[str, ...] = ()
     counts_tokens: bool = False
@@ -283,6 +286,8 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], object], str]] = {
     "authority": ("SERVING_POD_AUTHORITY", str, "a certificate as PEM"),
     "is_http2": ("SERVING_POD_PROTOCOL", _read_protocol, "http1 or h2c, the name of the app's port"),
     "address": ("SERVING_POD_IP", str, "an address"),
+    "service": ("SERVING_POD_SERVICE", str, "a name, or nothing"),
+    "configuration": ("SERVING_POD_CONFIGURATION", str, "a name, or nothing"),
     "oom_folders": (
         "SERVING_POD_OOM_FOLDERS",
         lambda text: msgspec.json.decode(text, type=tuple[str, ...]),

@@ -265,6 +265,7 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         **({_AUTHORITY_VARIABLE: sidecar.authority} if sidecar.inner_tls.is_on else {}),
         **changed_variables(msgspec.structs.replace(sidecar.proxy, inner_tls=_inner_tls(sidecar))),
         **variables_of(revision["spec"]),
+        **sidecar.proxy.logging.log_variables(labels_of(revision)),
         **_dormancy(revision),
         **load_variables(annotations_of(revision), app_port=port["containerPort"]),
         **tcp_variables({number: number for number in tcp_ports_of([serving])}),

@@ -1,6 +1,6 @@
-"""Parses and fills Go's text/template, as far as host names need it. Pure.
+"""Parses and fills Go's text/template, as far as host names and lines of logs need it. Pure.
 
-Fields (``.Name``, ``.Labels.app``), texts, numbers, pipes, brackets, ``if``, ``else``, ``with`` and the functions in ``_FUNCTIONS``. Variables,
+Fields (``.Name``, ``.Labels.app``) and their methods (``.Header.Get "Via"``), texts, numbers, pipes, brackets, ``if``, ``else``, ``with`` and the functions in ``_FUNCTIONS``. Variables,
 ``range``, ``define`` and ``block`` are refused. A field that a mapping does not have is "<no value>", as in Go; by ``index`` it is "".
 """
 
@@ -10,6 +10,7 @@ import operator
 import re
 import string
 from collections.abc import Callable, Iterator, Mapping
+from urllib.parse import quote_plus
 
 from serving.core.model.errors import InvalidValue
 
@@ -17,6 +18,12 @@ _ACTION = re.compile(r"\{\{(- )?(.*?)( -)?\}\}", re.DOTALL)
 _TOKEN = re.compile(r"""\s*("(?:[^"\\\n]|\\.)*"|`[^`]*`|-?\d+|(?:\.\w+)+|\.|\w+|[()|])""", re.ASCII)
 _EXPECTED = "a template of Go with fields, texts, pipes, if, else, with, end and the functions "
 _NO_VALUE = "<no value>"
+_VERB = re.compile(r"%(?:([%svdq])|(?:\.\d{1,2})?f)")
+_HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'": "&#39;"})
+_SCRIPT = str.maketrans(
+    {f"{character}": f"\\u{ord(character):04X}" for character in (*map(chr, range(32)), *"<>&=")}
+    | {character: f"\\{character}" for character in "\\'\""}
+)
 # Bounds on the nesting and length of a template.
 _NESTED_MAX = 20
 _TEXT_MAX = 4096
@@ -29,8 +36,12 @@ class _Broken(Exception):
     """The reason that a template is invalid or has no value."""
 
 
-class _Fields(dict[str, object]):
-    """The fields of a template. Only Labels and Annotations may have unknown keys."""
+class Fields(dict[str, object]):
+    """A mapping with fixed keys, unlike Labels and Annotations. ``text`` shows it as a whole; "" is an error."""
+
+    def __init__(self, fields: Mapping[str, object], text: str = "") -> None:
+        super().__init__(fields)
+        self.text = text
 
 
 def fill_template(text: str, data: Mapping[str, object]) -> str:
@@ -40,7 +51,7 @@ def fill_template(text: str, data: Mapping[str, object]) -> str:
     except _Broken as error:
         raise InvalidValue(text=text, expected=f"{_EXPECTED}{', '.join(_FUNCTIONS)}: {error}") from error
     try:
-        return str(template(_Fields(data)))
+        return str(template(Fields(data)))
     except _Broken as error:
         raise InvalidValue(text=text, expected=f"a template that has a value here: {error}") from error
 
@@ -154,9 +165,6 @@ def _commands(tokens: list[str], *, depth: int) -> _Value:
             commands[-1].append(_operand(text))
     if not all(commands):
         raise _Broken("a value is missing")
-    for position, command in enumerate(commands):
-        if not isinstance(command[0], str) and (len(command) > 1 or position):
-            raise _Broken("only a function takes arguments")
     return functools.partial(_piped, commands)
 
 
@@ -193,18 +201,21 @@ def _constant(value: object) -> _Value:
 
 
 def _value(operand: _Value | str, dot: object, arguments: list[object]) -> object:
-    if not isinstance(operand, str):
-        return operand(dot)
+    function = _FUNCTIONS[operand] if isinstance(operand, str) else operand(dot)
+    if not callable(function):
+        if arguments:
+            raise _Broken("only a function takes arguments")
+        return function
     try:
-        return _FUNCTIONS[operand](*arguments)
+        return function(*arguments)
     except (TypeError, ValueError, LookupError) as error:
-        raise _Broken(f"{operand}: {error}") from error
+        raise _Broken(f"{operand if isinstance(operand, str) else 'a method'}: {error}") from error
 
 
 def _field(value: object, name: str) -> object:
     if not isinstance(value, Mapping):
         raise _Broken(f"there is no field {name}")
-    if isinstance(value, _Fields) and name not in value:
+    if isinstance(value, Fields) and name not in value:
         raise _Broken(f"there is no field {name}")
     return value.get(name)
 
@@ -213,8 +224,14 @@ def _shown(value: object) -> str:
     match value:
         case None:
             return _NO_VALUE
-        case bool():
-            return str(value).lower()
+        case bool() | float():
+            return str(value).lower().removesuffix(".0")
+        case tuple():
+            return f"[{' '.join(map(_shown, value))}]"
+        case Fields(text=text):
+            if not text:
+                raise _Broken("a field of it is missing")
+            return text
         case Mapping():
             return f"map[{' '.join(f'{key}:{_shown(value[key])}' for key in sorted(value))}]"
     return str(value)
@@ -224,8 +241,8 @@ def _index(value: object, *keys: object) -> object:
     for key in keys:
         if isinstance(value, Mapping):
             value = value.get(key, "")
-        elif isinstance(value, str) and isinstance(key, int) and 0 <= key < len(value):
-            value = ord(value[key])
+        elif isinstance(value, str | tuple) and isinstance(key, int) and 0 <= key < len(value):
+            value = ord(value[key]) if isinstance(value, str) else value[key]
         else:
             raise LookupError(f"cannot index with {key!r}")
     return value
@@ -247,12 +264,18 @@ def _printf(form: str, *values: object) -> str:
         if not rest:
             raise ValueError("too few values")
         value = rest.pop(0)
+        if not match[1]:
+            return match[0] % value
         return json.dumps(value) if match[1] == "q" else _shown(value)
 
-    text = re.sub(r"%([%svdq])", one, form)
-    if rest or re.search(r"%(?![svdq%])", form.replace("%%", "")):
+    text = _VERB.sub(one, form)
+    if rest or "%" in _VERB.sub("", form):
         raise ValueError("values and verbs do not match")
     return text
+
+
+def _print(*values: object) -> str:
+    return "".join(map(_shown, values))
 
 
 def _and(*values: object) -> object:
@@ -273,9 +296,12 @@ _FUNCTIONS: Mapping[str, Callable[..., object]] = {
     "le": operator.le,
     "gt": operator.gt,
     "ge": operator.ge,
+    "html": lambda *values: _print(*values).translate(_HTML),
     "index": _index,
+    "js": lambda *values: _print(*values).translate(_SCRIPT),
     "len": len,
-    "print": lambda *values: "".join(map(_shown, values)),
+    "print": _print,
     "printf": _printf,
     "slice": _slice,
+    "urlquery": lambda *values: quote_plus(_print(*values)),
 }

@@ -12,18 +12,20 @@ import msgspec
 
 from serving.core.model.errors import InvalidValue
 from serving.core.model.knative import (
+    CONFIGURATION_LABEL,
     LOAD_ANNOTATION,
     LOADING_ANNOTATION,
     METRIC_ANNOTATION,
     METRICS_PATH_ANNOTATION,
     METRICS_PORT_ANNOTATION,
+    SERVICE_LABEL,
     SLO_ANNOTATION,
 )
 from serving.core.model.loadmetric import TOKENS_GAUGE, gauges_of
 from serving.core.settings import removed
 from serving.core.settings.http import HttpSettings
 from serving.core.settings.innertls import InnerTlsSettings
-from serving.core.settings.knob import COUNT, DURATION, FLAG, TEXT, Clash, Knob, SettingsRecord, fields_of
+from serving.core.settings.knob import COUNT, DURATION, FLAG, Clash, Knob, SettingsRecord, Unit, Value, fields_of
 from serving.core.settings.load import Daemon
 
 _PORT_MAX = 65535
@@ -50,8 +52,30 @@ class MeterQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
 
+_DEFAULT_TEMPLATE = (
+    '{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", '
+    '"requestSize": "{{.Request.ContentLength}}", "status": {{.Response.Code}}, "responseSize": "{{.Response.Size}}", '
+    '"userAgent": "{{js .Request.UserAgent}}", "remoteIp": "{{js .Request.RemoteAddr}}", '
+    '"serverIp": "{{.Revision.PodIP}}", "referer": "{{js .Request.Referer}}", "latency": "{{.Response.Latency}}s", '
+    '"protocol": "{{.Request.Proto}}"}, "traceId": "{{.TraceID}}"}'
+)
+
+
+def _read_template(text: str) -> Value:
+    if text and text != _DEFAULT_TEMPLATE:
+        from serving.core.model.requestlines import check_template  # noqa: PLC0415 - most queue-proxies need no template
+
+        check_template(text)
+    return text
+
+
+_LOG_TEMPLATE = Unit(
+    name="Go template", plain="text", read=_read_template, read_plain=_read_template, write=str, explains=True
+)
+
+
 class RequestLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Knative's request log: a JSON line for each request. Changes apply to new pods."""
+    """Knative's request log: a line for each request. Changes apply to new pods."""
 
     enable_request_log: Annotated[
         bool, Knob(key="logging.enable-request-log", config_map=_OBSERVABILITY, unit=FLAG, live=True)
@@ -59,15 +83,9 @@ class RequestLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Whether queue-proxies log each ended request. Default: Knative, false."""
 
     request_log_template: Annotated[
-        str, Knob(key="logging.request-log-template", config_map=_OBSERVABILITY, unit=TEXT, live=True)
-    ] = (
-        '{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", '
-        '"requestSize": "{{.Request.ContentLength}}", "status": {{.Response.Code}}, "responseSize": "{{.Response.Size}}", '
-        '"userAgent": "{{js .Request.UserAgent}}", "remoteIp": "{{js .Request.RemoteAddr}}", '
-        '"serverIp": "{{.Revision.PodIP}}", "referer": "{{js .Request.Referer}}", "latency": "{{.Response.Latency}}s", '
-        '"protocol": "{{.Request.Proto}}"}, "traceId": "{{.TraceID}}"}'
-    )
-    """Knative's template of a line. Empty means no log; any other value is ignored, and lines have the fields of the default.
+        str, Knob(key="logging.request-log-template", config_map=_OBSERVABILITY, unit=_LOG_TEMPLATE, live=True)
+    ] = _DEFAULT_TEMPLATE
+    """Go template of a line, with the fields of Knative's; a header is {{.Request.Header.Get "Via"}}. Empty means no log.
     Default: Knative, JSON in the form of Google's HttpRequest.
     """
 
@@ -80,6 +98,20 @@ class RequestLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     def is_on(self) -> bool:
         """Whether requests are logged."""
         return self.enable_request_log and bool(self.request_log_template)
+
+    @property
+    def has_template(self) -> bool:
+        """Whether the template is another than the default."""
+        return self.request_log_template != _DEFAULT_TEMPLATE
+
+    def log_variables(self, labels: Mapping[str, str]) -> dict[str, str]:
+        """Variables for a queue-proxy with what a template may name, from its revision's labels."""
+        if not (self.is_on and self.has_template):
+            return {}
+        return {
+            "SERVING_POD_SERVICE": labels.get(SERVICE_LABEL, ""),
+            "SERVING_POD_CONFIGURATION": labels.get(CONFIGURATION_LABEL, ""),
+        }
 
 
 ORIGINAL = MeterQuirks(level_may_go_negative=True)

@@ -297,6 +297,7 @@ def proxy_environment(
         "SERVING_POD_LISTEN": f"{address}:8012",
         "SERVING_POD_ADMIN_LISTEN": f"{address}:8022",
         **changed_variables(proxy_settings),
+        **proxy_settings.logging.log_variables(metadata["labels"]),
         "SERVING_QUEUEPROXY_DRAIN_LAG_S": str(DRAIN_LAG_S),
         **{name: str(value) for name, value in settings.items() if value is not None},
     }

@@ -1,28 +1,27 @@
-"""The request log of a queue-proxy: a JSON line per request, with the fields of Knative's default template.
+"""The request log of a queue-proxy: a line per request, by the template of the settings.
 
 A record is taken in the loop when a request ends; its line is made and written in a thread, so that a slow reader of the log stops no
-request. Source of the fields: Knative, "Configuring request logs" (knative.dev/docs/serving/observability/logging/request-logging).
+request. The default template's line is encoded as JSON without the template. Source of the fields: Knative, "Configuring request logs"
+(knative.dev/docs/serving/observability/logging/request-logging).
 """
 
-import logging
 import re
 from collections.abc import Callable
 
 import msgspec
 
-from serving.core.settings.queueproxy import RequestLogSettings
+from serving.core.model.requestlines import LoggedRequest, LoggedRevision, headers_named, request_line
 from serving.net.proxy.forwarding.accesslog import ExchangeLog, write_to_stdout
 from serving.net.proxy.forwarding.exchange import Exchange
 from serving.net.proxy.http1.requesthead import RequestHead
 from serving.queueproxy.io.podrequests import is_probe
 from serving.queueproxy.podspec import PodSpec
 
-_log = logging.getLogger(__name__)
 _TRACE_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")
 
 
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An ended request in the form of Google's HttpRequest. ``request_size`` is "-1" if unknown."""
+    """An ended request in the form of Google's HttpRequest. ``request_size`` is "-1" if it is unknown."""
 
     request_method: str
     request_url: str
@@ -44,40 +43,66 @@ class RequestLogEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     trace_id: str
 
 
-class RequestLog(ExchangeLog[RequestLogEntry]):
+class RequestLog(ExchangeLog[LoggedRequest]):
     """Logs the requests of one pod; exists only if the log is on."""
 
     def __init__(self, spec: PodSpec, *, write: Callable[[bytes], object] = write_to_stdout) -> None:
         super().__init__(write=write)
         settings = spec.settings.logging
         self._has_probes = settings.enable_probe_request_log
-        self._address = spec.address
-        if settings.request_log_template != RequestLogSettings().request_log_template:
-            reason = "logging.request-log-template is ignored: lines have the fields of Knative's default template"
-            _log.warning("queueproxy.request_log_template_ignored", extra={"reason": reason})
+        self._template = settings.request_log_template if settings.has_template else ""
+        self._names = frozenset(name.encode() for name in headers_named(self._template))
+        self._revision = LoggedRevision(
+            name=spec.revision,
+            namespace=spec.namespace,
+            service=spec.service,
+            configuration=spec.configuration,
+            pod_name=spec.pod,
+            pod_ip=spec.address,
+        )
 
-    def _entry(self, exchange: Exchange, *, now_s: float) -> RequestLogEntry | None:
+    def _entry(self, exchange: Exchange, *, now_s: float) -> LoggedRequest | None:
         head = exchange.head
         if is_probe(head) and not self._has_probes:
             return None
         trace = _TRACE_PARENT.match(_header(head, b"traceparent"))
-        request = HttpRequest(
-            request_method=head.method.decode("latin-1"),
-            request_url=head.target.decode("latin-1"),
-            request_size="-1" if head.chunked else str(head.content_length or 0),
-            status=exchange.response.status,
-            response_size=str(exchange.response.body_bytes),
-            user_agent=_header(head, b"user-agent"),
-            remote_ip=exchange.peer.address.decode("latin-1"),
-            server_ip=self._address,
-            referer=_header(head, b"referer"),
-            latency=f"{round(now_s - exchange.started_s, 6)}s",
+        return LoggedRequest(
+            method=head.method.decode("latin-1"),
+            target=head.target.decode("latin-1"),
+            host=head.host.decode("latin-1"),
             protocol="HTTP/2.0" if exchange.is_http2 else f"HTTP/1.{head.minor}",
+            size_bytes=-1 if head.chunked else head.content_length or 0,
+            address=exchange.peer.address.decode("latin-1"),
+            user_agent=_header(head, b"user-agent"),
+            referer=_header(head, b"referer"),
+            headers=tuple(
+                (line.name.decode("latin-1"), line.value.decode("latin-1"))
+                for line in head.lines
+                if line.name in self._names
+            ),
+            status=exchange.response.status,
+            response_bytes=exchange.response.body_bytes,
+            latency_s=round(now_s - exchange.started_s, 6),
+            trace_id=trace[1] if trace else _header(head, b"x-b3-traceid"),
         )
-        return RequestLogEntry(http_request=request, trace_id=trace[1] if trace else _header(head, b"x-b3-traceid"))
 
-    def _line(self, record: RequestLogEntry) -> bytes:
-        return msgspec.json.encode(record) + b"\n"
+    def _line(self, record: LoggedRequest) -> bytes:
+        if self._template:
+            return request_line(self._template, record, self._revision).encode()
+        request = HttpRequest(
+            request_method=record.method,
+            request_url=record.target,
+            request_size=str(record.size_bytes),
+            status=record.status,
+            response_size=str(record.response_bytes),
+            user_agent=record.user_agent,
+            remote_ip=record.address,
+            server_ip=self._revision.pod_ip,
+            referer=record.referer,
+            latency=f"{record.latency_s}s",
+            protocol=record.protocol,
+        )
+        return msgspec.json.encode(RequestLogEntry(http_request=request, trace_id=record.trace_id)) + b"\n"
 
 
 def _header(head: RequestHead, name: bytes) -> str:

@@ -74,15 +74,14 @@ async def test_each_request_is_a_line_with_the_fields_of_knative() -> None:
     }
 
 
-def test_another_template_is_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    log_of([], request_log_template="{{.Request.Method}}")
-    (record,) = caplog.records
-    assert "logging.request-log-template is ignored" in record.__dict__["reason"]
-
-
-def test_the_default_template_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
-    log_of([])
-    assert caplog.records == []
+async def test_a_line_follows_another_template() -> None:
+    written: list[bytes] = []
+    template = (
+        '{{.Request.Method}} {{.Request.Host}} {{.Request.Header.Get "X-One"}} {{.Response.Size}} {{.Revision.PodName}}'
+    )
+    log = log_of(written, request_log_template=template)
+    await asked(log, get(b"/a", b"X-One: 1\r\n"), script=chunked)
+    assert b"".join(written) == b"GET h 1 11 hello-1\n"
 
 
 @pytest.mark.parametrize(("has_probes", "count"), [(False, 1), (True, 2)])

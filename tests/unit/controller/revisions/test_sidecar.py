@@ -283,6 +283,10 @@ def test_a_request_log_has_the_address_of_the_pod() -> None:
     (address,) = [one for one in container["env"] if one["name"] == "SERVING_POD_IP"]
     assert address["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
     assert "SERVING_POD_IP" not in {one["name"] for one in proxy_of(pod_of())["env"]}
+    assert "SERVING_POD_SERVICE" not in {one["name"] for one in container["env"]}
+    own = RequestLogSettings(enable_request_log=True, request_log_template="{{.Revision.Service}}")
+    container = proxy_of(pod_of(msgspec.structs.replace(SIDECAR, proxy=QueueProxySettings(logging=own))))
+    assert "SERVING_POD_SERVICE" in {one["name"] for one in container["env"]}
 
 
 def test_what_looks_like_a_variable_stays_what_it_is() -> None:

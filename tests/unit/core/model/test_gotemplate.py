@@ -3,7 +3,7 @@
 import pytest
 
 from serving.core.model.errors import InvalidValue
-from serving.core.model.gotemplate import fill_template
+from serving.core.model.gotemplate import Fields, fill_template
 
 DATA = {
     "Name": "hello",
@@ -11,6 +11,15 @@ DATA = {
     "Domain": "example.com",
     "Labels": {"app": "web"},
     "Annotations": {"sub": "eu"},
+}
+LINE = {
+    "Took": 0.5,
+    "Whole": 3.0,
+    "Tiny": 0.00001,
+    "Values": ("a", "b"),
+    "Odd": "<a href='x'>\n\"\\&=",
+    "Header": Fields({"Get": lambda name: f"value of {name}"}),
+    "URL": Fields({"Path": "/a"}, text="/a?b"),
 }
 
 
@@ -43,6 +52,41 @@ DATA = {
 )
 def test_a_template_has_the_text_that_go_makes(template: str, text: str) -> None:
     assert fill_template(template, DATA) == text
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{.Took}} {{.Whole}} {{.Tiny}}", "0.5 3 1e-05"),
+        ('{{printf "%.3f %f %%" .Took .Whole}}', "0.500 3.000000 %"),
+        ("{{.Values}} {{index .Values 1}} {{len .Values}}", "[a b] b 2"),
+        ("{{js .Odd}}", r"\u003Ca href\u003D\'x\'\u003E\u000A\"\\\u0026\u003D"),
+        ("{{html .Odd}}", "&lt;a href=&#39;x&#39;&gt;\n&#34;\\&amp;="),
+        ('{{urlquery "a b&c"}}', "a+b%26c"),
+        ('{{.Header.Get "Via"}} {{"Via" | .Header.Get | printf "%q"}}', 'value of Via "value of Via"'),
+        ("{{.URL}} {{.URL.Path}}", "/a?b /a"),
+    ],
+)
+def test_a_line_has_the_text_that_go_makes(template: str, text: str) -> None:
+    assert fill_template(template, LINE) == text
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{{.Header}}", "a field of it is missing"),
+        ("{{.Header.Set}}", "there is no field Set"),
+        ("{{.Header.Get 1 2}}", "a method: "),
+        ('{{.Took "x"}}', "only a function takes arguments"),
+        ('{{"x" "y"}}', "only a function takes arguments"),
+        ('{{printf "%f" "x"}}', "printf: must be real number"),
+        ("{{index .Values 2}}", "index: cannot index with 2"),
+    ],
+)
+def test_a_line_without_a_value_says_why(template: str, why: str) -> None:
+    with pytest.raises(InvalidValue) as raised:
+        fill_template(template, LINE)
+    assert why in raised.value.expected
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Derived values of the settings of the queue-proxy."""
 
+import msgspec
 import pytest
 
+from serving.core.model.errors import SettingsError
 from serving.core.settings.daemons import DAEMONS
 from serving.core.settings.load import load
 from serving.core.settings.queueproxy import (
@@ -9,6 +11,7 @@ from serving.core.settings.queueproxy import (
     QUEUEPROXY,
     MeterQuirks,
     QueueProxySettings,
+    RequestLogSettings,
     changed_variables,
     load_variables,
 )
@@ -42,6 +45,17 @@ def test_a_request_log_needs_a_template() -> None:
     settings = load(QUEUEPROXY, registry=DAEMONS, environment=environment).settings
     assert not settings.logging.is_on
     assert changed_variables(settings) == environment
+
+
+def test_a_template_of_the_request_log_is_checked_and_names_the_service() -> None:
+    default = RequestLogSettings(enable_request_log=True)
+    labels = {"serving.knative.dev/service": "hello", "serving.knative.dev/configuration": "hello"}
+    assert default.log_variables(labels) == {}
+    own = msgspec.structs.replace(default, request_log_template="{{.Revision.Service}}")
+    assert own.log_variables(labels) == {"SERVING_POD_SERVICE": "hello", "SERVING_POD_CONFIGURATION": "hello"}
+    environment = {"SERVING_QUEUEPROXY_LOGGING_REQUEST_LOG_TEMPLATE": "{{.Request.Body}}"}
+    with pytest.raises(SettingsError, match="there is no field Body"):
+        load(QUEUEPROXY, registry=DAEMONS, environment=environment)
 
 
 def test_the_gauges_of_a_revision_are_variables_of_its_queue_proxies() -> None:

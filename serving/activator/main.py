@@ -122,9 +122,12 @@ class Activator:
         router = RequestRouter[Exchange](settings, random=draw, view=VIEW, table=table, slots=slots)
         credentials = PodCredentials(key, secrets_of=settings.secrets_of, revision=router.directory.revision)
         endpoints = PodEndpoints(settings.pod_address_override, lines_to=credentials.lines)
+        rules = rules or ControllerSettings().host_rules
+        self.certificates = CertificateWatch(settings.tls, cluster, namespace=namespace)
+        local = self.certificates.certificates if rules.has_local_certificates else None
         handshake_max_s = settings.http.head_wait_max_s
         self.inner = inner = InnerWays(
-            key, settings.inner_tls, endpoints, handshake_max_s=handshake_max_s, environment=os.environ
+            key, settings.inner_tls, endpoints, handshake_max_s=handshake_max_s, environment=os.environ, local=local
         )
         pool = Pool(settings.http.with_hop_room(), clock=clock, connector=inner.connector())
         self.server = HttpServer(settings.http, pool=pool, clock=clock, access_log=self.access_log)
@@ -152,12 +155,11 @@ class Activator:
         )
         self.tcp = TcpListeners(self.server, self.ingress, cluster, name=settings.name)
         self.named = NamedPorts(self.server, self.ingress, make=inner.front_of(Listener.INNER))
-        self.certificates = CertificateWatch(settings.tls, cluster, namespace=namespace)
         self.view = ClusterView(
             cluster,
             self.ingress,
             scaling or AutoscalerSettings(),
-            rules=rules or ControllerSettings().host_rules,
+            rules=rules,
             clock=clock,
             on_route=self.named.with_named(self.tcp.set),
             on_secrets=self.certificates.set_mapped,

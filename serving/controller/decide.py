@@ -134,7 +134,7 @@ def _decide_route(cache: ControllerCache, where: Key, route: Object, *, now: str
     holders = {host: cache.indexes.claims.holder(host) for host in claims_of(route, cache.settings.host_rules)}
     context = RouteContext(
         lost={host: holder for host, holder in holders.items() if holder is not None and holder != where},
-        public=_public(cache, where),
+        public=_public(cache, where, is_of_route=True),
         refusal=cache.refusal((kinds.ROUTE, *where), route),
         httproutes=_httproutes(cache, where),
         confirmed=cache.confirmed_digest(where),
@@ -257,7 +257,9 @@ def _path(cache: ControllerCache, revision: Object, policies: Sequence[RoutePoli
     return traffic_path_of(revision)
 
 
-def _public(cache: ControllerCache, where: Key, path: TrafficPath = TrafficPath.PROXY) -> PublicService | None:
+def _public(
+    cache: ControllerCache, where: Key, path: TrafficPath = TrafficPath.PROXY, *, is_of_route: bool = False
+) -> PublicService | None:
     """The public Service of a revision or route; None if the settings disable public Services."""
     if not cache.settings.public_services:
         return None
@@ -272,13 +274,14 @@ def _public(cache: ControllerCache, where: Key, path: TrafficPath = TrafficPath.
         activators=backends,
         pods=pod_backends(body for pod in names if (body := cache.get(kinds.POD, (namespace, pod)))),
         path=path,
+        has_tls=is_of_route and cache.settings.host_rules.has_local_certificates,
     )
 
 
 def _tag_services(cache: ControllerCache, where: Key, route: Object) -> TagServices:
     namespace, name = where
     names = {tag: tag_service_name(route, cache.settings, tag) for tag in tags_of(route)}
-    services = {tag: _public(cache, (namespace, service_name)) for tag, service_name in names.items()}
+    services = {tag: _public(cache, (namespace, service_name), is_of_route=True) for tag, service_name in names.items()}
     known = cache.named(kinds.SERVICE, namespace, names=cache.indexes.relations.services_of(where))
     return TagServices(
         by_tag={tag: public for tag, public in services.items() if public is not None},
@@ -287,7 +290,7 @@ def _tag_services(cache: ControllerCache, where: Key, route: Object) -> TagServi
 
 
 def _certificates(cache: ControllerCache, where: Key) -> Certificates | None:
-    if not cache.settings.host_rules.has_certificates:
+    if not cache.settings.wants_certificates:
         return None
     existing = cache.named(kinds.CERTIFICATE, where[0], names=cache.indexes.relations.certificates_of(where))
     missing = cache.missing.get(kinds.CERTIFICATE, "")

@@ -14,6 +14,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from serving.activator.main import Activator
 from serving.activator.routing.sites import Listener
+from serving.core.model.routehosts import HostRules
 from serving.core.settings.activator import ActivatorSettings
 from serving.home.store.memory import MemoryCluster
 from serving.net.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE
@@ -288,7 +289,12 @@ class Stage(Store):
 
 
 @contextlib.asynccontextmanager
-async def staged(*, cluster: MemoryCluster | None = None, **settings: Any) -> AsyncIterator[Stage]:  # noqa: ANN401
+async def staged(
+    *,
+    cluster: MemoryCluster | None = None,
+    rules: HostRules | None = None,
+    **settings: Any,  # noqa: ANN401
+) -> AsyncIterator[Stage]:
     """An activator that serves, and stops at the end."""
     autoscaler, stop = Autoscaler(), asyncio.Event()
     cluster = cluster or MemoryCluster()
@@ -300,10 +306,12 @@ async def staged(*, cluster: MemoryCluster | None = None, **settings: Any) -> As
             "inner_address": "127.0.0.1:0",
             "drain_grace_s": 0.2,
         }
-        activator = Activator(ActivatorSettings(**(given | settings)), cluster, key=KEY)
+        activator = Activator(ActivatorSettings(**(given | settings)), cluster, key=KEY, rules=rules)
         group.create_task(activator.run(stop))
         await activator.is_serving.wait()
-        await until(lambda: activator.client.link.is_connected)
+        if activator.inner.to_autoscaler is None:
+            # The stage's autoscaler speaks no TLS.
+            await until(lambda: activator.client.link.is_connected)
         stage = Stage(activator, cluster, autoscaler)
         try:
             yield stage

@@ -7,14 +7,20 @@ import ssl
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from serving.core.model.identities import ACTIVATOR
+from serving.core.settings.controller import ControllerSettings
 from serving.core.settings.http import HttpSettings
+from serving.core.settings.innertls import DISABLED, ENABLED, InnerTlsSettings
 from serving.core.settings.tls import TlsSettings
 from serving.home.store.memory import MemoryCluster
-from serving.net.cluster.kinds import SECRET
+from serving.net.aio.mutualtls import MutualTls, PeerTls, open_tls
+from serving.net.cluster.kinds import ROUTE, SECRET
+from serving.net.wire.authority import Authority
 from tests.eventually import until
-from tests.integration.activator_stage import HOST, Stage, send_request, staged
+from tests.integration.activator_stage import HOST, KEY, Stage, send_request, staged
 from tests.integration.proxy.peers import get
 from tests.integration.tls_stage import RawTls, handshake, issued, write_pair
 
@@ -143,13 +149,13 @@ async def test_a_broken_certificate_is_reported_once_and_the_last_good_one_stays
             await handshake(tls_of(stage), "one.example")
 
 
-def secret_of(*hosts: str) -> dict[str, Any]:
+def secret_of(*hosts: str, name: str = "world", namespace: str = "knative-serving") -> dict[str, Any]:
     pair = issued(*hosts)
     parts = {"tls.crt": pair.certificate_pem, "tls.key": pair.key_pem}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": "world", "namespace": "knative-serving"},
+        "metadata": {"name": name, "namespace": namespace},
         "type": "kubernetes.io/tls",
         "data": {name: base64.b64encode(text).decode() for name, text in parts.items()},
     }
@@ -182,6 +188,33 @@ async def test_a_secret_is_read_by_name_and_read_again(caplog: pytest.LogCapture
         assert await handshake(address, "two.example") == ["one.example", "two.example"]
         # Who failed is told in numbers, not one by one.
         assert len(events(caplog, "tls.handshakes-failed")) == 1
+
+
+@pytest.mark.parametrize("mode", [DISABLED, ENABLED])
+async def test_the_inner_listener_serves_certificates_of_cluster_local_hosts(mode: str) -> None:
+    rules = msgspec.structs.replace(ControllerSettings().host_rules, has_local_certificates=True)
+    names = ("hello.default", "hello.default.svc", "hello.default.svc.cluster.local")
+    async with staged(rules=rules, inner_tls=InnerTlsSettings(mode=mode), tls=terms()) as stage:
+        await stage.service(slots=0)
+        if mode == DISABLED:
+            await stage.pod_seen("p")
+        uid = (await stage.cluster.get(ROUTE, "default", "hello"))["metadata"]["uid"]
+        await stage.cluster.create(SECRET, secret_of(*names, name=f"route-{uid}-local", namespace="default"))
+        secured = {"status": {"address": {"url": f"https://{names[-1]}"}}}
+        await stage.cluster.patch(ROUTE, "default", "hello", patch=secured, subresource="status")
+        await until(lambda: stage.activator.certificates.certificates.count)
+        for name in names:
+            assert await handshake(stage.inner, name) == [*names]
+        client = await RawTls.to(stage.inner, names[0])
+        host, status, end = ("hello", 200, b"\r\n\r\np") if mode == DISABLED else ("nobody", 404, b"\n")
+        client.send(f"GET / HTTP/1.1\r\nHost: {host}.default\r\nConnection: close\r\n\r\n".encode())
+        assert (await client.until(end)).startswith(f"HTTP/1.1 {status} ".encode())
+        await client.closed()
+        assert (await send_request(stage.inner, host="nobody.default")).status == 404
+        if mode == ENABLED:
+            tls = MutualTls(Authority(KEY).certificate)
+            _, writer = await open_tls(*stage.inner, PeerTls(tls=tls, expected=ACTIVATOR))
+            writer.transport.abort()
 
 
 async def test_plain_http_is_sent_to_https_but_for_who_must_not_be(tmp_path: Path) -> None:

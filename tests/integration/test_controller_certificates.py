@@ -54,3 +54,20 @@ def test_a_route_is_served_by_https_once_cert_manager_has_issued_its_certificate
             )
 
     run_virtually(main())
+
+
+def test_the_address_of_a_route_is_https_once_cert_manager_has_issued_that_certificate() -> None:
+    async def main() -> None:
+        cluster = Bare(None)
+        async with a_world(ControllerSettings(cluster_local_domain_tls="enabled"), cluster=cluster) as world:
+            await cluster.create(SERVING_SERVICE, a_service("good"))
+            route = await world.until(ROUTE, "hello", bool)
+            name = f"route-{route['metadata']['uid']}-local"
+            await world.until(CERTIFICATE, name, bool)
+            ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+            await cluster.patch(CERTIFICATE, "default", name, patch=ready, subresource="status")
+            address = "https://hello.default.svc.cluster.local:8081"
+            await world.until(ROUTE, "hello", lambda one: nested(one, "status", "address", "url") == address)
+            await world.until(SERVING_SERVICE, "hello", lambda one: nested(one, "status", "address", "url") == address)
+
+    run_virtually(main())

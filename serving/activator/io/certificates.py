@@ -73,11 +73,14 @@ class CertificateWatch:
     async def reload(self) -> None:
         """Reload all certificates. An invalid one keeps its last version, and the error is logged once."""
         secrets = {name: await self._secret(self._namespace, name) for name in self._settings.secret_names}
-        for host, (namespace, name) in self._mapped.items():
+        hosts_by_secret: dict[tuple[str, str], list[str]] = {}
+        for host, secret in self._mapped.items():
+            hosts_by_secret.setdefault(secret, []).append(host)
+        for (namespace, name), hosts in hosts_by_secret.items():
             pair = await self._secret(namespace, name)
-            # The certificate serves only its own host; its other names must not claim hosts of other namespaces.
-            mapped = pair if isinstance(pair, InvalidCertificate) else msgspec.structs.replace(pair, hosts=(host,))
-            secrets[f"host {host} of namespace {namespace}"] = mapped
+            # The certificate serves only these hosts; its other names must not claim hosts of other namespaces.
+            mapped = pair if isinstance(pair, InvalidCertificate) else msgspec.structs.replace(pair, hosts=tuple(hosts))
+            secrets[f"host {', '.join(sorted(hosts))} of namespace {namespace}"] = mapped
         # Verifying a certificate by a handshake takes some milliseconds, so it runs in a thread.
         await asyncio.to_thread(lambda: self.certificates.update(self._files.read() | secrets))
         self.turn += 1

@@ -4,6 +4,8 @@ import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from serving.activator.queueing.slices import PodEndpoints
 from serving.activator.routing.sites import Listener
 from serving.core.model.identities import ACTIVATOR, AUTOSCALER
@@ -16,6 +18,7 @@ from serving.net.proxy.server.connection import Connection
 from serving.net.proxy.server.listener import HttpServer
 from serving.net.proxy.tls.connector import RefusalLog, TlsConnector, open_client
 from serving.net.proxy.tls.front import TlsFront
+from serving.net.proxy.tls.keeper import Certificates
 from serving.net.proxy.tls.layer import TlsLayer, TlsTerms
 from serving.net.wire.issuing import DaemonTls
 
@@ -24,7 +27,8 @@ class InnerWays:
     """Opens TLS connections to pods and autoscalers, and accepts both TLS and plain HTTP on the inner listener.
 
     Clients of that listener may present a certificate: autoscalers do, pods may. All connections are plain if the settings
-    disable TLS. ``environment`` supplies the mode if the settings have none. A handshake may take ``handshake_max_s`` seconds.
+    disable TLS, and without ``local``, certificates of cluster-local hosts. ``environment`` supplies the mode if the settings
+    have none. A handshake may take ``handshake_max_s`` seconds.
     """
 
     def __init__(
@@ -35,12 +39,16 @@ class InnerWays:
         *,
         handshake_max_s: float,
         environment: Mapping[str, str],
+        local: Certificates | None = None,
     ) -> None:
         resolved = settings.resolved(environment)
         self.secured = DaemonTls(key, ACTIVATOR, resolved) if resolved.is_on else None
         self._endpoints = endpoints
+        self._terms = None if local is None else msgspec.structs.replace(local.terms, takes_plain=True)
         if self.secured is not None:
             self.secured.tls.make_certificates_optional()
+            if local is not None:
+                local.add_to(self.secured.tls.server)
             self._refusals = RefusalLog(self.secured.tls)
             self._terms = TlsTerms(
                 context=self.secured.tls.server,
@@ -74,9 +82,10 @@ class InnerWays:
 
     def front_of(self, listener: Listener) -> Callable[[HttpServer, Wiring], asyncio.Protocol]:
         """The protocol factory for a listener's connections."""
-        if self.secured is None or listener is not Listener.INNER:
+        terms = self._terms
+        if terms is None or listener is not Listener.INNER:
             return Connection
-        return lambda server, wiring: TlsLayer(server, wiring, self._terms)
+        return lambda server, wiring: TlsLayer(server, wiring, terms)
 
     @property
     def front_of_pages(self) -> Callable[[Callable[[], asyncio.Protocol]], asyncio.Protocol] | None:

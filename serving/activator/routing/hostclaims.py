@@ -17,7 +17,14 @@ from serving.core.model.knative import CLUSTER_LOCAL, VISIBILITY_LABEL
 from serving.core.model.nodata import NoData
 from serving.core.model.objects import Object, generation_of, is_true, name_of, namespace_of, nested
 from serving.core.model.rollout import tag_splits
-from serving.core.model.routehosts import ClaimedHost, HostRules, certificate_name, claimed_hosts, inner_host
+from serving.core.model.routehosts import (
+    ClaimedHost,
+    HostRules,
+    certificate_name,
+    claimed_hosts,
+    inner_host,
+    inner_names,
+)
 from serving.core.model.routepolicy import RoutePolicy, route_digest, route_policy
 
 _OF_ROUTE = ":route"
@@ -66,8 +73,13 @@ class _RouteSpec(msgspec.Struct, frozen=True, kw_only=True):
     traffic: list[_TrafficTarget] | None = None
 
 
+class _RouteAddress(msgspec.Struct, frozen=True, kw_only=True):
+    url: str = ""
+
+
 class _RouteStatus(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
+    address: _RouteAddress = _RouteAddress()
     traffic: list[_TrafficTarget] | None = None
 
 
@@ -105,15 +117,24 @@ def route_of(route: Object, rules: HostRules) -> ServedRoute | NoData:
 
 
 def certificates_of(facts: ServedRoute, rules: HostRules) -> dict[str, tuple[str, str]]:
-    """The Secret (namespace and name) of each public host's certificate, once the host's URL is https."""
-    if not rules.has_certificates:
-        return {}
+    """The Secret (namespace and name) of the certificate of each name of a host.
+
+    A public host has one once its URL is https, a cluster-local one once the route's address is.
+    """
     urls = {"": facts.status.url, **{entry.tag: entry.url for entry in facts.status.traffic or () if entry.tag}}
-    return {
-        host.host: (facts.metadata.namespace, certificate_name(facts.metadata.uid, host.tag))
-        for host in facts.hosts
-        if host.is_public and urls.get(host.tag, "").startswith("https://")
-    }
+    has_local = rules.has_local_certificates and _is_https(facts.status.address.url)
+    secrets: dict[str, tuple[str, str]] = {}
+    for host in facts.hosts:
+        is_local = not host.is_public
+        if has_local if is_local else rules.has_certificates and _is_https(urls.get(host.tag, "")):
+            secret = facts.metadata.namespace, certificate_name(facts.metadata.uid, host.tag, is_local=is_local)
+            names = inner_names(host.host, rules) if is_local else (host.host,)
+            secrets |= dict.fromkeys(names, secret)
+    return secrets
+
+
+def _is_https(url: str) -> bool:
+    return url.startswith("https://")
 
 
 def claims_of(facts: ServedRoute) -> Iterator[HostClaim]:

@@ -66,8 +66,9 @@ class Routes:
         return host in self._sites[Listener.PUBLIC]
 
     def holder_of(self, host: str) -> str:
-        """The route ("namespace/name") that has a public host; "" if there is none."""
-        site = self._sites[Listener.PUBLIC].get(host)
+        """The route ("namespace/name") that has a host; "" if there is none."""
+        inner = self._sites[Listener.INNER]
+        site = self._sites[Listener.PUBLIC].get(host) or inner.get(host) or inner.get(_whole(host))
         return site.route if site else ""
 
     def remove_revision(self, key: RevisionKey) -> None:

@@ -63,7 +63,7 @@ def settings_notes(taken: Taken, config_map: Object) -> Iterator[Note]:
 def certificates_missing(error: ClusterError) -> str:
     """Why Certificates are missing, from the error of listing them."""
     what = "does not know Certificates" if isinstance(error, NotFound) else "does not let us list Certificates"
-    return f"external-domain-tls is enabled, and the server {what}; expected cert-manager, and the component cert-manager of config/: {error}"
+    return f"Certificates of hosts are enabled in config-network, and the server {what}; expected cert-manager, and the component cert-manager of config/: {error}"
 
 
 def certificates_note(namespace: str, why: str) -> Note:
@@ -233,6 +233,6 @@ def _wants(kind: Kind, settings: ControllerSettings) -> bool:
         case kinds.HTTP_ROUTE:
             return bool(settings.gateway)
         case kinds.CERTIFICATE:
-            return settings.host_rules.has_certificates
+            return settings.wants_certificates
         case _:
             return True

@@ -10,7 +10,8 @@ decides what is possible, in this order:
 4. otherwise the present endpoints stay, pods with ``ready: false``, so that a slice is never empty.
 
 Addresses and port change in one merge patch, so pods are never paired with the activators' port. A route's ports for TCP
-(``serving.dev/tcp``) are ports of its own Service, which leads to activators: they listen there. There is one slice for each
+(``serving.dev/tcp``) are ports of its own Service, which leads to activators: they listen there. With certificates of cluster-local
+hosts its port 443 leads to the same port of activators as 80: that speaks TLS too. There is one slice for each
 address family of the activators, with at most 1,000 endpoints, the limit of a slice; further pods receive requests through
 activators only.
 """
@@ -62,11 +63,13 @@ MANAGER = "serving-controller"
 # Limit of discovery.k8s.io/v1.
 ENDPOINTS_MAX = 1000
 _PORT_NAME = "http"
+_TLS_PORT_NAME = "https"
 _METRICS_PORT_NAME = "metrics"
 # Annotations of a Route that do not concern its Services.
 _OWN_ANNOTATIONS = {CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, ROLLED_BACK_ANNOTATION, LAST_APPLIED_ANNOTATION}
 _H2C = "kubernetes.io/h2c"
 PUBLIC_PORT = 80
+_TLS_PORT = 443
 _SUFFIXES = {"IPv4": "-public", "IPv6": "-public-ipv6"}
 
 
@@ -157,13 +160,14 @@ def _port_of(endpoint_slice: Object, name: str = _PORT_NAME) -> int | None:
 
 
 class PublicService(msgspec.Struct, frozen=True, kw_only=True):
-    """An existing public Service, its slices, and the possible endpoints by address family."""
+    """An existing public Service, its slices, and the possible endpoints by address family. ``has_tls``: it has a port for HTTPS."""
 
     service: Object | None
     slices: Sequence[Object]
     activators: EndpointGroups
     pods: EndpointGroups = {}
     path: TrafficPath = TrafficPath.PROXY
+    has_tls: bool = False
 
 
 def traffic_path_of(revision: Object) -> TrafficPath:
@@ -214,9 +218,10 @@ def public_writes(owner: Object, public: PublicService, *, name: str = "") -> tu
     name = name or name_of(owner)
     writes: list[Write] = []
     if public.service is None:
-        writes.append(Create(kind=kinds.SERVICE, body=_service(owner, name)))
+        writes.append(Create(kind=kinds.SERVICE, body=_service(owner, name, has_tls=public.has_tls)))
     else:
-        changes = {**_metadata_changes(owner, public.service), **_port_changes(owner, public.service)}
+        ports = _port_changes(owner, public.service, has_tls=public.has_tls)
+        changes = {**_metadata_changes(owner, public.service), **ports}
         writes += patch_of(kinds.SERVICE, public.service, changes)
     own = {str(slice_.get("addressType")): slice_ for slice_ in public.slices if is_controlled_by(slice_, owner)}
     for family in sorted({*(public.activators or public.pods), *own}):
@@ -228,7 +233,11 @@ def _slice_writes(
     owner: Object, before: Object | None, *, name: str, family: str, public: PublicService
 ) -> tuple[Write, ...]:
     backend = _backend(before, family=family, public=public)
-    content = {"ports": [_port(owner, backend.port), *_tcp_ports(owner, name)], "endpoints": list(backend.endpoints)}
+    tls_port = backend.port if public.has_tls else 0
+    content = {
+        "ports": [_port(owner, backend.port), *_further_ports(owner, name, tls_port=tls_port)],
+        "endpoints": list(backend.endpoints),
+    }
     if before is None:
         return (Create(kind=kinds.ENDPOINT_SLICE, body={**_slice(owner, name, family), **content}),)
     # Servers store an empty list as null.
@@ -255,7 +264,7 @@ def _kept(before: Object) -> EndpointGroup:
     return EndpointGroup(port=ports[0].get("port", QUEUE_PORT), endpoints=tuple(endpoints))
 
 
-def _service(owner: Object, name: str) -> Object:
+def _service(owner: Object, name: str, *, has_tls: bool) -> Object:
     labels, annotations = _inherited(owner)
     return {
         "apiVersion": "v1",
@@ -265,7 +274,7 @@ def _service(owner: Object, name: str) -> Object:
             "labels": labels,
             **({"annotations": annotations} if annotations else {}),
         },
-        "spec": {"ports": [_port(owner, PUBLIC_PORT), *_tcp_ports(owner, name)]},
+        "spec": {"ports": _service_ports(owner, name, has_tls=has_tls)},
     }
 
 
@@ -294,14 +303,25 @@ def _metadata_changes(owner: Object, service: Object) -> Object:
     return {"metadata": changes} if changes else {}
 
 
-def _port_changes(owner: Object, service: Object) -> Object:
-    """The ports of a Service, if its TCP ports changed."""
-    wanted = _tcp_ports(owner, name_of(service))
+def _port_changes(owner: Object, service: Object, *, has_tls: bool) -> Object:
+    """The ports of a Service, if those beside the first changed."""
+    wanted = _service_ports(owner, name_of(service), has_tls=has_tls)
     known = [port for port in nested(service, "spec", "ports") or () if port.get("name") != _PORT_NAME]
     is_same = [(port.get("name"), port.get("port")) for port in known] == [
-        (port["name"], port["port"]) for port in wanted
+        (port["name"], port["port"]) for port in wanted[1:]
     ]
-    return {} if is_same else {"spec": {"ports": [_port(owner, PUBLIC_PORT), *wanted]}}
+    return {} if is_same else {"spec": {"ports": wanted}}
+
+
+def _service_ports(owner: Object, name: str, *, has_tls: bool) -> list[Object]:
+    tls_port = _TLS_PORT if has_tls else 0
+    return [_port(owner, PUBLIC_PORT), *_further_ports(owner, name, tls_port=tls_port)]
+
+
+def _further_ports(owner: Object, name: str, *, tls_port: int) -> list[Object]:
+    """The port for HTTPS, unless that is 0, and those for TCP."""
+    tls = [{"name": _TLS_PORT_NAME, "port": tls_port, "protocol": "TCP"}] if tls_port else []
+    return [*tls, *_tcp_ports(owner, name)]
 
 
 def _slice(owner: Object, name: str, family: str) -> Object:

@@ -1,13 +1,14 @@
-"""The certificates of a route's public hosts, issued by cert-manager.
+"""The certificates of a route's hosts, issued by cert-manager.
 
-With external-domain-tls there is one Certificate of cert-manager for the route's host and one for each tag's. Its Secret has its name,
-and the activators serve it for that host alone. A host has http URLs until its Certificate is ready. Input: the route, its hosts and the
-existing Certificates; output: writes, the tags whose certificate is ready, and CertificateProvisioned.
+With external-domain-tls there is one Certificate of cert-manager for the route's public host and one for each tag's, with
+cluster-local-domain-tls one for the three names of each cluster-local host. Its Secret has its name, and the activators serve it for
+those names alone. A host has http URLs until its Certificate is ready. Input: the route, its hosts and the existing Certificates; output:
+writes, the hosts whose certificate is ready, and CertificateProvisioned.
 
 Names and reasons follow knative/serving 98e5ef90, pkg/reconciler/route; there a Certificate of Knative's stands between.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import yaml
@@ -41,29 +42,41 @@ class Certificates(msgspec.Struct, frozen=True, kw_only=True):
     missing: str = ""
 
 
+class CertifiedHost(msgspec.Struct, frozen=True, kw_only=True):
+    """A host with a certificate: its tag ("" for the route's own), its names with the host itself last, and its issuer as YAML."""
+
+    tag: str
+    names: tuple[str, ...]
+    issuer: str
+    is_local: bool = False
+
+
+Secured = frozenset[tuple[str, bool]]
+"""Tags of hosts whose certificate is ready ("" for the route's own), each with whether that is the cluster-local host."""
+
+
 def reconcile_certificates(
-    route: Object, hosts: Mapping[str, str], certificates: Certificates, *, issuer: str
-) -> tuple[tuple[Write, ...], frozenset[str], Condition]:
-    """The writes, the tags with a certificate, and the condition. ``hosts`` are the public ones by tag, "" for the route's."""
+    route: Object, hosts: Sequence[CertifiedHost], certificates: Certificates
+) -> tuple[tuple[Write, ...], Secured, Condition]:
+    """The writes, the hosts with a certificate, and the condition."""
     if certificates.missing:
         return (), frozenset(), _condition(ConditionStatus.FALSE, "CertManagerMissing", certificates.missing)
     existing = {name_of(certificate): certificate for certificate in certificates.existing}
-    reference = yaml.safe_load(issuer)
-    desired = {tag: _certificate(route, tag, host=host, issuer=reference) for tag, host in hosts.items()}
-    ready: set[str] = set()
+    ready: set[tuple[str, bool]] = set()
     pending: list[str] = []
     writes: list[Write] = []
-    for tag, wanted in desired.items():
+    for host in hosts:
+        wanted = _certificate(route, host)
         before = existing.pop(name_of(wanted), None)
         if before is None:
             writes.append(Create(kind=kinds.CERTIFICATE, body=wanted))
         elif is_controlled_by(before, route):
             writes += patch_of(kinds.CERTIFICATE, before, spec_changes(before, wanted))
         if before is not None and is_controlled_by(before, route) and _is_ready(before, wanted):
-            ready.add(tag)
+            ready.add((host.tag, host.is_local))
         else:
             why = condition_of(before or {}, "Ready").get("message") or "it is not issued yet"
-            pending.append(f'Certificate "{name_of(wanted)}" of {hosts[tag]} is not ready: {why}')
+            pending.append(f'Certificate "{name_of(wanted)}" of {host.names[-1]} is not ready: {why}')
     leftover = [certificate for certificate in existing.values() if is_controlled_by(certificate, route)]
     writes += [deletion_of(kinds.CERTIFICATE, certificate) for certificate in leftover]
     if pending:
@@ -72,8 +85,9 @@ def reconcile_certificates(
     return tuple(writes), frozenset(ready), Condition(type=_CONDITION, status=ConditionStatus.TRUE)
 
 
-def _certificate(route: Object, tag: str, *, host: str, issuer: Object) -> Object:
-    name = certificate_name(uid_of(route), tag)
+def _certificate(route: Object, host: CertifiedHost) -> Object:
+    name = certificate_name(uid_of(route), host.tag, is_local=host.is_local)
+    common_name = host.names[-1]
     return {
         "apiVersion": kinds.CERTIFICATE.api_version,
         "kind": kinds.CERTIFICATE.name,
@@ -85,9 +99,9 @@ def _certificate(route: Object, tag: str, *, host: str, issuer: Object) -> Objec
         },
         "spec": {
             "secretName": name,
-            "dnsNames": [host],
-            **({"commonName": host} if len(host) <= _COMMON_NAME_MAX else {}),
-            "issuerRef": issuer,
+            "dnsNames": list(host.names),
+            **({"commonName": common_name} if len(common_name) <= _COMMON_NAME_MAX else {}),
+            "issuerRef": yaml.safe_load(host.issuer),
         },
     }
 

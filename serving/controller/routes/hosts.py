@@ -24,6 +24,14 @@ def public_url(host: str, settings: ControllerSettings, *, has_certificate: bool
     return url_of(host, settings.public_port)
 
 
+def inner_url(host: str, settings: ControllerSettings, *, has_certificate: bool) -> str:
+    """The URL of a cluster-local host. The inner listener serves both schemes at one port, which Services name 80 and 443."""
+    if not has_certificate:
+        return url_of(host, settings.inner_port)
+    port = _PORTS["https"] if settings.inner_port == _PORTS["http"] else settings.inner_port
+    return url_of(host, port, scheme="https")
+
+
 def tag_claims(route: Object, now: str) -> dict[str, str]:
     """The time of each tag's claim: the recorded time, or ``now`` for a new tag."""
     claims = kept_claims(route)

@@ -14,8 +14,8 @@ import msgspec
 
 from serving.controller.revisions.public import PublicService, is_foreign, public_writes
 from serving.controller.revisions.settling import is_ready
-from serving.controller.routes.certificates import Certificates, reconcile_certificates
-from serving.controller.routes.hosts import public_url, tag_claims, url_of
+from serving.controller.routes.certificates import Certificates, CertifiedHost, Secured, reconcile_certificates
+from serving.controller.routes.hosts import inner_url, public_url, tag_claims
 from serving.controller.routes.httproutes import HttpRoutes, reconcile_httproutes
 from serving.controller.routes.rollout import (
     Assignment,
@@ -58,7 +58,7 @@ from serving.core.model.objects import (
 )
 from serving.core.model.rollout import Rollout, read_rollout, write_rollout
 from serving.core.model.rolloutcheck import BrokenCheck, RolloutWatch
-from serving.core.model.routehosts import HostRules, Hosts, hosts_of, is_cluster_local, tags_of
+from serving.core.model.routehosts import HostRules, Hosts, hosts_of, inner_names, is_cluster_local, tags_of
 from serving.core.model.routepolicy import route_digest, route_policy
 from serving.core.settings.annotations import read_rollout_duration
 from serving.core.settings.controller import ControllerSettings
@@ -331,14 +331,18 @@ def _routing_status(
     *,
     context: RouteContext,
     settings: ControllerSettings,
-    secured: frozenset[str],
+    secured: Secured,
 ) -> Object:
     """The fields of the status that activators read; None removes a field."""
     lost = context.lost
     hosts = hosts_of(route, settings.host_rules)
     return {
-        "url": _url(hosts, settings, has_certificate="" in secured) if hosts.shown not in lost else None,
-        "address": {"url": url_of(hosts.inner, settings.inner_port)} if hosts.inner not in lost else None,
+        "url": _url(hosts, "", settings, secured=secured) if hosts.shown not in lost else None,
+        "address": (
+            {"url": inner_url(hosts.inner, settings, has_certificate=("", True) in secured)}
+            if hosts.inner not in lost
+            else None
+        ),
         "traffic": [
             _with_url(route, target, context=context, settings=settings, secured=secured) for target in targets or ()
         ]
@@ -361,7 +365,7 @@ def _status(route: Object, decided: Sequence[Condition], changing: Object, *, no
 
 
 def _with_url(
-    route: Object, target: Object, *, context: RouteContext, settings: ControllerSettings, secured: frozenset[str]
+    route: Object, target: Object, *, context: RouteContext, settings: ControllerSettings, secured: Secured
 ) -> Object:
     shown = {key: value for key, value in target.items() if key != "url"}
     tag = target.get("tag")
@@ -370,28 +374,40 @@ def _with_url(
     hosts, is_local = hosts_of(route, settings.host_rules, tag=tag), _is_local(route, context, tag)
     if is_local:
         hosts = msgspec.structs.replace(hosts, shown=hosts.inner)
-    url = _url(hosts, settings, has_certificate=tag in secured)
+    url = _url(hosts, tag, settings, secured=secured)
     return shown if hosts.shown in context.lost or not url else {**shown, "url": url}
 
 
-def _url(hosts: Hosts, settings: ControllerSettings, *, has_certificate: bool) -> str | None:
+def _url(hosts: Hosts, tag: str, settings: ControllerSettings, *, secured: Secured) -> str | None:
     """The URL at which clients reach a route or a tag; None without a host."""
+    has_certificate = (tag, hosts.is_local) in secured
     if hosts.is_local:
-        return url_of(hosts.inner, settings.inner_port)
+        return inner_url(hosts.inner, settings, has_certificate=has_certificate)
     return public_url(hosts.shown, settings, has_certificate=has_certificate) if hosts.shown else None
 
 
 def _certificates(
     route: Object, context: RouteContext, settings: ControllerSettings
-) -> tuple[tuple[Write, ...], frozenset[str], Condition]:
-    """The writes for Certificates, the tags with a certificate, and CertificateProvisioned."""
+) -> tuple[tuple[Write, ...], Secured, Condition]:
+    """The writes for Certificates, the hosts with a certificate, and CertificateProvisioned."""
     own = hosts_of(route, settings.host_rules)
-    if context.certificates is None or own.is_local:
+    if context.certificates is None:
         return (), frozenset(), _without_certificate(is_local=own.is_local)
-    tags = ("", *(tag for tag in tags_of(route) if not _is_local(route, context, tag)))
-    hosts = {tag: hosts_of(route, settings.host_rules, tag=tag).shown for tag in tags}
-    certified = {tag: host for tag, host in hosts.items() if host and host not in context.lost}
-    return reconcile_certificates(route, certified, context.certificates, issuer=settings.issuer)
+    hosts = list(_certified_hosts(route, context, settings))
+    writes, secured, condition = reconcile_certificates(route, hosts, context.certificates)
+    return writes, secured, condition if hosts else _without_certificate(is_local=own.is_local)
+
+
+def _certified_hosts(route: Object, context: RouteContext, settings: ControllerSettings) -> Iterator[CertifiedHost]:
+    rules = settings.host_rules
+    for tag in ("", *tags_of(route)):
+        hosts = hosts_of(route, rules, tag=tag)
+        is_local = hosts.is_local or (tag and _is_local(route, context, tag))
+        if rules.has_certificates and not is_local and hosts.shown and hosts.shown not in context.lost:
+            yield CertifiedHost(tag=tag, names=(hosts.shown,), issuer=settings.issuer)
+        if rules.has_local_certificates and hosts.inner not in context.lost:
+            names = inner_names(hosts.inner, rules)
+            yield CertifiedHost(tag=tag, names=names, issuer=settings.cluster_local_issuer, is_local=True)
 
 
 def _in_the_way(route: Object, context: RouteContext, settings: ControllerSettings) -> Condition | None:

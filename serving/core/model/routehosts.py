@@ -45,7 +45,7 @@ class HostRules(msgspec.Struct, frozen=True, kw_only=True):
     """The host rules of a cluster: the public domain, the cluster's domain, and Go templates of a host and of a tag's name.
 
     ``domains`` are domains of routes with certain labels; ``domain`` is that of all others. ``has_certificates``: public hosts have
-    certificates of their own.
+    certificates of their own; ``has_local_certificates``: cluster-local ones have.
     """
 
     domain: str
@@ -54,6 +54,7 @@ class HostRules(msgspec.Struct, frozen=True, kw_only=True):
     tag_template: str
     domains: tuple[SelectedName, ...] = ()
     has_certificates: bool = False
+    has_local_certificates: bool = False
 
     @property
     def inner_domain(self) -> str:
@@ -86,9 +87,16 @@ class ClaimedHost(msgspec.Struct, frozen=True, kw_only=True):
     is_public: bool
 
 
-def certificate_name(uid: str, tag: str) -> str:
-    """The name of a Certificate and its Secret, for the host of a route or of a tag."""
-    return f"route-{uid}-{zlib.adler32(tag.encode())}" if tag else f"route-{uid}"
+def certificate_name(uid: str, tag: str, *, is_local: bool = False) -> str:
+    """The name of a Certificate and its Secret, for the public or cluster-local host of a route or of a tag."""
+    suffix = "-local" if is_local else ""
+    return f"route-{uid}-{zlib.adler32(tag.encode())}{suffix}" if tag else f"route-{uid}{suffix}"
+
+
+def inner_names(host: str, rules: HostRules) -> tuple[str, str, str]:
+    """The names of a cluster-local host: "hello.default", "hello.default.svc", "hello.default.svc.cluster.local"."""
+    short = host.removesuffix(f".{rules.inner_domain}")
+    return short, f"{short}.svc", host
 
 
 def is_cluster_local(route: Object) -> bool:

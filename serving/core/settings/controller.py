@@ -388,6 +388,18 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     )
     """The issuer of cert-manager that these certificates name. Default: Knative, the ClusterIssuer knative-selfsigned-issuer."""
 
+    cluster_local_domain_tls: Annotated[
+        str,
+        Knob(key="cluster-local-domain-tls", config_map=_NETWORK, unit=_WORD, choices=("disabled", "enabled")),
+    ] = "disabled"
+    """Whether cert-manager issues certificates for cluster-local hosts too, which the inner listener serves beside plain HTTP; addresses are
+    https then. Needs cert-manager, and the components cert-manager and domain-tls. Default: Knative, disabled."""
+
+    cluster_local_issuer: Annotated[
+        str, Knob(key="clusterLocalIssuerRef", config_map="config-certmanager", unit=_ISSUER, live=True)
+    ] = "{kind: ClusterIssuer, name: knative-selfsigned-issuer}"
+    """The issuer of cert-manager for cluster-local hosts. Default: Knative, the ClusterIssuer knative-selfsigned-issuer."""
+
     domains: Annotated[str, Knob(key=ANY_KEY, config_map="config-domain", unit=SELECTORS, live=True)] = ""
     """Each key is a domain of public routes. Its value is empty, for all routes, or a selector of their labels, as in
     `selector: {app: shop}`; the most specific one applies, then the first in the alphabet. Routes that match none have the domain of
@@ -530,7 +542,13 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             tag_template=self.tag_template,
             domains=selected_names(self.domains),
             has_certificates=self.external_domain_tls == "enabled",
+            has_local_certificates=self.cluster_local_domain_tls == "enabled",
         )
+
+    @property
+    def wants_certificates(self) -> bool:
+        """Whether cert-manager issues certificates of hosts."""
+        return self.host_rules.has_certificates or self.host_rules.has_local_certificates
 
     @property
     def skipped_registries(self) -> frozenset[str]:

@@ -33,9 +33,6 @@ _NEVER = WithoutEffect(why="the field is always refused", fulfilled=_OFF)
 _OWN_SIDECAR = WithoutEffect(why="it configures extensions of Knative's queue-proxy image", fulfilled=_OFF)
 _OTLP = "the settings `otlp` send numbers and spans"
 _OWN_INGRESS = "the activator is the only ingress"
-_PLAIN_INSIDE = WithoutEffect(
-    why="the inner listener speaks plain HTTP; system-internal-tls protects what is behind it", fulfilled=_OFF
-)
 _LOG = WithoutEffect(why="each daemon logs JSON at one level", fulfilled=("info",))
 
 WITHOUT_EFFECT: Mapping[str, Mapping[str, WithoutEffect]] = MappingProxyType(
@@ -87,7 +84,6 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, WithoutEffect]] = MappingProxyType(
             "namespace-wildcard-cert-selector": WithoutEffect(
                 why="a Secret in tls.secrets may have a wildcard certificate", fulfilled=("",)
             ),
-            "cluster-local-domain-tls": _PLAIN_INSIDE,
             "enable-mesh-pod-addressability": WithoutEffect(
                 why="pods are asked by their addresses", fulfilled=("false",)
             ),
@@ -107,7 +103,6 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, WithoutEffect]] = MappingProxyType(
             "runtime-*": WithoutEffect(why="daemons have no profiler to be asked", fulfilled=_OFF),
         },
         "config-certmanager": {
-            "clusterLocalIssuerRef": _PLAIN_INSIDE,
             "systemInternalIssuerRef": WithoutEffect(why="the controller issues the certificates of inner TLS"),
         },
         "config-logging": {"zap-logger-config": _LOG, "loglevel.*": _LOG},

@@ -21,7 +21,7 @@ _TRACE_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")
 
 
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An ended request in the form of Google's HttpRequest. ``request_size`` is "-1" if it is unknown."""
+    """An ended request in the form of Google's HttpRequest. ``request_size`` is "-1" if unknown."""
 
     request_method: str
     request_url: str

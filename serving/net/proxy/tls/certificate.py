@@ -65,13 +65,13 @@ class CertificateChoice:
         With "a.example" in one and "*.example" in two, "A.example." selects one, "b.example" two and "c.b.example"
         neither.
         """
-        if server_name:
-            plain = _plain(server_name)
-            _, _, parent = plain.partition(".")
-            choice = self._exact.get(plain) or self._wildcards.get(parent)
-            if choice is not None:
-                return choice
-        return self._default
+        return self.known(server_name) or self._default
+
+    def known(self, server_name: str | None) -> str | None:
+        """The certificate that names a server; None without one."""
+        plain = _plain(server_name or "")
+        _, _, parent = plain.partition(".")
+        return self._exact.get(plain) or self._wildcards.get(parent)
 
 
 def _plain(host: str) -> str:

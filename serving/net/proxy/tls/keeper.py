@@ -48,6 +48,10 @@ class Certificates:
         context.sni_callback = self._choose
         self.terms = TlsTerms(context=context, handshake_max_s=handshake_max_s, failures=self.failures)
 
+    def add_to(self, context: ssl.SSLContext) -> None:
+        """Serve the certificates by a context too. It keeps its own certificate for any other name."""
+        context.sni_callback = self._prefer
+
     @property
     def count(self) -> int:
         """The number of served certificates."""
@@ -102,6 +106,14 @@ class Certificates:
             return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
         connection.context = contexts[name]
         return None
+
+    def _prefer(self, connection: ssl.SSLObject, server_name: str | None, context: ssl.SSLContext) -> None:
+        """Choose a certificate that names the server."""
+        del context
+        choice, contexts = self._served
+        name = choice.known(server_name)
+        if name is not None:
+            connection.context = contexts[name]
 
 
 def _log_loaded(certificate: Certificate) -> None:

@@ -131,3 +131,29 @@ def test_a_public_host_has_the_certificate_of_its_name_once_its_url_is_https() -
     assert isinstance(facts_of_route, ServedRoute)
     assert certificates_of(facts_of_route, rules) == {"hello.default.localhost": ("default", "route-u")}
     assert certificates_of(facts_of_route, RULES) == {}
+
+
+def test_a_cluster_local_host_has_the_certificate_of_its_names_once_the_address_is_https() -> None:
+    rules = msgspec.structs.replace(RULES, has_local_certificates=True)
+    name = "hello.default.svc.cluster.local"
+    route = {"metadata": {"name": "hello", "namespace": "default", "uid": "u"}}
+    for scheme, secrets in (
+        ("http", {}),
+        (
+            "https",
+            dict.fromkeys(
+                (name.removesuffix(".svc.cluster.local"), "hello.default.svc", name), ("default", "route-u-local")
+            ),
+        ),
+    ):
+        facts_of_route = route_of({**route, "status": {"address": {"url": f"{scheme}://{name}"}}}, rules)
+        assert isinstance(facts_of_route, ServedRoute)
+        assert certificates_of(facts_of_route, rules) == secrets
+
+
+def test_names_of_a_cluster_local_host_have_one_holder() -> None:
+    routes = Routes()
+    routes.set(facts())
+    for host in ("hello.default", "hello.default.svc", "hello.default.svc.cluster.local", "hello.default.localhost"):
+        assert routes.holder_of(host) == "default/hello"
+    assert routes.holder_of("other.default") == ""

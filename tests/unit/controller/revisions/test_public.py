@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from serving.controller.revisions.public import (
@@ -96,6 +97,18 @@ def test_ports_for_tcp_are_ports_of_the_service_of_their_route_and_lead_to_activ
         assert "endpoints" in endpoints.patch
     tag = made(public_writes(owner, public(None), name="new-hello"), kinds.SERVICE)
     assert [one["name"] for one in tag["spec"]["ports"]] == ["http"]
+
+
+def test_the_port_for_https_leads_to_the_port_of_activators_that_http_does() -> None:
+    owner = a_route()
+    secured = msgspec.structs.replace(public(None), has_tls=True)
+    writes = public_writes(owner, secured)
+    service, endpoints = made(writes, kinds.SERVICE), made(writes, kinds.ENDPOINT_SLICE)
+    assert [(port["name"], port["port"]) for port in service["spec"]["ports"]] == [("http", 80), ("https", 443)]
+    assert [(port["name"], port["port"]) for port in endpoints["ports"]] == [("http", 8081), ("https", 8081)]
+    known = public(stored(service), stored(endpoints))
+    assert public_writes(owner, msgspec.structs.replace(known, has_tls=True)) == ()
+    assert [type(write) for write in public_writes(owner, known)] == [Patch, Patch]
 
 
 def test_an_activator_does_not_take_itself_for_a_pod() -> None:

@@ -8,6 +8,7 @@ from serving.controller.decide import decide
 from serving.controller.values.writes import WritePlan
 from serving.core.model.knative import CLUSTER_LOCAL, VISIBILITY_LABEL
 from serving.core.model.objects import Object
+from serving.core.settings.controller import ControllerSettings
 from serving.net.cluster import kinds
 from serving.net.cluster.port import Create, Delete, Patch
 from tests.unit.controller.builders import (
@@ -25,17 +26,23 @@ from tests.unit.controller.builders import (
 )
 
 ENABLED = msgspec.structs.replace(SETTINGS, external_domain_tls="enabled", public_tls_port=443)
+LOCAL = msgspec.structs.replace(SETTINGS, cluster_local_domain_tls="enabled", inner_port=80)
 KEY = (kinds.ROUTE, "default", "hello")
 OWN, BLUE = "route-uid-of-route-hello", "route-uid-of-route-hello-69140905"
 TRAFFIC: list[Object] = [{"revisionName": "hello-00001", "percent": 100, "tag": "blue"}]
 
 
-def plan_of(*certificates: Object, missing: str = "", **metadata: Any) -> WritePlan:  # noqa: ANN401 - JSON
+def plan_of(
+    *certificates: Object,
+    missing: str = "",
+    settings: ControllerSettings = ENABLED,
+    **metadata: Any,  # noqa: ANN401 - JSON
+) -> WritePlan:
     cache = a_cache(
         (kinds.CONFIGURATION, a_configuration()),
         (kinds.REVISION, with_ready(a_revision(), "True")),
         (kinds.ROUTE, a_route(traffic=TRAFFIC, **metadata)),
-        settings=ENABLED,
+        settings=settings,
     )
     for certificate in certificates:
         assert KEY in cache.put(kinds.CERTIFICATE, certificate)
@@ -43,8 +50,9 @@ def plan_of(*certificates: Object, missing: str = "", **metadata: Any) -> WriteP
     return decide(cache, KEY, now=NOW, now_s=NOW_S)
 
 
-def made() -> dict[str, Object]:
-    bodies = [write.body for write in plan_of().writes if isinstance(write, Create) and write.kind is kinds.CERTIFICATE]
+def made(**given: Any) -> dict[str, Object]:  # noqa: ANN401 - as plan_of
+    plan = plan_of(**given)
+    bodies = [write.body for write in plan.writes if isinstance(write, Create) and write.kind is kinds.CERTIFICATE]
     return {body["metadata"]["name"]: stored(body) for body in bodies}
 
 
@@ -109,3 +117,33 @@ def test_without_cert_manager_the_route_says_so() -> None:
 def test_a_cluster_local_route_has_no_certificate() -> None:
     plan = plan_of(labels={VISIBILITY_LABEL: CLUSTER_LOCAL})
     assert [write for write in plan.writes if write.kind is kinds.CERTIFICATE] == []
+
+
+def test_a_cluster_local_host_has_a_certificate_of_its_three_names_and_an_https_address() -> None:
+    certificates = made(settings=LOCAL)
+    assert set(certificates) == {f"{OWN}-local", f"{BLUE}-local"}
+    assert certificates[f"{OWN}-local"]["spec"]["dnsNames"] == [
+        "hello.default",
+        "hello.default.svc",
+        "hello.default.svc.cluster.local",
+    ]
+    before = written_status(plan_of(settings=LOCAL), kinds.ROUTE)
+    assert before["address"]["url"] == "http://hello.default.svc.cluster.local"
+    after = written_status(plan_of(*map(issued, certificates.values()), settings=LOCAL), kinds.ROUTE)
+    assert after["address"]["url"] == "https://hello.default.svc.cluster.local"
+    assert after["url"].startswith("http://hello.default.localhost")
+    labels = {VISIBILITY_LABEL: CLUSTER_LOCAL}
+    local = written_status(plan_of(*map(issued, certificates.values()), settings=LOCAL, labels=labels), kinds.ROUTE)
+    assert local["url"] == "https://hello.default.svc.cluster.local"
+    assert local["traffic"][0]["url"] == "https://blue-hello.default.svc.cluster.local"
+    own_port = msgspec.structs.replace(LOCAL, inner_port=8081)
+    other = written_status(plan_of(*map(issued, certificates.values()), settings=own_port), kinds.ROUTE)
+    assert other["address"]["url"] == "https://hello.default.svc.cluster.local:8081"
+
+
+def test_the_service_of_a_route_has_a_port_for_https_with_certificates_inside() -> None:
+    for settings, names in ((LOCAL, ["http", "https"]), (ENABLED, ["http"])):
+        given = msgspec.structs.replace(settings, public_services=True)
+        writes = plan_of(settings=given).writes
+        services = [write.body for write in writes if isinstance(write, Create) and write.kind is kinds.SERVICE]
+        assert [[port["name"] for port in service["spec"]["ports"]] for service in services] == [names, names]

@@ -7,9 +7,11 @@ import msgspec
 from serving.core.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
 from serving.core.model.routehosts import (
     Hosts,
+    certificate_name,
     claimed_hosts,
     hosts_of,
     inner_host,
+    inner_names,
     is_cluster_local,
     machine_gateway,
     named_address,
@@ -119,6 +121,18 @@ def test_a_template_that_makes_no_host_takes_none() -> None:
         assert (hosts.shown, hosts.inner) == ("", "blue-hello.default.svc.cluster.local")
         assert f"{next(iter(broken)).replace('_', '-')} of config-network" in hosts.problem
         assert HOST not in {one.host for one in claimed_hosts(a_route(traffic=BLUE), rules)}
+
+
+def test_a_cluster_local_host_has_three_names_and_a_certificate_for_them() -> None:
+    assert inner_names("hello.default.svc.cluster.local", RULES) == (
+        "hello.default",
+        "hello.default.svc",
+        "hello.default.svc.cluster.local",
+    )
+    assert [certificate_name("u", tag, is_local=True) for tag in ("", "blue")] == [
+        "route-u-local",
+        "route-u-69140905-local",
+    ]
 
 
 def test_labels_choose_the_domain() -> None:

@@ -416,6 +416,7 @@ def test_a_route_that_is_served_has_the_digest_of_its_facts() -> None:
 def test_only_public_hosts_are_held_against_mappings() -> None:
     made = routes(facts())
     assert made.holds("hello.default.localhost")
+    assert made.holder_of("hello.default.localhost") == "default/hello"
     assert not made.holds("hello.default.svc.cluster.local")
 
 

@@ -180,6 +180,21 @@ def test_the_minimum_holds_without_a_request() -> None:
     run_virtually(body())
 
 
+def test_a_minimum_raised_at_zero_starts_pods_without_a_request() -> None:
+    async def body() -> None:
+        async with shop(scale=1) as made:
+            await made.report(0.0, seconds=30)
+            assert await made.scale() == 0
+            await pass_s(60)
+            await made.cluster.patch(SCALED_WORKLOAD, *KEY, patch={"spec": {"scaling": {"min": 2}}})
+            await pass_s(1)
+            assert await made.scale() == 2
+            found = annotations_of(await made.cluster.get(SCALED_WORKLOAD, *KEY))
+            assert found["serving.dev/serving-state"] == "Active"
+
+    run_virtually(body())
+
+
 def test_a_workload_that_changes_its_target_scales_the_other() -> None:
     async def body() -> None:
         async with shop(scale=1) as made:

@@ -244,10 +244,10 @@ def _proof(state: GateState, facts: GateInputs, *, now_s: float) -> Event:
 def _decide(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks) -> GateDecision:
     desired = facts.desired
     if isinstance(desired, NoData):
-        if state.phase is not GatePhase.ACTIVATING:
-            return GateDecision(action=GateAction.HOLD, reason=GateReason.NO_DECISION, wanted=_UNDECIDED)
-        # Pods from before the first decision: the minimum applies, and their start may time out.
+        # The minimum applies without data: it may have been raised at zero, and the start of first pods may time out.
         desired = bounded(0, spec=spec, is_initialized=state.is_initialized).count
+        if state.phase is not GatePhase.ACTIVATING and desired <= _scale_of(facts):
+            return GateDecision(action=GateAction.HOLD, reason=GateReason.NO_DECISION, wanted=_UNDECIDED)
     if desired > 0:
         return _apply(desired, GateReason.PODS_WANTED, facts)
     if not spec.enable_scale_to_zero:
@@ -325,9 +325,12 @@ def _while_inactive(state: GateState, facts: GateInputs, *, spec: ScalingSpec, n
 
 def _apply(count: int, reason: GateReason, facts: GateInputs, *, recheck_in_s: float | None = None) -> GateDecision:
     """Set the scale to ``count``, or keep it if it is equal."""
-    present_scale = 1 if facts.present_scale is None else facts.present_scale
-    action = GateAction.HOLD if count == present_scale else GateAction.APPLY
+    action = GateAction.HOLD if count == _scale_of(facts) else GateAction.APPLY
     return GateDecision(action=action, reason=reason, wanted=count, recheck_in_s=recheck_in_s)
+
+
+def _scale_of(facts: GateInputs) -> int:
+    return 1 if facts.present_scale is None else facts.present_scale
 
 
 def _hold_zero(reason: GateReason, *, recheck_in_s: float | None = None) -> GateDecision:

@@ -367,7 +367,7 @@ def _raise_to(
     path = path_of(SCALED_WORKLOAD, api.namespace, name_of(workload))
     api.done("PATCH", path, {"spec": {"scaling": {key: value for key, value in scaling.items() if value is not None}}})
     if target.replicas < count:
-        # Without a request the autoscaler has no data, and leaves the scale as it is.
+        # Where another controller scales the target, too, the autoscaler writes nothing.
         _set_scale(api, target, count)
 
     def pending() -> str | None:

@@ -156,6 +156,13 @@ def test_without_a_decision_an_activating_revision_gets_its_minimum() -> None:
     assert summary_of(decision) == (GateAction.APPLY, GateReason.PODS_WANTED, 3, None)
 
 
+@pytest.mark.parametrize("phase", [GatePhase.ACTIVE, GatePhase.INACTIVE])
+def test_without_a_decision_a_raised_minimum_starts_pods(phase: GatePhase) -> None:
+    spec = spec_with(min_scale=3)
+    _, decision = stepped(state_of(phase), desired=UNDECIDED, ready_count=0, present_scale=0, spec=spec, now_s=1.0)
+    assert summary_of(decision) == (GateAction.APPLY, GateReason.PODS_WANTED, 3, None)
+
+
 def test_where_zero_is_disabled_one_pod_stays() -> None:
     _, decision = stepped(
         state_of(GatePhase.ACTIVE), present_scale=4, spec=spec_with(enable_scale_to_zero=False), now_s=1e6

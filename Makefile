@@ -15,7 +15,7 @@ AWS_PACKAGES := boto3 botocore jmespath s3transfer moto responses xmltodict Werk
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system-packages lock resolve run demo demo-nodes test test-pythons test-all check format config bench simulate-faults soak fuzz fuzz-http2 faults release audit verify-release docs upgrade clean
+.PHONY: help setup system-packages lock resolve run demo demo-adopt demo-nodes test test-pythons test-all check format config bench simulate-faults soak fuzz fuzz-http2 faults release audit verify-release docs upgrade clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -97,6 +97,9 @@ run: $(VENV)/.runtime  ## The whole system on this machine, with a sample servic
 
 demo: $(VENV)/.runtime  ## Zero, one, many, zero with real requests, and a rollout; about a minute
 	$(BIN)/python bench/demo.py
+
+demo-adopt: $(VENV)/.runtime  ## A plain Deployment with an Ingress, to zero and back by requests; half a minute
+	$(BIN)/python bench/demo_adopt.py
 
 demo-nodes: $(VENV)/.runtime  ## Requests, pods, nodes and back, on virtual nodes of this machine; about a minute
 	$(BIN)/python bench/demo_nodes.py

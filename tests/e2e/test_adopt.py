@@ -101,7 +101,12 @@ def test_a_deployment_is_adopted_goes_to_zero_and_back_and_is_released(stage: St
     until(lambda: replicas(stage, "shop") == 0)
     assert ask(stage, "shop.example.com").status_code == 200
     assert "deployment/shop" in stage("get").stdout
-    assert "scaledworkload shop" in stage("describe", "shop").stdout
+    until(lambda: "shop (Deployment)  active" in stage("top", "--once").stdout)
+    assert "shop (Deployment)" in stage("cost").stdout
+    assert "200 GET /" in stage("requests", "shop").stdout
+    described = stage("describe", "shop").stdout
+    assert "scaledworkload shop" in described
+    assert "1/1" in described.partition("Pods")[2]
     assert "0 → 1" in stage("why", "shop").stdout
     said = stage("release", "deploy/shop").stdout
     assert "deployment/shop has 2 replicas again" in said

@@ -55,6 +55,9 @@ FORMS = {
         Form(arguments="--json", keys=("throughput", "varied_heads", "one_core"), needs=(*WRK, "curl", INDEX))
     ],
     "demo.py": [Form(lines=("held: .*silence brings it back to zero again",))],
+    "demo_adopt.py": [
+        Form(lines=(r" shop 0 → 1: ", "held: .*goes to zero; a request from zero is answered .*back to zero"))
+    ],
     "demo_nodes.py": [Form(lines=(r" pods .*▆", "held: .*down to 2"))],
     "faults.py": [Form(lines=(r"\| app killed -9 \| 0 of \d+ \|", '"lone_start_s":', '"capacity_per_s":'))],
     "from_zero.py": [Form(arguments="--json", keys=("seconds_to_all_at_once", "cpu_seconds", "floor_seconds"))],

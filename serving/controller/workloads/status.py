@@ -18,6 +18,7 @@ from serving.core.model.scaledworkload import SCALED_ALONE, ScaledWorkloadSpec, 
 from serving.core.settings.annotations import read_annotations
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.controller import ControllerSettings
+from serving.net.cluster.selectors import written_selector
 
 TARGET_RESOLVED = "TargetResolved"
 SERVICE_RESOLVED = "ServiceResolved"
@@ -67,7 +68,7 @@ def workload_status(
     counts = {"desiredReplicas": desired, "readyReplicas": _count(view.target, "status", "readyReplicas", unset=0)}
     return {
         **observed,
-        **({key: count for key, count in counts.items() if view.target is not None}),
+        **({**counts, "selector": _selector(view.target)} if view.target is not None else {}),
         "conditions": updated_conditions(conditions, before=known, now=now),
         "url": _url(workload, spec, settings),
         "path": TrafficPath.PROXY.value,
@@ -186,6 +187,10 @@ def _url(workload: Object, spec: ScaledWorkloadSpec, settings: ControllerSetting
 def _count(resource: Object | None, *path: str, unset: int) -> int:
     count = nested(resource, *path)
     return unset if count is None else int(count)
+
+
+def _selector(target: Object) -> str:
+    return written_selector(nested(target, "spec", "selector") or {}).text
 
 
 def _true(condition_type: str) -> Condition:

@@ -73,6 +73,22 @@ class Requirement(msgspec.Struct, frozen=True):
             case Operator.ABOVE | Operator.BELOW:
                 return value is not None and self._compares(value)
 
+    @property
+    def text(self) -> str:
+        """This clause in a query."""
+        values = ",".join(sorted(self.values))
+        match self.operator:
+            case Operator.EXISTS:
+                return self.key
+            case Operator.ABSENT:
+                return f"!{self.key}"
+            case Operator.ABOVE | Operator.BELOW:
+                return f"{self.key}{'>' if self.operator is Operator.ABOVE else '<'}{values}"
+            case Operator.IN if len(self.values) == 1:
+                return f"{self.key}={values}"
+            case Operator.IN | Operator.NOT_IN:
+                return f"{self.key} {self.operator} ({values})"
+
     def _compares(self, value: str) -> bool:
         try:
             number, (bound,) = int(value), map(int, self.values)
@@ -85,6 +101,11 @@ class LabelSelector(msgspec.Struct, frozen=True):
     """A conjunction of clauses; without clauses it matches everything."""
 
     requirements: tuple[Requirement, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The selector in a query: "app=web,tier in (a,b)"."""
+        return ",".join(requirement.text for requirement in self.requirements)
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether an object with these labels matches."""

@@ -332,17 +332,22 @@ class Board:
         return dict.fromkeys(PodUse._fields) if use is None else use._asdict()
 
     def pods_of_service(self, namespace: str, service: str) -> list[View]:
-        """The pods of all revisions of a service, the newest revision first."""
+        """The pods of all revisions of a service, or of a workload, the newest revision first."""
         keys = [
             key
             for (kind, key), (_, view) in self._views.items()
-            if kind == "revision" and (view["namespace"], view["service"]) == (namespace, service)
+            if kind == "revision" and (view["namespace"], view["service"] or view["name"]) == (namespace, service)
         ]
         return [pod for key in sorted(keys, reverse=True) for _, pod in sorted(self.revision_pods.get(key, {}).items())]
 
     def gone_pods_of_service(self, namespace: str, service: str) -> list[View]:
         """The last pods of a service that were deleted, the latest last."""
         return list(self._gone_pods.get(f"{namespace}/{service}", ()))
+
+    def workload_kinds(self) -> dict[str, str]:
+        """The kind of each workload, by "namespace/name"."""
+        views = ((key, view) for (kind, key), (_, view) in self._views.items() if kind == "revision")
+        return {key: view["kind"] for key, view in views if view.get("kind")}
 
     def decisions(self, revision: str) -> list[Mapping[str, Any]]:
         """The last decisions about a revision, oldest first."""

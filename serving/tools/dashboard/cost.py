@@ -6,6 +6,7 @@ autoscalers. ``serving cost`` and the page show the same records.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -71,6 +72,8 @@ def price_of(pod_hours: float, *, memory_bytes: float, prices: Mapping[str, floa
         return None
     return pod_hours * (prices.get("pod_hour", 0.0) + memory_bytes / GIB * prices.get("gib_hour", 0.0))
 
+SERVICE_KIND = "Service"
+
 
 class RevisionOwner(NamedTuple):
     """The service of a revision as "namespace/name", and the memory of one of its pods."""
@@ -111,6 +114,9 @@ class ServiceCost(msgspec.Struct, frozen=True, kw_only=True):
 
     namespace: str
     service: str
+    kind: str = SERVICE_KIND
+    """Service, or the kind of a workload."""
+
     known_hours: float
     pod_hours: float
     gib_hours: float
@@ -127,6 +133,11 @@ def owner_of(revision: Mapping[str, Any]) -> RevisionOwner:
     return RevisionOwner(f"{namespace_of(revision)}/{service}", memory_of(nested(revision, "spec", "containers") or ()))
 
 
+def workload_owner(pod: Mapping[str, Any], workload: str) -> RevisionOwner:
+    """The owner of a workload: itself, with the memory of one of its pods."""
+    return RevisionOwner(f"{namespace_of(pod)}/{workload}", memory_of(nested(pod, "spec", "containers") or ()))
+
+
 def knative_ratios(stories: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Pod-seconds under Knative's policy for each that was used, by "namespace/revision", from the autoscalers' estimates.
 
@@ -140,14 +151,29 @@ def knative_ratios(stories: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return ratios
 
 
-def service_costs(usage: UsageReport, *, ratios: Mapping[str, float], prices: Mapping[str, float]) -> list[ServiceCost]:
-    """The cost of each service, by namespace and name. ``prices`` are ``pod_hour`` and ``gib_hour``; 0 is none."""
+def service_costs(
+    usage: UsageReport,
+    *,
+    ratios: Mapping[str, float],
+    prices: Mapping[str, float],
+    kinds: Mapping[str, str] = MappingProxyType({}),
+) -> list[ServiceCost]:
+    """The cost of each service, by namespace and name. ``prices`` are ``pod_hour`` and ``gib_hour``; 0 is none.
+
+    ``kinds`` are those of workloads, by "namespace/name".
+    """
     revisions: defaultdict[str, list[RevisionUsage]] = defaultdict(list)
     for revision in usage.revisions:
         revisions[revision.owner.service].append(revision)
     services = (service for service in usage.services if service.service in revisions)
     return sorted(
-        (_cost_of(service, revisions[service.service], ratios=ratios, prices=prices) for service in services),
+        (
+            msgspec.structs.replace(
+                _cost_of(service, revisions[service.service], ratios=ratios, prices=prices),
+                kind=kinds.get(service.service, SERVICE_KIND),
+            )
+            for service in services
+        ),
         key=lambda cost: (cost.namespace, cost.service),
     )
 

@@ -29,6 +29,7 @@ from serving.net.cluster.kinds import (
     POD_METRICS,
     REVISION,
     ROUTE,
+    SCALED_WORKLOAD,
     SERVING_SERVICE,
     Kind,
 )
@@ -36,12 +37,13 @@ from serving.net.cluster.port import Cluster, EventType
 from serving.net.cluster.reflector import CacheChange, Reflector, ReflectorSettings
 from serving.tools.dashboard.board import Board, Requests
 from serving.tools.dashboard.coldstarts import ColdRequest
-from serving.tools.dashboard.cost import owner_of
+from serving.tools.dashboard.cost import owner_of, workload_owner
 from serving.tools.dashboard.deciders import Deciders, read_pages
 from serving.tools.dashboard.marks import Mark
 from serving.tools.dashboard.poduse import pod_uses
 from serving.tools.dashboard.topology import ServedHost, hosts_of
 from serving.tools.dashboard.views import View, lean_pod, pod_view, revision_view, service_view, start_facts
+from serving.tools.dashboard.workloads import WorkloadPods, labelled, workload_view
 
 _log = logging.getLogger("dashboard")
 _T = TypeVar("_T")
@@ -69,6 +71,10 @@ def _put_revision(board: Board, key: Key, revision: Object | None) -> None:
     board.nodes.put_revision("/".join(key), revision)
 
 
+def _put_workload(board: Board, key: Key, workload: Object | None) -> None:
+    board.put("revision", "/".join(key), None if workload is None else workload_view(workload))
+
+
 def _put_pod(board: Board, key: Key, pod: Object | None) -> None:
     board.put("pod", "/".join(key), None if pod is None else pod_view(pod))
     if pod is not None:
@@ -86,6 +92,7 @@ _FOLLOWED: Mapping[Kind, Callable[[Board, Key, Object | None], None]] = {
     REVISION: _put_revision,
     POD: _put_pod,
     NODE: _put_node,
+    SCALED_WORKLOAD: _put_workload,
 }
 
 
@@ -114,6 +121,7 @@ class Feed:
         self._headers = headers
         self._queries = queries
         self._requests = Requests()
+        self._workload_pods = WorkloadPods()
         self._deciders: Deciders | None = None
         self._session: aiohttp.ClientSession | None = None
         self._hosts: list[ServedHost] = []
@@ -207,9 +215,22 @@ class Feed:
 
     def _reflector(self, cluster: Cluster, kind: Kind) -> Reflector:
         def changed(change: CacheChange) -> None:
-            _FOLLOWED[kind](self._board, change.key, None if change.type is EventType.DELETED else change.new)
+            self._put(kind, change.key, None if change.type is EventType.DELETED else change.new)
 
         return Reflector(cluster, kind, settings=_LEAN if kind == POD else None, on_change=changed)
+
+    def _put(self, kind: Kind, key: Key, resource: Object | None) -> None:
+        if kind == SCALED_WORKLOAD and key in self._caches[REVISION]:
+            # The Revision is served in its place.
+            return
+        if kind == POD and resource is not None and (workload := self._workload_pods.workload_of(resource)):
+            resource = labelled(resource, workload)
+            self._board.owners[f"{key[0]}/{workload}"] = workload_owner(resource, workload)
+        _FOLLOWED[kind](self._board, key, resource)
+        if kind == SCALED_WORKLOAD and self._workload_pods.put(key, resource):
+            for (namespace, name), pod in self._caches[POD].items():
+                if namespace == key[0]:
+                    self._put(POD, (namespace, name), pod)
 
     async def _follow_nodes(self) -> None:
         while True:

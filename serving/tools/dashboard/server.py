@@ -322,7 +322,7 @@ class Pages:
         if used is None:
             raise web.HTTPServiceUnavailable(text=UNREAD)
         ratios = knative_ratios(await self._policies({}))
-        services = service_costs(used, ratios=ratios, prices=self._prices)
+        services = service_costs(used, ratios=ratios, prices=self._prices, kinds=self._board.workload_kinds())
         return json_response({"from_s": from_s, "to_s": to_s, "prices": self._prices, "services": services})
 
     async def _compare(self, request: web.Request) -> web.StreamResponse:

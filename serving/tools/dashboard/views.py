@@ -149,11 +149,11 @@ def _memory_limit_of(spec: Mapping[str, Any]) -> int:
 def lean_pod(pod: Mapping[str, Any]) -> View:
     """A Pod reduced to the fields that the dashboard reads, because it caches every pod of the cluster."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
-    labels = metadata.get("labels") or {}
     return {
         "metadata": {
             **{name: metadata[name] for name in _LEAN_METADATA if name in metadata},
-            "labels": {name: labels[name] for name in (REVISION_LABEL,) if name in labels},
+            # A workload selects its pods by any of them.
+            "labels": metadata.get("labels") or {},
         },
         "spec": {
             **{name: spec[name] for name in ("nodeName", "overhead") if name in spec},

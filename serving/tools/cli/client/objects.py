@@ -75,6 +75,12 @@ def _kind_hint(name: str) -> str:
     return ""
 
 
+def is_known(api: ApiClient, name: str) -> bool:
+    """Whether there is a service, workload or revision of a name."""
+    kinds = (SERVING_SERVICE, SCALED_WORKLOAD, REVISION)
+    return any(api.call("GET", path_of(kind, api.namespace, name))[0] < 400 for kind in kinds)
+
+
 def service_of(api: ApiClient, name: str) -> Object:
     """One Knative Service, as ``object_of``."""
     return object_of(api, SERVING_SERVICE, name)

@@ -10,7 +10,7 @@ from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.output import aligned, print_aside
 from serving.tools.cli.client.stats import DashboardPages
 from serving.tools.cli.services.stats import KNOWN_RATIO_MIN, fail_unless_service, history_options, range_of
-from serving.tools.dashboard.cost import ServiceCost
+from serving.tools.dashboard.cost import SERVICE_KIND, ServiceCost
 
 _HOUR_S = 3600.0
 
@@ -20,7 +20,7 @@ _HOUR_S = 3600.0
 @history_options("24h")
 @api_options
 def cost(*, api: ApiClient, name: str | None, begin: str, end: str, output: str, url: str | None) -> None:
-    """Show pod-hours and GiB-hours of the service NAME, or of all services in the namespace."""
+    """Show pod-hours and GiB-hours of the service or workload NAME, or of all in the namespace."""
     span = range_of(begin, end)
     page = DashboardPages(api, url).read("cost", span)
     services = msgspec.convert(page["services"], list[ServiceCost])
@@ -48,7 +48,7 @@ def _rows(costs: Sequence[ServiceCost]) -> list[tuple[str, ...]]:
     titles = ("SERVICE", "POD-HOURS", "GIB-HOURS", *(("COST",) if has_price else ()), "ALWAYS ON", "KNATIVE")
     rows = [
         (
-            service.service,
+            service.service if service.kind == SERVICE_KIND else f"{service.service} ({service.kind})",
             f"{service.pod_hours:.2f}",
             f"{service.gib_hours:.2f}",
             *((f"{service.price:.2f}",) if service.price is not None else ()),

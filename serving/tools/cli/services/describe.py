@@ -110,8 +110,7 @@ def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator
             for revision in revisions
         ]
         yield from _titled("Revisions", aligned([header, *revision_rows], indent="  "))
-    titles, rows = server_table(api, POD, name="", selector=selector_of(name), everywhere=False)
-    yield from _titled("Pods", aligned([titles, *rows], indent="  ") if rows else ["  none: it is at zero"])
+    yield from _pods(api, selector_of(name))
     gaps = filter(None, (condition_of(pod, CONDITION_ISOLATED).get("message") for pod in pods))
     yield from (line for gap in dict.fromkeys(gaps) for line in wrapped(f"Isolation: {gap}", indent="  "))
     over = [pod for pod in pods if nested(pod, "status", "phase") == "Failed" and nested(pod, "status", "message")]
@@ -134,9 +133,19 @@ def _other_lines(api: ApiClient, kind: Kind, resource: Object, *, now_s: float) 
         for line in [f"{title.capitalize():<{width}}  {printable(cell)}"]
     )
     yield from _conditions(resource)
+    pods: list[Object] = []
     if kind == POD:
         yield from _containers(resource)
-    yield from _event_lines(_events(api, [resource]), now_s=now_s)
+    # An empty selector selects all pods.
+    if kind == SCALED_WORKLOAD and (selector := str(nested(resource, "status", "selector") or "")):
+        pods = items_of(api, POD, selector)
+        yield from _pods(api, selector)
+    yield from _event_lines(_events(api, [resource, *pods]), now_s=now_s)
+
+
+def _pods(api: ApiClient, selector: str) -> Iterator[str]:
+    titles, rows = server_table(api, POD, name="", selector=selector, everywhere=False)
+    yield from _titled("Pods", aligned([titles, *rows], indent="  ") if rows else ["  none: it is at zero"])
 
 
 def _head(resource: Object, *, now_s: float, is_brief: bool = False) -> Iterator[str]:

@@ -11,12 +11,11 @@ import click
 import msgspec
 
 from serving.core.traffic.requesthistory import SLOW_AGE_MAX_S, ErrorCause, RequestRecord, RequestReport, merged
-from serving.net.cluster.kinds import REVISION, SERVING_SERVICE
 from serving.tools.cli.client.api import ApiClient, api_options, fail
 from serving.tools.cli.client.completion import complete_service
+from serving.tools.cli.client.objects import is_known
 from serving.tools.cli.client.output import aligned, clock_text, paint, print_aside, printable
 from serving.tools.cli.client.reach import Reach
-from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.client.stats import read_page
 
 _TIMEOUT_S = 5.0
@@ -48,7 +47,7 @@ _MS = 1000
 def requests(
     *, api: ApiClient, name: str, list_name: str | None, follow: bool, output: str, urls: tuple[str, ...]
 ) -> None:
-    """Show requests of the service or revision NAME: failed ones, the slowest or a sample, and errors by cause."""
+    """Show requests of the service, workload or revision NAME: failed ones, the slowest or a sample, and errors by cause."""
     sources = _RequestSources(api, urls)
     reports = merged(sources.read(name))
     if not reports and not follow:
@@ -102,10 +101,9 @@ class _RequestSources:
 
 
 def _explain_nothing(api: ApiClient, name: str) -> None:
-    """End the command with an error if there is no such service or revision."""
-    known = any(api.call("GET", path_of(kind, api.namespace, name))[0] < 400 for kind in (SERVING_SERVICE, REVISION))
-    if not known:
-        fail(f"no request of {name} in {api.namespace} is recorded, and there is no such service or revision")
+    """End the command with an error if there is no such service, workload or revision."""
+    if not is_known(api, name):
+        fail(f"no request of {name} in {api.namespace} is recorded, and there is no such service, workload or revision")
     print_aside(f"no request of {name} is recorded yet; records are lost when an activator restarts")
 
 

@@ -10,12 +10,10 @@ import click
 import msgspec
 
 from serving.core.model.objects import name_of
-from serving.net.cluster.kinds import REVISION, SERVING_SERVICE
 from serving.tools.cli.client.api import ApiClient, Decorator, adding, api_options, fail, fail_usage
 from serving.tools.cli.client.completion import complete_service
-from serving.tools.cli.client.objects import revisions_of
+from serving.tools.cli.client.objects import is_known, revisions_of
 from serving.tools.cli.client.output import age_text, aligned, print_aside
-from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.client.stats import DashboardPages
 from serving.tools.cli.services.logs import moment_s
 from serving.tools.dashboard.cost import History, StatsSummary, summary
@@ -50,7 +48,7 @@ def history_options(begin: str, outputs: Sequence[str] = ("text", "json")) -> De
 @history_options("24h", outputs=("text", "csv", "json"))
 @api_options
 def stats(*, api: ApiClient, name: str, begin: str, end: str, output: str, url: str | None) -> None:
-    """Show the history of the service or revision NAME: requests, errors, latency and pods.
+    """Show the history of the service, workload or revision NAME: requests, errors, latency and pods.
 
     The text sums up each revision; csv and json have a row for each step that the dashboard keeps.
     """
@@ -97,9 +95,9 @@ def _table(histories: Mapping[str, History]) -> Iterator[Sequence[object]]:
 
 
 def fail_unless_service(api: ApiClient, name: str) -> None:
-    """End the command if there is no service and no revision of a name: nothing will have a history."""
-    if not any(api.call("GET", path_of(kind, api.namespace, name))[0] < 400 for kind in (SERVING_SERVICE, REVISION)):
-        fail(f"there is no service and no revision {name} in {api.namespace}; `serving get` lists the services")
+    """End the command if there is no service, workload or revision of a name: nothing will have a history."""
+    if not is_known(api, name):
+        fail(f"there is no service, workload or revision {name} in {api.namespace}; `serving get` lists them")
 
 
 def range_of(begin: str, end: str) -> dict[str, str]:

@@ -144,7 +144,7 @@ def _amount(part: int | None, whole: int, unit: int) -> Text:
 @click.option("-n", "--namespace", default="", help="Show this namespace only.")
 @place_options
 def top(*, place: Place, once: bool, output: str, url: str | None, namespace: str) -> None:
-    """Display the load of revisions, with pods and last decisions, and the usage of nodes. Ctrl-C stops it."""
+    """Display the load of revisions and workloads, with pods and last decisions, and the usage of nodes. Ctrl-C stops it."""
     pages = DashboardPages(place.api(), url)
     if output == "json":
         click.echo(json.dumps(record_of(pages.read("state"), namespace=namespace), indent=2))
@@ -185,7 +185,10 @@ def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WI
     ready, dormant = (sum(row.number(name) for row in rows) for name in ("ready", "dormant"))
     count = len(rows)
     pods = f"{ready:g} pod{'s' * (ready != 1)} ready" + (f", {dormant:g} dormant" if dormant else "")
-    title = Text.assemble(("serving", "bold"), f"  {count} revision{'s' * (count != 1)}, {pods}")
+    workload_count = sum("kind" in row.view for row in rows)
+    counts = [(count - workload_count, "revision"), *([(workload_count, "workload")] if workload_count else [])]
+    shown = ", ".join(f"{number} {word}{'s' * (number != 1)}" for number, word in counts)
+    title = Text.assemble(("serving", "bold"), f"  {shown}, {pods}")
     nodes = node_lines(state.get("nodes") or {})
     lines, per_row, has_why = _revisions(rows, width=width)
     node_table_lines, is_stacked = node_table(nodes, width=width)
@@ -289,7 +292,7 @@ class _Row:
         latencies_s = [self._numbers.get(f"p{percent}_s") for percent in ((50, 95, 99) if has_all else (95,))]
         target = self.number("target")
         return [
-            Text(self.view["name"]),
+            Text(f"{self.view['name']} ({self.view['kind']})" if self.view.get("kind") else self.view["name"]),
             Text(state, style=_TONES[state]),
             Text(self._pods()),
             Text.assemble(f"{self.number('running'):.1f} ", (_bar(self.load, target), "cyan")),

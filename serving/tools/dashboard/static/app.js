@@ -199,7 +199,8 @@ function show() {
   const ready = Object.values(rows).reduce((sum, row) => sum + (row[5] || 0), 0);
   by("failing").hidden = !failing;
   write(by("failing"), `${failing} failing`);
-  write(by("totals"), [many(objects.service.size, "service"), many(objects.revision.size, "revision"), `${many(ready, "pod")} ready`].join(" · "));
+  const workloads = [...objects.revision.values()].filter((one) => one.kind).length;
+  write(by("totals"), [many(objects.service.size, "service"), workloads && many(workloads, "workload"), many(objects.revision.size - workloads, "revision"), `${many(ready, "pod")} ready`].filter(Boolean).join(" · "));
   const title = `${failing ? `(${failing} failing) ` : ""}${selected ? `${selected.split("/")[1]} - ` : page ? `${page} - ` : ""}serving`;
   if (document.title !== title) document.title = title;
 }
@@ -254,7 +255,7 @@ function showDetail() {
   const view = objects.revision.get(selected);
   by("detail").hidden = !view;
   if (!view) return;
-  by("name").textContent = view.name;
+  by("name").textContent = view.kind ? `${view.name} (${view.kind} ${view.target})` : view.name;
   const row = rows[selected] || [];
   const at = Object.fromEntries(columns.map((name, place) => [name, row[place]]));
   const [text, tone] = revisionState(view, row);
@@ -273,8 +274,8 @@ function showDetail() {
   const names = siblings.map((one) => one.name), shown = span && !span.isLast ? span.from : seconds;
   actions.show(mayAct, user, service, names, siblings[0].scaling);
   compare.show({ service, names, selected, mayAct, user, shown });
-  logs.show(mayReadLogs, user, view.namespace, view.service);
-  const conditions = [...view.conditions.map((one) => ["revision", one]), ...(service?.conditions || []).map((one) => ["service", one])];
+  logs.show(mayReadLogs, user, view.namespace, view.service || view.name);
+  const conditions = [...view.conditions.map((one) => [view.kind ? "workload" : "revision", one]), ...(service?.conditions || []).map((one) => ["service", one])];
   keyed(by("conditions"), conditions.map(([of, one]) => [`${of} ${one.type}`, { of, ...one }]), (node, one) =>
     cells(node, one.of, one.type, badge(one.status, one.type === "Active" && one.status === "False" ? "off" : TONES[one.status] || "wait"), [one.reason, one.message].filter(Boolean).join(": ") || "–"));
 }

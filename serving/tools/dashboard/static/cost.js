@@ -142,6 +142,6 @@ function drawRow(node, { one, most, names, isGone }) {
     bar.append(part);
   }
   bar.setAttribute("aria-hidden", "true");
-  node.replaceChildren(make("th", { scope: "row" }, one.service, " ", make("small", { textContent: `${one.namespace}${isGone ? ", deleted" : ""}` }), bar), ...names.slice(1).map((name) =>
+  node.replaceChildren(make("th", { scope: "row" }, one.service, " ", make("small", { textContent: `${one.kind === "Service" ? "" : `${one.kind} · `}${one.namespace}${isGone ? ", deleted" : ""}` }), bar), ...names.slice(1).map((name) =>
     make("td", { className: `num ${name}`, textContent: (name.endsWith("price") ? money : hours)(one[name]) })));
 }

@@ -17,12 +17,12 @@ const SORTS = {
 const SPARK = { width: 110, height: 16 };
 const by = (id) => document.getElementById(id);
 
-// The revisions of each service; one without a service stands for itself.
+// The revisions of each service; one without a service, as a workload, is its own.
 export function grouped(objects) {
   const groups = new Map([...objects.service].map(([key, view]) => [key, { view, revisions: [] }]));
   for (const [key, view] of objects.revision) {
     const service = `${view.namespace}/${view.service || view.name}`;
-    if (!groups.has(service)) groups.set(service, { view: { name: view.service || view.name, namespace: view.namespace, url: "", ready: view.ready, conditions: view.conditions, traffic: [], created: view.created }, revisions: [] });
+    if (!groups.has(service)) groups.set(service, { view: { name: view.service || view.name, namespace: view.namespace, url: view.url || "", ready: view.ready, conditions: view.conditions, traffic: view.url ? [{ revision: view.name, percent: 100 }] : [], created: view.created, kind: view.kind || "" }, revisions: [] });
     groups.get(service).revisions.push([key, view]);
   }
   for (const one of groups.values()) one.revisions.sort((a, b) => b[1].created.localeCompare(a[1].created) || b[0].localeCompare(a[0]));
@@ -165,7 +165,7 @@ export class Overview {
     const p95 = latencies.length ? Math.max(...latencies) : null, errors = recent.requests ? recent.errors / recent.requests : null;
     const [cpu, memory] = ["cpu_cores", "memory_bytes"].map((name) => revisions.some(([one]) => at(one, name) != null) ? total(name) : null);
     return {
-      key, state, why: brief(why), name: view.name, namespace: view.namespace, url: view.url, host: view.url.replace(/^https?:\/\//, ""), revision: main?.[0] || "", names: revisions.map(([one]) => one).join(" "),
+      key, state, why: brief(why), name: view.name, kind: view.kind || "", namespace: view.namespace, url: view.url, host: view.url.replace(/^https?:\/\//, ""), revision: main?.[0] || "", names: revisions.map(([one]) => one).join(" "),
       order: Object.fromEntries(Object.entries({ rps, p95, errors, pods: ready, cpu, memory, age: changed ? 1e10 - changed : null }).map(([name, its]) => [name, its ?? -1])),
       rps: number(rps), p95: duration(p95), errors: errors == null ? "–" : percent(errors), cpu: cores(cpu), memory: bytes(memory), pods: desired === ready ? number(ready) : `${number(ready)} → ${number(desired)}`,
       spark: this.#spark(revisions), age: changed ? age(Date.now() / 1000 - changed) : "–",
@@ -259,7 +259,7 @@ function draw(node, one) {
   set(link, one.name);
   if (one.revision) link.setAttribute("href", `#${one.revision}`);
   else link.removeAttribute("href");
-  set(where, one.namespace);
+  set(where, [one.kind, one.namespace].filter(Boolean).join(" · "));
   link.title = one.name;
   set(why, one.why);
   why.title = one.why;

@@ -10,7 +10,7 @@ from serving.core.model.objects import Object, condition_of
 from tests.unit.controller.builders import CREATED, NOW, SCALING, SETTINGS
 
 HTTP = {"name": "http", "port": 80}
-TARGET: Object = {"spec": {"replicas": 2}, "status": {"readyReplicas": 1}}
+TARGET: Object = {"spec": {"replicas": 2, "selector": {"matchLabels": {"app": "shop"}}}, "status": {"readyReplicas": 1}}
 
 
 def workload(name: str = "shop", *, namespace: str = "default", created: str = CREATED, **spec: Any) -> Object:  # noqa: ANN401 - JSON
@@ -38,6 +38,7 @@ def test_a_workload_that_has_all_it_needs_is_ready() -> None:
     assert condition(found, "Active") == ("True", "", "")
     assert (found["observedGeneration"], found["desiredReplicas"], found["readyReplicas"]) == (3, 2, 1)
     assert (found["url"], found["path"], found["portName"]) == ("http://shop.example.com:8080/api", "proxy", "http")
+    assert found["selector"] == "app=shop"
 
 
 @pytest.mark.parametrize("hosts", [[], ["*.example.com"]])

@@ -86,3 +86,8 @@ def test_a_selector_has_a_maximum_of_clauses() -> None:
         label_selector(",".join(f"a{number}" for number in range(51)))
     with pytest.raises(Invalid, match="at most 50 clauses, this has 51"):
         field_selector(",".join(["metadata.name!=a"] * 51), ["metadata.name"])
+
+
+@pytest.mark.parametrize("text", ["", "a=b", "a in (b,c),d notin (e)", "a,!b", "a>3,b<4"])
+def test_a_compiled_selector_is_written_as_a_query(text: str) -> None:
+    assert label_selector(text).text == text

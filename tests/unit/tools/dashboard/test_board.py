@@ -178,6 +178,16 @@ def test_pods_of_a_service_are_those_of_its_revisions_the_newest_first() -> None
     assert made.pods_of_service("elsewhere", "hello") == []
 
 
+def test_workloads_have_a_kind_and_pods_of_their_own() -> None:
+    made = Board(100)
+    views = {"shop": {"service": "", "kind": "StatefulSet"}, "old-00001": {"service": "old"}, "bare": {"service": ""}}
+    for name, view in views.items():
+        made.put("revision", f"default/{name}", {"namespace": "default", "name": name, **view})
+        made.put("pod", f"default/{name}-a", pod(f"{name}-a", revision=name))
+    assert made.workload_kinds() == {"default/shop": "StatefulSet"}
+    assert [one["name"] for one in made.pods_of_service("default", "shop")] == ["shop-a"]
+
+
 def test_decisions_are_kept_once_and_go_with_their_revision() -> None:
     made = board()
     made.decision(decision(1.0))

@@ -20,6 +20,7 @@ from serving.tools.dashboard.cost import (
     owner_of,
     service_costs,
     summary,
+    workload_owner,
 )
 
 HOUR_S = 3600.0
@@ -221,3 +222,15 @@ def test_rows_are_summed_over_their_time() -> None:
 def test_one_row_alone_stands_for_no_time() -> None:
     found = summary("hello-00001", table((5, {"ready": 1, "rps_2xx": 3})))
     assert (found.requests, found.pods_mean, found.p99_max_s) == (0, 0.0, None)
+
+
+def test_a_workload_has_its_kind_and_the_memory_of_a_pod() -> None:
+    resources = {"requests": {"memory": "1Gi"}}
+    pod = {"metadata": {"namespace": "shop", "name": "p"}, "spec": {"containers": [{"resources": resources}]}}
+    assert workload_owner(pod, "hello") == RevisionOwner(HELLO, GIB)
+    usage = used({"shop/hello-1": 1.0, "team/hello-1": 1.0})
+    found = service_costs(usage, ratios={}, prices={}, kinds={HELLO: "Deployment"})
+    assert [(cost.service, cost.namespace, cost.kind) for cost in found] == [
+        ("hello", "shop", "Deployment"),
+        ("hello", "team", "Service"),
+    ]

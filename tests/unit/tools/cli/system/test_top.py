@@ -104,6 +104,12 @@ def test_the_busiest_comes_first_with_its_numbers_and_why() -> None:
     assert [line.split()[1] for line in lines[4:]] == ["at", "failed", "starting"]
 
 
+def test_a_workload_is_a_row_with_its_kind() -> None:
+    title, _, _, row = screen(revision("shop", {"ready": 2}, kind="Deployment"))
+    assert title == "serving  0 revisions, 1 workload, 2 pods ready"
+    assert row.split()[:3] == ["shop", "(Deployment)", "active"]
+
+
 def test_a_narrow_screen_has_the_why_below() -> None:
     lines = screen(BUSY, ASLEEP, width=80)
     assert lines[-2].startswith("busy-00001 ")

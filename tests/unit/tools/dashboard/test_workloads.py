@@ -1,0 +1,61 @@
+"""ScaledWorkloads on the page."""
+
+import pytest
+
+from serving.core.model.objects import Object
+from serving.tools.dashboard.views import pod_view
+from serving.tools.dashboard.workloads import WorkloadPods, labelled, workload_view
+
+KEY = ("default", "shop")
+
+
+def workload(selector: str = "app=shop", **status: object) -> Object:
+    target = {"kind": "StatefulSet", "name": "shop"}
+    return {
+        "metadata": {"namespace": "default", "name": "shop", "annotations": {"serving.dev/serving-state": "Reserve"}},
+        "spec": {"target": target, "service": {"name": "shop"}, "scaling": {"max": 4}},
+        "status": {"selector": selector, "url": "http://shop.example.com", **status},
+    }
+
+
+def pod(name: str = "p", namespace: str = "default", **labels: str) -> Object:
+    return {"metadata": {"name": name, "namespace": namespace, "labels": labels}}
+
+
+def test_a_workload_looks_like_a_revision_and_has_its_kind() -> None:
+    view = workload_view(workload(desiredReplicas=2))
+    assert (view["kind"], view["target"], view["url"]) == ("StatefulSet", "shop", "http://shop.example.com")
+    assert (view["service"], view["state"], view["scaling"]) == ("", "Active", {"max-scale": "4"})
+    assert workload_view(workload(desiredReplicas=0))["state"] == "Reserve"
+
+
+def test_a_workload_that_cannot_be_read_shows_its_conditions() -> None:
+    conditions = [{"type": "Ready", "status": "False", "reason": "InvalidSpec", "message": "spec.target"}]
+    view = workload_view({"metadata": {"name": "shop"}, "spec": {}, "status": {"conditions": conditions}})
+    assert (view["kind"], view["ready"], view["conditions"][0]["reason"]) == ("Deployment", "False", "InvalidSpec")
+
+
+def test_pods_are_those_that_the_selector_selects() -> None:
+    pods = WorkloadPods()
+    assert pods.put(KEY, workload())
+    assert not pods.put(KEY, workload(desiredReplicas=1))
+    own = pod(app="shop")
+    assert pods.workload_of(own) == "shop"
+    view = pod_view(labelled(own, "shop"))
+    assert view is not None
+    assert view["revision"] == "shop"
+    others = [
+        pod(app="other"),
+        pod(namespace="team", app="shop"),
+        pod(**{"serving.knative.dev/revision": "r", "app": "shop"}),
+    ]
+    assert [pods.workload_of(other) for other in others] == ["", "", ""]
+    assert pods.put(KEY, None)
+    assert pods.workload_of(own) == ""
+
+
+@pytest.mark.parametrize("selector", ["", "a in ("])
+def test_without_a_selector_it_has_no_pods(selector: str) -> None:
+    pods = WorkloadPods()
+    assert not pods.put(KEY, workload(selector))
+    assert pods.workload_of(pod(app="shop")) == ""

@@ -6,6 +6,7 @@ it was asked; its place in the store is a slice of its own.
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -86,9 +87,9 @@ class PodServer:
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
-    async def start(self) -> None:
-        """Start listening."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+    async def start(self, tls: ssl.SSLContext | None = None) -> None:
+        """Start listening, over TLS with a context."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls)
 
     async def stop(self) -> None:
         """Stop listening, and cut all connections."""

@@ -345,7 +345,9 @@ class Ingress:
     def _is_starting(self, exchange: Exchange, visit: Visit) -> bool:
         revision = self.router.directory.revision(visit.key)
         waited_s = self._clock() - exchange.started_s
-        return revision is not None and revision.is_workload and waited_s < self._settings.queue_wait_max_s
+        if revision is None or not revision.is_workload:
+            return False
+        return waited_s < revision.bounded(self._settings).queue_wait_max_s
 
     def _arrive(self, exchange: Exchange, visit: Visit, client: ClientLoad | None = None) -> None:
         session: int | Prompt | None = visit.session

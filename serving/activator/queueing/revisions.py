@@ -22,6 +22,7 @@ from serving.core.model.objects import Object, condition_of, kubelet_decides
 from serving.core.model.scaledworkload import ScaledWorkloadSpec, as_revision
 from serving.core.scaling.learnt.target import with_saved_target
 from serving.core.scaling.resolve import resolve_annotations
+from serving.core.settings.activator import ActivatorSettings
 from serving.core.settings.autoscaler import AutoscalerSettings
 
 # Default of revision-timeout-seconds in Knative's config-defaults.
@@ -59,6 +60,22 @@ class ServedRevision(msgspec.Struct, frozen=True, kw_only=True):
     is_workload: bool = False
     """Whether the revision is a ScaledWorkload, whose pods have no queue-proxy."""
 
+    waiting_max: int | None = None
+    """Most requests that wait for a pod of a ScaledWorkload; None is the activator's bound."""
+
+    wait_max_s: float | None = None
+    """Longest time that one waits; None is the activator's bound."""
+
+    def bounded(self, settings: ActivatorSettings) -> ActivatorSettings:
+        """The activator's settings, with the lower bounds of this revision."""
+        if self.waiting_max is None and self.wait_max_s is None:
+            return settings
+        return msgspec.structs.replace(
+            settings,
+            queue_depth_max=min(settings.queue_depth_max, self.waiting_max or settings.queue_depth_max),
+            queue_wait_max_s=min(settings.queue_wait_max_s, self.wait_max_s or settings.queue_wait_max_s),
+        )
+
 
 class _RevisionMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     name: str
@@ -75,6 +92,8 @@ class _RevisionSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     timeout_seconds: float | None = None
     response_start_timeout_seconds: float | None = None
     idle_timeout_seconds: float | None = None
+    max_pending_requests: int | None = None
+    wait_timeout_seconds: float | None = None
     containers: list[dict[str, Any]] | None = None
 
 
@@ -114,6 +133,8 @@ def revision_of(revision: Mapping[str, Any], scaling: AutoscalerSettings) -> Ser
         timeout_s=spec.timeout_seconds or _TIMEOUT_DEFAULT_S,
         response_start_timeout_s=spec.response_start_timeout_seconds or None,
         idle_timeout_s=spec.idle_timeout_seconds or None,
+        waiting_max=spec.max_pending_requests,
+        wait_max_s=spec.wait_timeout_seconds,
         target_concurrency=resolved.target_concurrency,
         desired_count=max(0, read.status.desired_replicas or 0),
         failure=None if is_delayed else message,

@@ -155,9 +155,9 @@ class RequestRouter(Generic[RequestId]):
         if (throttler is None or not throttler.pods) and self.directory.is_gone(key):
             return Rejection(request=request, reason=RejectionReason.UNKNOWN, text=unknown_text(key))
         if throttler is None:
-            throttler = RevisionThrottler[RequestId](
-                key, self.settings, random=self._random, now_s=now_s, view=self._view
-            )
+            known = self.directory.revision(key)
+            settings = self.settings if known is None else known.bounded(self.settings)
+            throttler = RevisionThrottler[RequestId](key, settings, random=self._random, now_s=now_s, view=self._view)
             self.throttlers[key] = throttler
             self._set_pods([key], now_s)
         # With pods, the decision does not depend on the revision's state.
@@ -311,7 +311,7 @@ class RequestRouter(Generic[RequestId]):
         """Add all due work of one revision to an outcome, and schedule its next tick."""
         key, settings = throttler.key, self.settings
         revision = self.directory.revision(key)
-        late_text = f"no pod was free within {settings.queue_wait_max_s:g} s"
+        late_text = f"no pod was free within {throttler.settings.queue_wait_max_s:g} s"
         delay = (revision.delay if revision is not None else None) or ""
         rejections = throttler.reject_waiting(
             now_s, reason=RejectionReason.WAITED, text=late_text, detail=delay, is_late=True

@@ -52,7 +52,6 @@ class RevisionThrottler(Generic[RequestId]):
         "_random",
         "_ring",
         "_session_of",
-        "_settings",
         "_slots",
         "address_of",
         "admission",
@@ -62,6 +61,7 @@ class RevisionThrottler(Generic[RequestId]):
         "key",
         "pods",
         "quiet_level",
+        "settings",
         "since_s",
         "slots_per_pod",
         "wake_state",
@@ -91,7 +91,8 @@ class RevisionThrottler(Generic[RequestId]):
         """No wake is due while no request is queued and at most this many are running."""
         self.has_rejected = False
         """Whether a request was rejected since the last ``wake`` because the pods fail."""
-        self._settings = settings
+        self.settings = settings
+        """The activator's settings, within the bounds of the revision."""
         self._random = random
         terms = AdmissionTerms(
             share_max=settings.open_share_max,
@@ -214,7 +215,7 @@ class RevisionThrottler(Generic[RequestId]):
         ``slots`` are this process's of each pod, where processes share them; None for all.
         """
         if self.slots_per_pod is None:
-            first_free_max = self._settings.first_free_concurrency_max
+            first_free_max = self.settings.first_free_concurrency_max
             policy = policy_for(container_concurrency, first_free_concurrency_max=first_free_max)
             self.balancer = Balancer(policy, random=self._random)
         self.pods = pods
@@ -261,7 +262,7 @@ class RevisionThrottler(Generic[RequestId]):
         self, now_s: float, *, reason: RejectionReason, text: str, detail: str = "", is_late: bool = False
     ) -> list[Rejection[RequestId]]:
         """Reject all queued requests, oldest first; with ``is_late``, only those whose wait has expired."""
-        late = self.admission.expire(now_s if is_late else now_s + self._settings.queue_wait_max_s)
+        late = self.admission.expire(now_s if is_late else now_s + self.settings.queue_wait_max_s)
         for request in late:
             self._meter.exit(now_s, proxied=False)
             self._session_of.pop(request, None)

@@ -52,18 +52,17 @@ READ_FIELDS: Mapping[str, Fields] = {
             "scaledownPeriod": None,
             "scalingMetric": _METRIC,
             "targetPendingRequests": None,
-            "timeouts": {"responseHeader": None},
+            "timeouts": dict.fromkeys(("conditionWait", "responseHeader")),
         },
     },
     INTERCEPTOR_ROUTE: {
         **_HEAD,
         "spec": {
-            # Each field in it gets a sentence.
-            "coldStart": {},
+            "coldStart": {"maxPendingRequests": None},
             "rules": dict.fromkeys(("headers", "hosts", "paths")),
             "scalingMetric": _METRIC,
             "target": dict.fromkeys(_PORT),
-            "timeouts": dict.fromkeys(("request", "responseHeader")),
+            "timeouts": dict.fromkeys(("readiness", "request", "responseHeader")),
         },
     },
     SCALED_OBJECT: {
@@ -82,17 +81,14 @@ READ_FIELDS: Mapping[str, Fields] = {
 # Why a known field has no effect.
 _REASONS = {
     "spec.advanced": "`serving release` restores the replicas, and no HorizontalPodAutoscaler is made",
-    "spec.coldStart.fallback": "a request waits for a pod until its timeout",
-    "spec.coldStart.maxPendingRequests": "queue-depth-max of the activator bounds the requests that wait",
-    "spec.coldStart.overflow": "a request above queue-depth-max gets status 503",
+    "spec.coldStart.fallback": "a request without a pod in time gets status 503",
+    "spec.coldStart.overflow": "a request above maxPendingRequests gets status 503",
     "spec.coldStart.placeholder": "the annotation serving.dev/placeholder-page shows browsers the page of the activator",
-    "spec.coldStartTimeoutFailoverRef": "a request waits for a pod until its timeout",
+    "spec.coldStartTimeoutFailoverRef": "a request without a pod in time gets status 503",
     "spec.fallback": "the count stays while there is no data",
     "spec.pollingInterval": "requests are counted each second and decided on every two",
     "spec.scalingMetric.requestRate.granularity": "requests are counted each second",
     "spec.staticRoutes": "every request goes to the workload",
-    "spec.timeouts.conditionWait": "a request waits for a pod until its timeout",
-    "spec.timeouts.readiness": "a request waits for a pod until its timeout",
 }
 
 
@@ -191,6 +187,8 @@ def _spec(route: Object, scaled: Object, notes: list[str]) -> tuple[ScaledWorklo
             max_count=max_count,
             schedules=tuple(_schedules(scaled)),
         ),
+        max_pending_requests=nested(spec, "coldStart", "maxPendingRequests"),
+        wait_timeout_seconds=_whole_seconds("conditionWait" if is_old else "readiness", timeouts),
         timeout_seconds=_whole_seconds("request", timeouts),
         response_start_timeout_seconds=_whole_seconds("responseHeader", timeouts),
     )

@@ -185,6 +185,12 @@ class ScaledWorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     container_concurrency: int = 0
     """Most requests in flight per pod; 0 means no limit."""
 
+    max_pending_requests: int | None = None
+    """Most requests that wait for a pod in an activator; one more gets status 503. None is the activator's bound, which always holds."""
+
+    wait_timeout_seconds: int | None = None
+    """Longest time that a request waits for a pod; then it gets status 503. None is the activator's bound, which always holds."""
+
     timeout_seconds: int | None = None
     """Longest time of a request, including the wait for a pod."""
 
@@ -250,7 +256,8 @@ class ScaledWorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         yield from _too_many("spec.rules", self.rules, RULES_MAX)
         yield from _scaling_problems(self.scaling)
         yield from _in_range("spec.containerConcurrency", self.container_concurrency, low=0, high=_INT32_MAX)
-        for field in ("timeoutSeconds", "responseStartTimeoutSeconds", "idleTimeoutSeconds"):
+        yield from _in_range("spec.maxPendingRequests", self.max_pending_requests, low=1, high=_INT32_MAX)
+        for field in ("waitTimeoutSeconds", "timeoutSeconds", "responseStartTimeoutSeconds", "idleTimeoutSeconds"):
             attribute = re.sub("[A-Z]", lambda match: "_" + match[0].lower(), field)
             yield from _in_range(f"spec.{field}", getattr(self, attribute), low=1, high=_TIMEOUT_MAX_S)
 
@@ -270,6 +277,8 @@ def as_revision(workload: Object, spec: ScaledWorkloadSpec) -> Object:
     fields: Object = {
         "servingState": state if state in set(ServingState) else ServingState.ACTIVE.value,
         "containerConcurrency": spec.container_concurrency,
+        "maxPendingRequests": spec.max_pending_requests,
+        "waitTimeoutSeconds": spec.wait_timeout_seconds,
         "timeoutSeconds": spec.timeout_seconds,
         "responseStartTimeoutSeconds": spec.response_start_timeout_seconds,
         "idleTimeoutSeconds": spec.idle_timeout_seconds,

@@ -200,6 +200,11 @@ def desired_slices(service: Object, pods: Iterable[Object], *, reach: Reach) -> 
 
 def _slice(service: Object, name: str, ports: Iterable[tuple[str, int | str]], *, endpoints: list[Object]) -> Object:
     metadata = service["metadata"]
+    protocols = {
+        port.get("name", ""): {"appProtocol": port["appProtocol"]}
+        for port in service["spec"].get("ports", ())
+        if port.get("appProtocol")
+    }
     owner = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -218,7 +223,11 @@ def _slice(service: Object, name: str, ports: Iterable[tuple[str, int | str]], *
         },
         "addressType": "IPv4",
         # A named port is resolved by pods; a slice without pods has none.
-        "ports": [{"name": name, "port": port, "protocol": "TCP"} for name, port in ports if isinstance(port, int)],
+        "ports": [
+            {"name": name, "port": port, "protocol": "TCP", **protocols.get(name, {})}
+            for name, port in ports
+            if isinstance(port, int)
+        ],
         "endpoints": endpoints,
     }
 

@@ -126,6 +126,7 @@ def test_the_saved_learnt_target_is_asked_by_where_it_is_in_force() -> None:
 def test_a_workload_is_a_revision_without_queue_proxy() -> None:
     metadata = {"name": "shop", "namespace": "default", "resourceVersion": "7"}
     spec = {"target": {"name": "shop"}, "service": {"name": "shop"}, "scaling": {"target": 10}, "timeoutSeconds": 9}
+    spec |= {"maxPendingRequests": 4, "waitTimeoutSeconds": 3}
     resource = {"metadata": metadata, "spec": spec}
     assert workload_of(resource, ScaledWorkloadSpec.from_object(resource), SCALING) == ServedRevision(
         key=("default", "shop"),
@@ -133,6 +134,8 @@ def test_a_workload_is_a_revision_without_queue_proxy() -> None:
         serving_state=ServingState.ACTIVE,
         target_concurrency=7.0,
         timeout_s=9,
+        waiting_max=4,
+        wait_max_s=3,
         kubelet_decides=True,
         is_workload=True,
     )

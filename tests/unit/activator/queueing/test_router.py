@@ -113,6 +113,20 @@ def test_without_a_pod_a_request_waits() -> None:
     assert made.schedule.has_pending_work
 
 
+def test_a_workload_may_let_fewer_requests_wait_for_less_time() -> None:
+    made = router(facts=msgspec.structs.replace(revision(), waiting_max=1, wait_max_s=0.5))
+    come(made, "a")
+    rejection = made.arrive(KEY, "b", 0.1)
+    assert isinstance(rejection, Rejection)
+    assert rejection.reason is RejectionReason.QUEUE_COUNT
+    assert [one.text for one in made.tick(0.6).rejections] == ["no pod was free within 0.5 s"]
+
+
+def test_the_bounds_of_the_activator_hold_for_all() -> None:
+    facts = msgspec.structs.replace(revision(), waiting_max=9, wait_max_s=9.0)
+    assert facts.bounded(SETTINGS) == SETTINGS == revision().bounded(SETTINGS)
+
+
 def test_the_first_that_waits_pokes_and_flips() -> None:
     made = router(facts=revision(ServingState.RESERVE))
     come(made, "a")

@@ -115,6 +115,7 @@ def test_an_http_scaled_object_is_a_scaled_workload() -> None:
         "paths": ["/api", "/v1"],
         "headers": [{"name": "X-Canary", "value": "yes"}, {"name": "X-Any"}],
         "scaling": {"min": 1, "max": 4, "metric": "concurrency", "target": 12.0},
+        "waitTimeoutSeconds": 25,
         "responseStartTimeoutSeconds": 2,
     }
 
@@ -135,6 +136,8 @@ def test_an_interceptor_route_and_its_scaled_object_are_a_scaled_workload() -> N
         "headers": [{"name": "X-Canary", "value": "yes"}],
         "rules": [{"hosts": ["other.example.com"]}],
         "scaling": {"min": 2, "max": 5, "window": "120s", "schedules": [schedule | {"name": ""}]},
+        "maxPendingRequests": 9,
+        "waitTimeoutSeconds": 5,
         "timeoutSeconds": 120,
         "responseStartTimeoutSeconds": 10,
     }
@@ -171,8 +174,8 @@ def test_what_is_left_out_has_the_defaults_of_keda() -> None:
 
 
 def test_a_timeout_of_0s_is_none() -> None:
-    spec = spec_of(converted(route(timeouts={"request": "0s", "responseHeader": "0s"})))
-    assert (spec.timeout_seconds, spec.response_start_timeout_seconds) == (None, None)
+    spec = spec_of(converted(route(timeouts=dict.fromkeys(("readiness", "request", "responseHeader"), "0s"))))
+    assert (spec.wait_timeout_seconds, spec.timeout_seconds, spec.response_start_timeout_seconds) == (None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,8 @@ def test_only_what_is_set_is_written() -> None:
             {"scaling": {"schedules": [{"start": "", "end": "", "min": 0}]}},
             "spec.scaling.schedules[0].min: 0; expected a whole number from 1 to 2147483647",
         ),
+        ({"maxPendingRequests": 0}, "spec.maxPendingRequests: 0; expected a whole number from 1 to 2147483647"),
+        ({"waitTimeoutSeconds": 3601}, "spec.waitTimeoutSeconds: 3601; expected a whole number from 1 to 3600"),
         ({"timeoutSeconds": 0}, "spec.timeoutSeconds: 0; expected a whole number from 1 to 3600"),
     ],
 )

@@ -154,6 +154,13 @@ def test_pods_without_a_queue_proxy_are_where_their_ports_are() -> None:
     assert [one["addresses"] for one in slices["s-local-80"]["endpoints"]] == [["10.137.3.7"], ["127.64.0.1"]]
 
 
+def test_a_slice_has_the_protocol_of_the_port() -> None:
+    secured = service({"app": "a"})
+    secured["spec"]["ports"][0]["appProtocol"] = "https"
+    (found,) = desired_slices(secured, [of_revision(pod("a"))], reach=nowhere)
+    assert found["ports"] == [{"name": "http", "port": 8012, "protocol": "TCP", "appProtocol": "https"}]
+
+
 def test_a_pod_without_the_named_port_is_in_no_slice() -> None:
     named = service({"app": "a"})
     named["spec"]["ports"][0]["targetPort"] = "web"

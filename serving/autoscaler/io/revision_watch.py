@@ -3,7 +3,8 @@
 ``RevisionWatch`` follows Revisions, their Deployments, Pods and public EndpointSlices. It stores the observed state of each revision,
 and calls its listener on changes. It decides nothing. ``WorkloadWatch`` follows ScaledWorkloads, the objects that they scale, and the
 pods of these, and passes each change to it in the form of revisions, so that nothing else knows the difference. Targets and pods are
-followed in the namespaces of workloads only; pods are those that a target's selector selects.
+followed in the namespaces of workloads only; pods are those that a target's selector selects. The scale of a kind of another operator
+is read every two seconds.
 """
 
 import logging
@@ -13,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from serving.autoscaler.entry import RevisionEntry
-from serving.core.model.errors import Invalid, SettingsError
+from serving.core.model.errors import ClusterError, Invalid, SettingsError
 from serving.core.model.knative import REVISION_LABEL, RevisionKey, ServingState
 from serving.core.model.objects import Object, is_older_version, labels_of, name_of, nested, uid_of
 from serving.core.model.quantity import Resources
@@ -32,6 +33,7 @@ from serving.core.scaling.revision import (
 )
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.net.aio.clock import now_s
+from serving.net.aio.periodic import next_beat
 from serving.net.cluster.kinds import (
     DEPLOYMENT,
     ENDPOINT_SLICE,
@@ -45,7 +47,8 @@ from serving.net.cluster.kinds import (
 from serving.net.cluster.namespaced import NamespacedReflectors
 from serving.net.cluster.port import Cluster, EventType
 from serving.net.cluster.reflector import CacheChange, Reflector
-from serving.net.cluster.selectors import LabelSelector, written_selector
+from serving.net.cluster.scalable import SCALES_PERIOD_S, ScalableKinds
+from serving.net.cluster.selectors import LabelSelector, label_selector, written_selector
 
 _log = logging.getLogger("autoscaler")
 
@@ -281,6 +284,7 @@ class WorkloadWatch:
     """Watches workloads, and passes changes to ``sink``. The caller runs ``jobs``."""
 
     def __init__(self, cluster: Cluster, *, settings: AutoscalerSettings, sink: RevisionWatch) -> None:
+        self._kinds = ScalableKinds(cluster)
         self._settings = settings
         self._sink = sink
         self._known: dict[RevisionKey, _Workload] = {}
@@ -298,6 +302,7 @@ class WorkloadWatch:
         yield "autoscaler workloads", self._workloads.run()
         for reflectors in (*self._targets.values(), self._pods):
             yield f"autoscaler {reflectors.kind.plural} of workloads", reflectors.run()
+        yield "autoscaler scales of workloads", self._read_scales()
 
     async def synced(self) -> None:
         """Wait until all workloads, targets and pods have been listed once."""
@@ -385,7 +390,30 @@ class WorkloadWatch:
         for kind, reflectors in self._targets.items():
             place = (key[0], workload.target.name)
             if _is_of(kind, workload.target) and (resource := reflectors.cache(key[0]).get(place)) is not None:
-                self._target_seen(key, workload, resource)
+                self._object_seen(key, workload, resource)
+
+    async def _read_scales(self) -> None:
+        """Read the scales of targets of other kinds until cancelled."""
+        while True:
+            for key, workload in list(self._known.items()):
+                if target_kind(workload.target.api_version, workload.target.kind) is None:
+                    await self._read_scale(key, workload)
+            await next_beat(SCALES_PERIOD_S)
+
+    async def _read_scale(self, key: RevisionKey, workload: _Workload) -> None:
+        try:
+            scale = await self._kinds.scale(workload.target, key[0])
+            selector = label_selector(str(nested(scale, "status", "selector") or ""))
+        except (ClusterError, Invalid) as error:
+            _log.warning("target.unreadable", extra={"namespace": key[0], "workload": key[1], "error": str(error)})
+            return
+        if self._known.get(key) is not workload:
+            return
+        if scale is None:
+            gone = target_of({"metadata": {}}, key, workload.target, uid=workload.uid)
+            self._sink.set_deployment(gone, is_gone=True)
+        else:
+            self._target_seen(key, workload, scale, selector=selector)
 
     def _target_changed(self, kind: Kind, change: CacheChange) -> None:
         namespace, name = change.key
@@ -396,14 +424,20 @@ class WorkloadWatch:
                 gone = target_of(change.new, key, workload.target, uid=workload.uid)
                 self._sink.set_deployment(gone, is_gone=True)
             else:
-                self._target_seen(key, workload, change.new)
+                self._object_seen(key, workload, change.new)
 
-    def _target_seen(self, key: RevisionKey, workload: _Workload, resource: Object) -> None:
+    def _object_seen(self, key: RevisionKey, workload: _Workload, resource: Object) -> None:
         try:
             selector = written_selector(nested(resource, "spec", "selector") or {})
         except Invalid as error:
             _log.error("target.unreadable", extra={"namespace": key[0], "workload": key[1], "error": str(error)})
             return
+        self._target_seen(key, workload, resource, selector=selector)
+
+    def _target_seen(
+        self, key: RevisionKey, workload: _Workload, resource: Object, *, selector: LabelSelector
+    ) -> None:
+        """Store the scale of a target, and its pods if their selector has changed."""
         if selector != workload.selector:
             workload.selector = selector
             selected = {

@@ -26,8 +26,9 @@ from serving.core.model.scaledworkload import WorkloadTarget, serving_state_patc
 from serving.core.scaling.revision import ScaledDeployment, ScaledRevision
 from serving.net.aio.mutualtls import PeerTls, open_tls
 from serving.net.aio.supervise import supervise
-from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION, SCALED_WORKLOAD, Kind, target_kind
-from serving.net.cluster.port import Cluster
+from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION, SCALED_WORKLOAD, Kind
+from serving.net.cluster.port import Cluster, PatchType
+from serving.net.cluster.scalable import ScalableKinds
 
 _log = logging.getLogger("autoscaler")
 
@@ -41,6 +42,7 @@ _PROBE_TIMEOUT_S = 1.5
 # The response is a status line, a few headers and nine letters.
 _RESPONSE_BYTES_MAX = 8192
 _NAME = b"activator"
+_SCALE = {"apiVersion": "autoscaling/v1", "kind": "Scale"}
 
 
 class WriteCounts(msgspec.Struct, kw_only=True):
@@ -58,16 +60,6 @@ class WriteCounts(msgspec.Struct, kw_only=True):
     anticipated_writes: int = 0
 
 
-def target_kind_of(target: WorkloadTarget | None) -> Kind:
-    """The kind of a target; Deployment if None. Raises ``Unsupported`` for a kind that is not scaled."""
-    if target is None:
-        return DEPLOYMENT
-    kind = target_kind(target.api_version, target.kind)
-    if kind is None:
-        raise Unsupported(f"{target.kind} of {target.api_version} is not scaled here")
-    return kind
-
-
 def _kind_of(revision: ScaledRevision) -> Kind:
     return SCALED_WORKLOAD if revision.is_workload else REVISION
 
@@ -82,6 +74,7 @@ class ScaleClient:
     def __init__(self, cluster: Cluster) -> None:
         self.counts = WriteCounts()
         self._cluster = cluster
+        self._kinds = ScalableKinds(cluster)
 
     async def reserve(self, revision: ScaledRevision) -> tuple[bool, Object | None]:
         """Set a revision to Reserve if it is unchanged; return whether it was, and the current object."""
@@ -139,12 +132,17 @@ class ScaleClient:
 
         It also changes with each pod that becomes ready; after such a change the write is retried.
         """
-        namespace, name, kind = deployment.key[0], deployment.name, target_kind_of(deployment.target)
+        namespace, name, kind = deployment.key[0], deployment.name, await self._kind_of(deployment.target)
         version = deployment.resource_version
+        # A GitOps tool tells the replicas of a user's object from its own fields by their owner.
+        patch_type = PatchType.MERGE if deployment.target is None else PatchType.APPLY
         for _ in range(_SCALE_ATTEMPTS):
-            patch = {"metadata": {"resourceVersion": version}, "spec": {"replicas": count}}
+            metadata = {"name": name, "namespace": namespace, "resourceVersion": version}
+            patch = {**_SCALE, "metadata": metadata, "spec": {"replicas": count}}
             try:
-                written = await self._cluster.patch(kind, namespace, name, patch=patch, subresource="scale")
+                written = await self._cluster.patch(
+                    kind, namespace, name, patch=patch, patch_type=patch_type, subresource="scale"
+                )
                 break
             except NotFound:
                 return None
@@ -161,6 +159,14 @@ class ScaleClient:
         extra = {"namespace": namespace, "revision": deployment.key[1], "from": deployment.replica_count, "to": count}
         _log.info("scale.applied", extra=extra)
         return str(written["metadata"].get("resourceVersion", ""))
+
+    async def _kind_of(self, target: WorkloadTarget | None) -> Kind:
+        if target is None:
+            return DEPLOYMENT
+        kind = await self._kinds.find(target.api_version, target.kind)
+        if kind is None:
+            raise Unsupported(f"{target.kind} of {target.api_version} has no scale")
+        return kind
 
     async def mark(self, namespace: str, costs: Iterable[tuple[str, str | None]]) -> None:
         """Set `pod-deletion-cost`. Failures are ignored: the ReplicaSet controller then chooses by its own rules."""

@@ -29,7 +29,7 @@ from serving.net.cluster.kinds import POD, REVISION
 from serving.net.cluster.port import Cluster, PatchType, Propagation, Subresource
 
 _APPLY = ("application/apply-patch+yaml", "application/apply-patch+json")
-_PATCH_TYPES = {patch_type.value: patch_type for patch_type in PatchType}
+_PATCH_TYPES = {patch_type.value: patch_type for patch_type in PatchType if patch_type is not PatchType.APPLY}
 
 _VERSIONS = {"policy/v1", "policy/v1beta1"}
 

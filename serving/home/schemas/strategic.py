@@ -207,7 +207,7 @@ def patched(
         match patch_type, patch:
             case PatchType.JSON, Sequence():
                 result = json_patch(target, patch)
-            case PatchType.MERGE, Mapping():
+            case PatchType.MERGE | PatchType.APPLY, Mapping():
                 result = merge_patch(target, patch)
             case PatchType.STRATEGIC, Mapping():
                 result = strategic_merge(kind, target, patch)

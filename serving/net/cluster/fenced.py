@@ -50,6 +50,10 @@ class FencedCluster(Cluster):
         """Read one object."""
         return await self._cluster.get(kind, namespace, name, subresource=subresource)
 
+    async def kind_named(self, api_version: str, name: str) -> Kind | None:
+        """Find a kind."""
+        return await self._cluster.kind_named(api_version, name)
+
     async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
         """Read one page of a list."""
         return await self._cluster.list_selection(selection, page_size=page_size, page=page)

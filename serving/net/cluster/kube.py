@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import aiohttp
 import msgspec
 
-from serving.core.model.errors import Unavailable
+from serving.core.model.errors import NotFound, Unavailable
 from serving.core.model.objects import Object
 from serving.net.cluster.identity import new_identity, user_agent
 from serving.net.cluster.kinds import POD, Kind
@@ -26,6 +26,7 @@ from serving.net.cluster.kubeclient import (
     error_of,
     event_error,
     eviction_body,
+    listed_kind,
     object_path,
     query_of,
     recorder_from_environment,
@@ -39,6 +40,7 @@ from serving.net.cluster.port import (
     Evict,
     Listing,
     Patch,
+    PatchType,
     Replace,
     Selection,
     Subresource,
@@ -113,6 +115,14 @@ class KubeCluster(Cluster):
         """Read one object."""
         return await self._call("GET", object_path(kind, namespace, name, subresource=subresource))
 
+    async def kind_named(self, api_version: str, name: str) -> Kind | None:
+        """Find a kind by the server's discovery."""
+        try:
+            found = await self._call("GET", f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}")
+        except NotFound:
+            return None
+        return listed_kind(api_version, name, found.get("resources") or ())
+
     async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
         """Read one page of a list."""
         kind = selection.kind
@@ -174,7 +184,7 @@ class KubeCluster(Cluster):
                 return await self._call(
                     "PATCH",
                     object_path(write.kind, write.namespace, write.name, subresource=write.subresource),
-                    query=dry_run_query(write.dry_run),
+                    query=dry_run_query(write.dry_run) | self._manager(write.patch_type),
                     body=dict(write.patch) if isinstance(write.patch, Mapping) else list(write.patch),
                     content_type=write.patch_type.value,
                 )
@@ -185,6 +195,10 @@ class KubeCluster(Cluster):
             case Evict():
                 path = object_path(POD, write.namespace, write.name, subresource="eviction")
                 return await self._call("POST", path, body=eviction_body(write))
+
+    def _manager(self, patch_type: PatchType) -> Mapping[str, str]:
+        manager = f"serving-{self._user_agent.partition('/')[0]}"
+        return {"fieldManager": manager, "force": "true"} if patch_type is PatchType.APPLY else {}
 
     async def _call(
         self,

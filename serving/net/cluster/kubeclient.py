@@ -1,7 +1,7 @@
 """The HTTP details of the Kubernetes API: paths, queries, bodies of deletions, errors, and permissions of calls."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -62,6 +62,24 @@ def dry_run_query(dry_run: bool) -> dict[str, str]:  # noqa: FBT001 - the port's
     return {"dryRun": "All"} if dry_run else {}
 
 
+def listed_kind(api_version: str, name: str, resources: Sequence[Mapping[str, Any]]) -> Kind | None:
+    """The kind of this name in the discovery of a version; None if it is not there."""
+    group, _, version = api_version.rpartition("/")
+    names = {str(resource.get("name")) for resource in resources}
+    for resource in resources:
+        plural = str(resource.get("name"))
+        if resource.get("kind") == name and "/" not in plural:
+            return Kind(
+                group=group,
+                version=version,
+                name=name,
+                plural=plural,
+                namespaced=bool(resource.get("namespaced")),
+                has_scale=f"{plural}/scale" in names,
+            )
+    return None
+
+
 def with_type(kind: Kind, body: Mapping[str, Any]) -> Object:
     """The body with its kind's apiVersion and kind, unless present."""
     return {"apiVersion": kind.api_version, "kind": kind.name, **body}
@@ -116,8 +134,10 @@ def permission_of(method: str, path: str, query: Mapping[str, str]) -> str:
     _, root, *rest = path.split("/")
     group = rest.pop(0) if root == "apis" else ""
     rest.pop(0)
-    if rest[0] == "namespaces" and len(rest) > 2:
+    if rest[:1] == ["namespaces"] and len(rest) > 2:
         rest = rest[2:]
+    if not rest:
+        return "get discovery"
     plural, name, *parts = [*rest, ""] if len(rest) == 1 else rest
     resource = "/".join([f"{plural}.{group}" if group else plural, *parts])
     verb = _VERBS.get(method) or ("watch" if query.get("watch") else "get" if name else "list")

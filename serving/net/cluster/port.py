@@ -27,7 +27,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from serving.core.model.objects import Object
-from serving.net.cluster.kinds import POD, Kind
+from serving.net.cluster.kinds import POD, Kind, kind_of
 
 Subresource = Literal["status", "scale", "resize"]
 
@@ -41,6 +41,9 @@ class PatchType(enum.StrEnum):
     MERGE = "application/merge-patch+json"
     JSON = "application/json-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
+
+    APPLY = "application/apply-patch+yaml"
+    """Server-side apply: a merge of an existing object, whose fields this process then owns; another owner does not prevent it."""
 
 
 class EventType(enum.StrEnum):
@@ -238,6 +241,10 @@ class Cluster(abc.ABC):
         self, selection: Selection, resource_version: str
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         """Changes after a version. Leaving the context ends the watch. Raises ``Gone`` on entry or while iterating."""
+
+    async def kind_named(self, api_version: str, name: str) -> Kind | None:
+        """The kind with this ``apiVersion`` and ``kind`` on the server; None if it has none. A store has those of this project."""
+        return kind_of(api_version, name)
 
     @abc.abstractmethod
     async def write(self, write: Write) -> Object:

@@ -10,7 +10,7 @@ from serving.core.model.stat import Stat
 from serving.core.scaling.scaler.scaler import StatSource
 from serving.core.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
 from serving.net.aio.clock import now_s
-from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION, SCALED_WORKLOAD
+from serving.net.cluster.kinds import DEPLOYMENT, MACHINE_DEPLOYMENT, POD, REVISION, SCALED_WORKLOAD
 from tests.eventually import until
 from tests.unit.autoscaler.test_loop import Stage
 from tests.virtual_time import pass_s, run_virtually
@@ -204,6 +204,31 @@ def test_a_workload_that_changes_its_target_scales_the_other() -> None:
             assert ready_count(made) == 0
             await made.report(1.0)
             assert (await made.scale("next"), await made.scale()) == (1, 1)
+
+    run_virtually(body())
+
+
+def test_any_kind_with_a_scale_is_scaled() -> None:
+    async def body() -> None:
+        first = workload()
+        first["spec"]["target"] = {
+            "apiVersion": MACHINE_DEPLOYMENT.api_version,
+            "kind": "MachineDeployment",
+            "name": "shop",
+        }
+        async with shop(first=first) as made:
+            target = deployment(0) | {"apiVersion": MACHINE_DEPLOYMENT.api_version, "kind": "MachineDeployment"}
+            await made.cluster.create(MACHINE_DEPLOYMENT, target)
+            await made.add_pod("p0")
+            await pass_s(3)
+            assert ready_count(made) == 1
+            await made.report(1.0)
+            found = await made.cluster.get(MACHINE_DEPLOYMENT, "default", "shop")
+            assert (found["spec"]["replicas"], await made.scale()) == (1, 0)
+            await made.cluster.delete(MACHINE_DEPLOYMENT, "default", "shop")
+            await pass_s(3)
+            await made.report(9.0)
+            assert made.stage.autoscaler.numbers()["write_failures_total"] == 0
 
     run_virtually(body())
 

@@ -16,7 +16,14 @@ from serving.core.model.errors import (
     Unsupported,
     UnsupportedMediaType,
 )
-from serving.net.cluster.kubeclient import CallRecorder, error_of, event_error, permission_of, recorder_from_environment
+from serving.net.cluster.kubeclient import (
+    CallRecorder,
+    error_of,
+    event_error,
+    listed_kind,
+    permission_of,
+    recorder_from_environment,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,11 +38,26 @@ from serving.net.cluster.kubeclient import CallRecorder, error_of, event_error, 
         ("PATCH", "/apis/apps/v1/namespaces/a/deployments/d/scale", {}, "patch deployments.apps/scale"),
         ("PUT", "/api/v1/namespaces/a/events/e", {}, "update events"),
         ("DELETE", "/apis/serving.knative.dev/v1/namespaces/a/revisions/r", {}, "delete revisions.serving.knative.dev"),
+        ("GET", "/apis/argoproj.io/v1alpha1", {}, "get discovery"),
         ("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {}, "create tokenreviews.authentication.k8s.io"),
     ],
 )
 def test_a_call_is_reported_as_roles_write_it(method: str, path: str, query: dict[str, str], said: str) -> None:
     assert permission_of(method, path, query) == said
+
+
+def test_a_kind_is_found_in_the_discovery_with_its_scale() -> None:
+    resources = [
+        {"name": "rollouts/scale", "kind": "Scale"},
+        {"name": "rollouts", "kind": "Rollout", "namespaced": True},
+        {"name": "analyses", "kind": "Analysis"},
+    ]
+    rollout, analysis = (listed_kind("argoproj.io/v1alpha1", name, resources) for name in ("Rollout", "Analysis"))
+    assert rollout is not None
+    assert analysis is not None
+    assert (rollout.api_version, rollout.plural, rollout.namespaced) == ("argoproj.io/v1alpha1", "rollouts", True)
+    assert (rollout.has_scale, analysis.has_scale, analysis.namespaced) == (True, False, False)
+    assert listed_kind("argoproj.io/v1alpha1", "Scale", resources) is None
 
 
 def test_each_pair_is_written_once(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ dashboard knows whose they are. A workload's pods are those of the selector in i
 from serving.core.model.errors import Invalid, SettingsError
 from serving.core.model.knative import REVISION_LABEL, SERVING_STATE_ANNOTATION, ServingState
 from serving.core.model.objects import Key, Object, annotations_of, labels_of, namespace_of, nested
-from serving.core.model.scaledworkload import as_revision
+from serving.core.model.scaledworkload import ScaledWorkloadSpec, as_revision
 from serving.net.cluster.selectors import LabelSelector, label_selector
 from serving.tools.dashboard.views import View, revision_view
 
@@ -15,7 +15,7 @@ from serving.tools.dashboard.views import View, revision_view
 def workload_view(workload: Object) -> View:
     """The view of a ScaledWorkload: that of a revision, and ``kind``, ``target`` and ``url``. One that cannot be read has its conditions."""
     try:
-        revision = as_revision(workload)
+        revision = as_revision(workload, ScaledWorkloadSpec.from_object(workload))
     except SettingsError:
         revision = {"metadata": workload["metadata"], "spec": {}}
     status = nested(workload, "status") or {}

@@ -163,6 +163,14 @@ class ControllerCache:
             self.indexes.workloads.put(change.key, change.after)
         return set(affected_by(change, self.indexes, self.settings))
 
+    def put_scale(self, key: Key, scale: Object | None) -> set[WorkKey]:
+        """Store the scale of a workload's target, of a kind that is not followed; return the affected keys."""
+        scales = self.indexes.workloads.scales
+        if self.get(kinds.SCALED_WORKLOAD, key) is None or scales.get(key, {}) == scale:
+            return set()
+        scales[key] = scale
+        return {(kinds.SCALED_WORKLOAD, *key)}
+
     def put_activators(self, key: Key, endpoint_slice: Object) -> set[WorkKey]:
         """Store a slice of the activators' inner Service; return the affected keys."""
         return self._keys_with_activators() if self.activators.put(key, endpoint_slice) else set()

@@ -179,12 +179,13 @@ def _workload_view(cache: ControllerCache, where: Key) -> WorkloadView:
     if known.spec is None:
         return WorkloadView(own=known)
     kind, name = known.target
+    scales = cache.indexes.workloads.scales
     holders = {host: holder_of(cache, namespace, host) for host in known.spec.all_hosts}
     return WorkloadView(
         own=known,
-        target=None if kind is None else cache.get(kind, (namespace, name)),
+        target=scales.get(where) if kind is None else cache.get(kind, (namespace, name)),
         service=cache.get(kinds.SERVICE, (namespace, known.spec.service.name)),
-        is_known_kind=kind is not None,
+        is_known_kind=kind is not None or where in scales,
         scalers=cache.within(kinds.HORIZONTAL_POD_AUTOSCALER, namespace),
         workloads=cache.indexes.workloads,
         is_revision=cache.get(kinds.REVISION, where) is not None,

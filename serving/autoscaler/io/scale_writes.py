@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from serving.core.model.errors import ClusterError, Conflict, NotFound, Unsupported
+from serving.core.model.errors import ClusterError, Conflict, NotFound
 from serving.core.model.knative import (
     ANTICIPATED_PODS_ANNOTATION,
     LEARNT_ANNOTATION,
@@ -161,12 +161,7 @@ class ScaleClient:
         return str(written["metadata"].get("resourceVersion", ""))
 
     async def _kind_of(self, target: WorkloadTarget | None) -> Kind:
-        if target is None:
-            return DEPLOYMENT
-        kind = await self._kinds.find(target.api_version, target.kind)
-        if kind is None:
-            raise Unsupported(f"{target.kind} of {target.api_version} has no scale")
-        return kind
+        return DEPLOYMENT if target is None else await self._kinds.kind(target)
 
     async def mark(self, namespace: str, costs: Iterable[tuple[str, str | None]]) -> None:
         """Set `pod-deletion-cost`. Failures are ignored: the ReplicaSet controller then chooses by its own rules."""

@@ -4,6 +4,7 @@ HTTPRoutes, Certificates and KEDA's kinds are optional: a server without their d
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from serving.net.cluster.kinds import Kind
 from serving.net.cluster.namespaced import NamespacedReflectors
 from serving.net.cluster.port import Cluster, EventType
 from serving.net.cluster.reflector import CacheChange, Reflector
+from serving.net.cluster.scalable import SCALES_PERIOD_S, ScalableKinds
 
 _OPTIONAL = (kinds.HTTP_ROUTE, kinds.CERTIFICATE)
 # A cluster has them with the component keda-http of config/. A KEDA of the cluster's own serves them itself.
@@ -113,6 +115,7 @@ class CacheSources:
             NamespacedReflectors(cluster, kind, on_change=functools.partial(self._changed, kind)) for kind in _NEARBY
         ]
         self._namespaces = frozenset[str]()
+        self._kinds = ScalableKinds(cluster)
         self.synced = asyncio.Event()
 
     async def run(self) -> None:
@@ -127,6 +130,7 @@ class CacheSources:
             for reflectors in self._nearby:
                 group.start(reflectors.run(), name=f"controller-{reflectors.kind.plural}")
             group.start(self._follow_keda(), name="controller-keda")
+            group.start(self._read_scales(), name="controller-scales")
             for kind, reflector in optional.items():
                 known.append(asyncio.Event())
                 following = self._follow_optional(kind, reflector, known[-1])
@@ -182,6 +186,17 @@ class CacheSources:
             label_selector=f"{SERVICE_NAME}={ACTIVATOR_SERVICE}",
             on_change=changed,
         )
+
+    async def _read_scales(self) -> None:
+        """Read the scales of targets of kinds that are not followed, until cancelled."""
+        while True:
+            for known in list(self._cache.indexes.workloads):
+                if known.spec is not None and known.target[0] is None:
+                    # Without such a kind, or the right to read it, the status says so.
+                    with contextlib.suppress(ClusterError):
+                        scale = await self._kinds.scale(known.spec.target, known.key[0])
+                        self._wake(self._cache.put_scale(known.key, scale), None)
+            await next_beat(SCALES_PERIOD_S)
 
     async def _follow_keda(self) -> None:
         """Watch KEDA's kinds once the server has them and lets us list them."""

@@ -40,7 +40,7 @@ class KnownWorkload(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def target(self) -> tuple[Kind | None, str]:
-        """Kind and name of the target; None for a kind that is not scaled here."""
+        """Kind and name of the target; None for a kind that is not followed here."""
         if self.spec is None:
             return None, ""
         return target_kind(self.spec.target.api_version, self.spec.target.kind), self.spec.target.name
@@ -55,9 +55,12 @@ class KnownWorkload(msgspec.Struct, frozen=True, kw_only=True):
 class KnownWorkloads:
     """All workloads, by namespace."""
 
-    __slots__ = ("_by_namespace",)
+    __slots__ = ("_by_namespace", "scales")
 
     def __init__(self) -> None:
+        self.scales: dict[Key, Object | None] = {}
+        """The scale of each workload whose target is of a kind with a scale that is not followed; None without that target."""
+
         self._by_namespace: defaultdict[str, dict[str, KnownWorkload]] = defaultdict(dict)
 
     def __iter__(self) -> Iterator[KnownWorkload]:
@@ -73,8 +76,13 @@ class KnownWorkloads:
         """Store the present state of a workload; None removes it."""
         namespace, name = key
         if workload is not None:
-            self._by_namespace[namespace][name] = KnownWorkload.of(workload)
+            known = KnownWorkload.of(workload)
+            before = self._by_namespace[namespace].get(name)
+            if before is not None and before.spec != known.spec:
+                self.scales.pop(key, None)
+            self._by_namespace[namespace][name] = known
             return
+        self.scales.pop(key, None)
         del self._by_namespace[namespace][name]
         if not self._by_namespace[namespace]:
             del self._by_namespace[namespace]

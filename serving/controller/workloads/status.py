@@ -65,7 +65,10 @@ def workload_status(
     ]
     desired = _count(view.target, "spec", "replicas", unset=1)
     conditions = [*needed, _active(desired), ready_of(needed)]
-    counts = {"desiredReplicas": desired, "readyReplicas": _count(view.target, "status", "readyReplicas", unset=0)}
+    # A scale has the count of its pods only.
+    pod_count = _count(view.target, "status", "replicas", unset=0) if _is_scale(view.target) else 0
+    ready_count = _count(view.target, "status", "readyReplicas", unset=pod_count)
+    counts = {"desiredReplicas": desired, "readyReplicas": ready_count}
     return {
         **observed,
         **({**counts, "selector": _selector(view.target)} if view.target is not None else {}),
@@ -85,9 +88,7 @@ def scalers_of(target: WorkloadTarget, scalers: Iterable[Object]) -> list[str]:
 
 def _target(target: WorkloadTarget, view: WorkloadView) -> Condition:
     if not view.is_known_kind:
-        message = (
-            f"{target.kind} of {target.api_version} is not scaled here; Deployments, StatefulSets and ReplicaSets are"
-        )
+        message = f"{target.kind} of {target.api_version} has no scale, or the controller may not read it"
         return false_condition(TARGET_RESOLVED, "KindNotScaled", message)
     if view.target is None:
         return false_condition(TARGET_RESOLVED, "TargetNotFound", f"there is no {target.shown} in this namespace")
@@ -189,7 +190,13 @@ def _count(resource: Object | None, *path: str, unset: int) -> int:
     return unset if count is None else int(count)
 
 
+def _is_scale(target: Object | None) -> bool:
+    return nested(target, "kind") == "Scale"
+
+
 def _selector(target: Object) -> str:
+    if _is_scale(target):
+        return str(nested(target, "status", "selector") or "")
     return written_selector(nested(target, "spec", "selector") or {}).text
 
 

@@ -127,3 +127,29 @@ def test_a_refusal_wakes_once() -> None:
     cache = a_cache((kinds.HTTP_SCALED_OBJECT, a_keda_route()))
     assert cache.refuse(ROUTE, "too many") == {ROUTE}
     assert cache.refuse(ROUTE, "too many") == set()
+
+
+def test_the_scale_of_a_kind_that_is_not_followed_is_that_of_its_workload() -> None:
+    cache, rollout = a_cache(), {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "shop"}
+    assert cache.put_scale(("default", "shop"), None) == set()
+    workload = a_workload() | {"spec": {**SPEC, "target": rollout}}
+    cache.put(kinds.SCALED_WORKLOAD, workload)
+
+    def reason() -> str:
+        status = written_status(decide(cache, SHOP, now=NOW, now_s=NOW_S), kinds.SCALED_WORKLOAD)
+        found = next(one for one in status["conditions"] if one["type"] == "TargetResolved")
+        return str(found.get("reason", ""))
+
+    assert reason() == "KindNotScaled"
+    assert cache.put_scale(("default", "shop"), None) == {SHOP}
+    assert reason() == "TargetNotFound"
+    scale = {"kind": "Scale", "spec": {"replicas": 1}, "status": {"replicas": 1, "selector": "app=shop"}}
+    assert cache.put_scale(("default", "shop"), scale) == {SHOP}
+    assert cache.put_scale(("default", "shop"), scale) == set()
+    assert reason() == ""
+    # Another target is read anew.
+    cache.put(kinds.SCALED_WORKLOAD, stored(workload | {"spec": SPEC}))
+    assert cache.indexes.workloads.scales == {}
+    cache.put_scale(("default", "shop"), scale)
+    cache.drop(kinds.SCALED_WORKLOAD, ("default", "shop"))
+    assert cache.indexes.workloads.scales == {}

@@ -46,6 +46,13 @@ def test_without_an_exact_host_the_url_is_the_cluster_local_one(hosts: list[str]
     assert status(workload(hosts=hosts))["url"] == "http://shop.default.svc.cluster.local"
 
 
+def test_of_another_kind_the_scale_is_known() -> None:
+    scale = {"kind": "Scale", "spec": {"replicas": 3}, "status": {"replicas": 2, "selector": "app=shop"}}
+    found = status(workload(), target=scale)
+    assert condition(found, "Ready")[0] == "True"
+    assert (found["desiredReplicas"], found["readyReplicas"], found["selector"]) == (3, 2, "app=shop")
+
+
 def test_at_zero_it_is_ready_and_not_active() -> None:
     found = status(workload(), target={"spec": {"replicas": 0}})
     assert condition(found, "Ready")[0] == "True"
@@ -61,7 +68,7 @@ def test_at_zero_it_is_ready_and_not_active() -> None:
             {"target": None, "is_known_kind": False},
             "TargetResolved",
             "KindNotScaled",
-            "Deployment of apps/v1 is not scaled here; Deployments, StatefulSets and ReplicaSets are",
+            "Deployment of apps/v1 has no scale, or the controller may not read it",
         ),
         ({"service": None}, "ServiceResolved", "ServiceNotFound", "there is no Service shop in this namespace"),
         (

@@ -39,6 +39,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FORMS = {
+    "adopt.py": [Form(arguments="--json", keys=("adopted", "failed", "beyond_ready_s", "decided_s", "released"))],
     "arena.py": [Form(arguments="--traces {folder}", lines=(r"^\| quick \| adaptive ", r"^\| rules-1-1m \| "))],
     "cold_start.py": [
         Form(arguments="--trace --json", keys=COLD),

@@ -1,0 +1,260 @@
+"""Ten applications as their Helm charts render them, adopted on a control plane: to zero and back, and how long that takes.
+
+    python bench/adopt.py [--cycles N] [--requests N] [--start-s S] [--json] [--quick]
+
+``SERVING_TEST_KUBECONFIG`` names the API server, with a scheduler and a controller-manager; without it there is our own server, which
+has no StatefulSets. Daemons are processes with their own accounts. A container is a server of this process at each of its ports,
+which listens ``--start-s`` after its pod is bound. The manifests of ``bench/charts`` are applied and adopted as they are.
+
+Printed are: applications adopted; requests of all cycles and those that failed; seconds from the Ready condition of the first pod to
+the response of the request that started it; seconds from a load of four pods to the scale that answers it; applications released with
+the replicas of before. Exit 1 if an application was not adopted or released, or a request failed.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from bench.parts.load import send_request
+from bench.parts.program import exit_code, options_of, show
+from serving.core.model.errors import AlreadyExists, NotFound
+from serving.core.model.objects import Object, name_of, nested
+from serving.net.cluster.kinds import DEPLOYMENT, STATEFUL_SET, Kind, kind_of
+from serving.tools.cli.client.api import ApiClient
+from serving.tools.cli.client.resources import path_of
+from tests.cluster_e2e.server import SPACE, is_real
+from tests.cluster_e2e.stage import Stage, staged
+from tests.cluster_e2e.status_kubelet import StatusKubelet
+
+CHARTS = Path(__file__).parent / "charts"
+TARGET, PODS_MAX = 5, 4
+CLIENTS = 10
+SETTINGS = {"SERVING_ACTIVATOR_POD_ADDRESS_OVERRIDE": "10.=127.", "SERVING_AUTOSCALER_DECISION_PERIOD_S": "2"}
+_WITHIN_S = 240.0
+
+
+class App(msgspec.Struct, frozen=True, kw_only=True):
+    """One chart: its objects, and the one that is scaled."""
+
+    name: str
+    objects: tuple[Object, ...]
+
+    @property
+    def target(self) -> Object:
+        """The Deployment or StatefulSet."""
+        return next(one for one in self.objects if one["kind"] in {DEPLOYMENT.name, STATEFUL_SET.name})
+
+    @property
+    def kind(self) -> Kind:
+        """Its kind."""
+        return DEPLOYMENT if self.target["kind"] == DEPLOYMENT.name else STATEFUL_SET
+
+    @property
+    def workload(self) -> str:
+        """As the command line names it."""
+        return f"{self.kind.name.lower()}/{name_of(self.target)}"
+
+    @property
+    def host(self) -> str:
+        """The host of its requests."""
+        return f"{self.name}.example.com"
+
+
+class StandInKubelet(StatusKubelet):
+    """Runs a server of this process for each container. ``ready_s`` is when each pod was reported ready."""
+
+    def __init__(self, stage: Stage, *, start_s: float) -> None:
+        super().__init__(stage.cluster, stage.server.node)
+        self.ready_s: dict[str, float] = {}
+        self._start_s = start_s
+        self._servers: dict[str, list[asyncio.Server]] = {}
+        self._running: Counter[str] = Counter()
+
+    async def _start(self, pod: Object) -> None:
+        name, number = name_of(pod), next(self._numbers)
+        place = f"79.{number // 250}.{number % 250 + 1}"
+        listed = itertools.chain.from_iterable(container.get("ports", ()) for container in pod["spec"]["containers"])
+        ports = {entry["containerPort"] for entry in listed if entry.get("protocol", "TCP") == "TCP"}
+        await asyncio.sleep(self._start_s)
+        serve = self._app(name)
+        self._servers[name] = [await asyncio.start_server(serve, f"127.{place}", port, backlog=512) for port in ports]
+        with contextlib.suppress(NotFound):
+            await self._notify(pod, ready=True, address=f"10.{place}")
+        self.ready_s[name] = time.monotonic()
+
+    async def _end(self, key: tuple[str, str], uid: str) -> None:
+        """End as an app does that drains: no new connection, then the requests inside."""
+        for server in self._servers.pop(key[1], ()):
+            server.close()
+        while self._running[key[1]]:  # noqa: ASYNC110 - no event announces it
+            await asyncio.sleep(0.02)
+        await super()._end(key, uid)
+
+    def _app(self, name: str) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                while head := await reader.readuntil(b"\r\n\r\n"):
+                    self._running[name] += 1
+                    try:
+                        await asyncio.sleep(float(head.split(b" ")[1].partition(b"/sleep/")[2] or 0))
+                        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(name), name.encode()))
+                        await writer.drain()
+                    finally:
+                        self._running[name] -= 1
+            writer.close()
+
+        return serve
+
+
+class Run:
+    """What happens to the applications on a stage."""
+
+    def __init__(self, stage: Stage, kubelet: StandInKubelet, sizes: argparse.Namespace) -> None:
+        self.stage, self.kubelet, self.sizes = stage, kubelet, sizes
+        self.statuses: Counter[str] = Counter()
+        self.beyond_ready_s: list[float] = []
+        self.decided_s: list[float] = []
+
+    def command(self, *words: str) -> bool:
+        """Run a command of the CLI; whether it succeeded."""
+        place = ("--kubeconfig", str(self.stage.server.kubeconfig), "-n", SPACE)
+        done = subprocess.run(
+            [sys.executable, "-m", "serving", *words, *place], check=False, capture_output=True, text=True
+        )
+        if done.returncode:
+            print(f"serving {' '.join(words)}: {done.stdout}{done.stderr}", file=sys.stderr)
+        return done.returncode == 0
+
+    async def until_replicas(self, app: App, holds: Callable[[int], bool]) -> int:
+        """Wait for a scale; it."""
+        async with asyncio.timeout(_WITHIN_S):
+            while True:
+                found = await self.stage.cluster.get(app.kind, SPACE, name_of(app.target))
+                count = found["spec"].get("replicas", 1)
+                if holds(count) and (count or not nested(found, "status", "replicas")):
+                    return int(count)
+                await asyncio.sleep(0.02)
+
+    async def send(self, app: App, path: str = "/") -> None:
+        """One request."""
+        try:
+            status, _ = await send_request(self.stage.port("public"), app.host, path)
+        except (OSError, TimeoutError) as error:
+            status = type(error).__name__
+        self.statuses[status] += 1
+
+    async def cycle(self, app: App) -> None:
+        """From zero by one request, then many more."""
+        await self.until_replicas(app, lambda count: count == 0)
+        begun_s = time.monotonic()
+        await self.send(app)
+        ended_s = time.monotonic()
+        own = [at_s for pod, at_s in self.kubelet.ready_s.items() if pod.startswith(f"{name_of(app.target)}-")]
+        self.beyond_ready_s.append(ended_s - min(at_s for at_s in own if at_s > begun_s))
+        left = iter(range(self.sizes.requests - 1))
+
+        async def client() -> None:
+            for _ in left:
+                await self.send(app)
+
+        await asyncio.gather(*(client() for _ in range(CLIENTS)))
+
+    async def grow(self, app: App) -> None:
+        """A load of all pods, at a scale of one."""
+        await self.send(app)
+        await self.until_replicas(app, lambda count: count == 1)
+        begun_s = time.monotonic()
+        load = [asyncio.create_task(self.send(app, "/sleep/3")) for _ in range(TARGET * PODS_MAX)]
+        await self.until_replicas(app, lambda count: count > 1)
+        self.decided_s.append(time.monotonic() - begun_s)
+        await asyncio.gather(*load)
+
+    def figures(self) -> dict[str, object]:
+        """The figures for people."""
+        failed = sum(count for status, count in self.statuses.items() if " 200 " not in status)
+        return {
+            "requests": self.statuses.total(),
+            "failed": failed,
+            "statuses": dict(self.statuses),
+            "beyond_ready_s": _quantiles(self.beyond_ready_s),
+            "decided_s": _quantiles(self.decided_s),
+        }
+
+
+def _quantiles(values: list[float]) -> dict[str, float]:
+    cuts = statistics.quantiles(values, n=100, method="inclusive") if len(values) > 1 else values * 99
+    return {"p50": round(cuts[49], 3), "p99": round(cuts[98], 3), "max": round(max(values), 3)}
+
+
+def apps() -> Iterator[App]:
+    """The charts that the server can run."""
+    for path in sorted(CHARTS.glob("*.yaml")):
+        app = App(name=path.stem, objects=tuple(filter(None, yaml.safe_load_all(path.read_text()))))
+        if is_real() or app.kind == DEPLOYMENT:
+            yield app
+
+
+def write_objects(api: ApiClient, charts: list[App], method: str) -> None:
+    """Create or delete all objects of the charts."""
+    for app in charts:
+        for body in app.objects:
+            kind = kind_of(body["apiVersion"], body["kind"])
+            assert kind is not None, body["kind"]
+            name = "" if method == "POST" else name_of(body)
+            status, reply = api.call(method, path_of(kind, SPACE, name), body if method == "POST" else None)
+            assert status < 400 or status in {AlreadyExists.status, NotFound.status}, reply
+
+
+async def measured(sizes: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """All of it, on one stage."""
+    charts = list(apps())[: sizes.apps]
+    async with staged(folder, runs_nothing=False, settings=SETTINGS) as stage:
+        kubelet = StandInKubelet(stage, start_s=sizes.start_s)
+        run, node = Run(stage, kubelet, sizes), asyncio.create_task(kubelet.run())
+        api = ApiClient(kubeconfig=stage.server.kubeconfig)
+        try:
+            await asyncio.to_thread(write_objects, api, charts, "POST")
+            options = ("--value", str(TARGET), "--max", str(PODS_MAX), "--window", "6s")
+            adopted = [
+                await asyncio.to_thread(run.command, "adopt", app.workload, "--host", app.host, *options)
+                for app in charts
+            ]
+            for _ in range(sizes.cycles):
+                await asyncio.gather(*map(run.cycle, charts))
+            for app in charts:
+                await run.grow(app)
+            released = [await asyncio.to_thread(run.command, "release", app.workload) for app in charts]
+            for app in charts:
+                wanted = app.target["spec"].get("replicas", 1)
+                await run.until_replicas(app, lambda count, wanted=wanted: count == wanted)
+        finally:
+            await asyncio.to_thread(write_objects, api, charts, "DELETE")
+            node.cancel()
+    return {"apps": len(charts), "adopted": sum(adopted), "released": sum(released), **run.figures()}
+
+
+def main() -> int:
+    """Measure and print."""
+    sizes = options_of(
+        __doc__, apps=10, cycles=10, requests=100, start_s=0.3, quick={"apps": 2, "cycles": 1, "requests": 10}
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        found = asyncio.run(measured(sizes, Path(folder)))
+    show(found, sizes)
+    return exit_code(sizes, is_met=not found["failed"] and found["apps"] == found["adopted"] == found["released"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -333,7 +333,7 @@ def release(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str
     if nested(workload, "metadata", "ownerReferences"):
         fail(f"scaledworkload/{name_of(workload)} is of {_owner_text(workload)}: delete that instead")
     spec = ScaledWorkloadSpec.from_object(workload)
-    target = target_of(api, f"{spec.target.kind}/{spec.target.name}")
+    target = target_in(api, spec.target)
     before = annotations_of(workload).get(REPLICAS_BEFORE_ANNOTATION, str(target.replicas))
     count = int(before) if before.isdecimal() else target.replicas
     if count and wait:

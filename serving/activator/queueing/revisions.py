@@ -92,8 +92,6 @@ class _RevisionSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     timeout_seconds: float | None = None
     response_start_timeout_seconds: float | None = None
     idle_timeout_seconds: float | None = None
-    max_pending_requests: int | None = None
-    wait_timeout_seconds: float | None = None
     containers: list[dict[str, Any]] | None = None
 
 
@@ -133,8 +131,6 @@ def revision_of(revision: Mapping[str, Any], scaling: AutoscalerSettings) -> Ser
         timeout_s=spec.timeout_seconds or _TIMEOUT_DEFAULT_S,
         response_start_timeout_s=spec.response_start_timeout_seconds or None,
         idle_timeout_s=spec.idle_timeout_seconds or None,
-        waiting_max=spec.max_pending_requests,
-        wait_max_s=spec.wait_timeout_seconds,
         target_concurrency=resolved.target_concurrency,
         desired_count=max(0, read.status.desired_replicas or 0),
         failure=None if is_delayed else message,
@@ -149,7 +145,13 @@ def workload_of(workload: Object, spec: ScaledWorkloadSpec, scaling: AutoscalerS
     served = revision_of(as_revision(workload, spec), scaling)
     if isinstance(served, NoData):
         return served
-    return msgspec.structs.replace(served, kubelet_decides=True, is_workload=True)
+    return msgspec.structs.replace(
+        served,
+        kubelet_decides=True,
+        is_workload=True,
+        waiting_max=spec.max_pending_requests,
+        wait_max_s=spec.wait_timeout_seconds,
+    )
 
 
 def _message_of(condition: Object) -> str:

@@ -277,8 +277,6 @@ def as_revision(workload: Object, spec: ScaledWorkloadSpec) -> Object:
     fields: Object = {
         "servingState": state if state in set(ServingState) else ServingState.ACTIVE.value,
         "containerConcurrency": spec.container_concurrency,
-        "maxPendingRequests": spec.max_pending_requests,
-        "waitTimeoutSeconds": spec.wait_timeout_seconds,
         "timeoutSeconds": spec.timeout_seconds,
         "responseStartTimeoutSeconds": spec.response_start_timeout_seconds,
         "idleTimeoutSeconds": spec.idle_timeout_seconds,

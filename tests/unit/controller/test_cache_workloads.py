@@ -148,7 +148,7 @@ def test_the_scale_of_a_kind_that_is_not_followed_is_that_of_its_workload() -> N
     assert cache.put_scale(("default", "shop"), scale) == set()
     assert reason() == ""
     # Another target is read anew.
-    cache.put(kinds.SCALED_WORKLOAD, stored(workload | {"spec": SPEC}))
+    cache.put(kinds.SCALED_WORKLOAD, stored(workload | {"spec": SPEC}, resourceVersion="8"))
     assert cache.indexes.workloads.scales == {}
     cache.put_scale(("default", "shop"), scale)
     cache.drop(kinds.SCALED_WORKLOAD, ("default", "shop"))

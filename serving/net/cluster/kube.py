@@ -118,10 +118,10 @@ class KubeCluster(Cluster):
     async def kind_named(self, api_version: str, name: str) -> Kind | None:
         """Find a kind by the server's discovery."""
         try:
-            found = await self._call("GET", f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}")
+            listing = await self._call("GET", f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}")
         except NotFound:
             return None
-        return listed_kind(api_version, name, found.get("resources") or ())
+        return listed_kind(api_version, name, listing.get("resources") or ())
 
     async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
         """Read one page of a list."""

@@ -13,7 +13,10 @@ from serving.tools.dashboard.views import View, revision_view
 
 
 def workload_view(workload: Object) -> View:
-    """The view of a ScaledWorkload: that of a revision, and ``kind``, ``target`` and ``url``. One that cannot be read has its conditions."""
+    """The view of a ScaledWorkload.
+
+    It has the fields of a revision, and ``kind``, ``target`` and ``url``. A workload that cannot be read has its conditions.
+    """
     try:
         revision = as_revision(workload, ScaledWorkloadSpec.from_object(workload))
     except SettingsError:
@@ -32,7 +35,7 @@ def workload_view(workload: Object) -> View:
 
 
 class WorkloadPods:
-    """Which pods are of which workload."""
+    """Finds the workload of a pod."""
 
     def __init__(self) -> None:
         self._selectors: dict[str, dict[str, LabelSelector]] = {}

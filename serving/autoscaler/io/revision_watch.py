@@ -7,6 +7,7 @@ followed in the namespaces of workloads only; pods are those that a target's sel
 is read every two seconds.
 """
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Coroutine, Iterator
@@ -285,6 +286,7 @@ class WorkloadWatch:
 
     def __init__(self, cluster: Cluster, *, settings: AutoscalerSettings, sink: RevisionWatch) -> None:
         self._kinds = ScalableKinds(cluster)
+        self._has_others = asyncio.Event()
         self._settings = settings
         self._sink = sink
         self._known: dict[RevisionKey, _Workload] = {}
@@ -376,10 +378,11 @@ class WorkloadWatch:
         self._sink.set_deployment(gone, is_gone=True)
 
     def _choose(self) -> None:
-        """Watch targets and pods in namespaces that have workloads."""
+        """Watch targets and pods in namespaces that have workloads, and read other scales if there are any."""
         for kind, reflectors in self._targets.items():
             reflectors.choose({key[0] for key, workload in self._known.items() if _is_of(kind, workload.target)})
         self._pods.choose(self._names.keys())
+        (self._has_others.set if self._others() else self._has_others.clear)()
 
     def _in(self, namespace: str) -> list[tuple[RevisionKey, _Workload]]:
         """The workloads of a namespace, by name."""
@@ -395,10 +398,15 @@ class WorkloadWatch:
     async def _read_scales(self) -> None:
         """Read the scales of targets of other kinds until cancelled."""
         while True:
-            for key, workload in list(self._known.items()):
-                if target_kind(workload.target.api_version, workload.target.kind) is None:
-                    await self._read_scale(key, workload)
+            await self._has_others.wait()
+            for key, workload in self._others():
+                await self._read_scale(key, workload)
             await next_beat(SCALES_PERIOD_S)
+
+    def _others(self) -> list[tuple[RevisionKey, _Workload]]:
+        """The workloads with targets of kinds that are not watched."""
+        known = self._known.items()
+        return [(key, it) for key, it in known if target_kind(it.target.api_version, it.target.kind) is None]
 
     async def _read_scale(self, key: RevisionKey, workload: _Workload) -> None:
         try:
@@ -434,9 +442,7 @@ class WorkloadWatch:
             return
         self._target_seen(key, workload, resource, selector=selector)
 
-    def _target_seen(
-        self, key: RevisionKey, workload: _Workload, resource: Object, *, selector: LabelSelector
-    ) -> None:
+    def _target_seen(self, key: RevisionKey, workload: _Workload, resource: Object, *, selector: LabelSelector) -> None:
         """Store the scale of a target, and its pods if their selector has changed."""
         if selector != workload.selector:
             workload.selector = selector

@@ -116,6 +116,7 @@ class CacheSources:
         ]
         self._namespaces = frozenset[str]()
         self._kinds = ScalableKinds(cluster)
+        self._has_others = asyncio.Event()
         self.synced = asyncio.Event()
 
     async def run(self) -> None:
@@ -147,6 +148,7 @@ class CacheSources:
         woken = self._cache.drop(kind, change.key) if is_gone else self._cache.put(kind, change.new)
         if kind is kinds.SCALED_WORKLOAD:
             self._choose_namespaces()
+            self._has_others.set()
         self._wake(woken, kind)
 
     def _choose_namespaces(self) -> None:
@@ -190,12 +192,16 @@ class CacheSources:
     async def _read_scales(self) -> None:
         """Read the scales of targets of kinds that are not followed, until cancelled."""
         while True:
-            for known in list(self._cache.indexes.workloads):
-                if known.spec is not None and known.target[0] is None:
-                    # Without such a kind, or the right to read it, the status says so.
-                    with contextlib.suppress(ClusterError):
-                        scale = await self._kinds.scale(known.spec.target, known.key[0])
-                        self._wake(self._cache.put_scale(known.key, scale), None)
+            await self._has_others.wait()
+            others = [known for known in self._cache.indexes.workloads if known.spec and known.target[0] is None]
+            for known in others:
+                assert known.spec is not None
+                # Without such a kind, or the right to read it, the status says so.
+                with contextlib.suppress(ClusterError):
+                    scale = await self._kinds.scale(known.spec.target, known.key[0])
+                    self._wake(self._cache.put_scale(known.key, scale), None)
+            if not others:
+                self._has_others.clear()
             await next_beat(SCALES_PERIOD_S)
 
     async def _follow_keda(self) -> None:

@@ -72,6 +72,7 @@ def price_of(pod_hours: float, *, memory_bytes: float, prices: Mapping[str, floa
         return None
     return pod_hours * (prices.get("pod_hour", 0.0) + memory_bytes / GIB * prices.get("gib_hour", 0.0))
 
+
 SERVICE_KIND = "Service"
 
 

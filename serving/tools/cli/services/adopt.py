@@ -28,7 +28,9 @@ from serving.net.cluster.kinds import (
     STATEFUL_SET,
     TARGET_KINDS,
     Kind,
+    target_kind,
 )
+from serving.net.cluster.kubeclient import listed_kind
 from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail, fail_usage, message_of
 from serving.tools.cli.client.objects import items_of
 from serving.tools.cli.client.output import print_aside
@@ -44,7 +46,7 @@ _LOOPBACK = "127.0.0.1"
 
 _SHORT_NAMES = {"deploy": DEPLOYMENT, "sts": STATEFUL_SET, "rs": REPLICA_SET}
 _KINDS = _SHORT_NAMES | {word: kind for kind in TARGET_KINDS for word in (kind.plural, kind.name.lower())}
-_FORM = "expected KIND/NAME, as deploy/shop, sts/shop or rs/shop"
+_FORM = "expected KIND/NAME, as deploy/shop, sts/shop or rollouts.argoproj.io/shop"
 # Ports that serve requests, the likeliest first, where a Service has several.
 _PORT_NAMES = ("http", "web", "http-web")
 
@@ -68,14 +70,42 @@ def target_of(api: ApiClient, text: str) -> Target:
     word, _, name = text.partition("/")
     if not name or "/" in name:
         fail_usage(f"{text!r} names no workload; {_FORM}")
-    kind = _KINDS.get(word.lower())
+    plural, _, group = word.lower().partition(".")
+    kind = _KINDS.get(word.lower()) or (_listed(api, _version_of(api, group), plural) if group else None)
     if kind is None:
         fail_usage(f"{word!r} is no kind of workload; {_FORM}")
+    return _read(api, kind, name)
+
+
+def target_in(api: ApiClient, target: WorkloadTarget) -> Target:
+    """The object that a ScaledWorkload names. Exits if there is none, or if it cannot be scaled."""
+    kind = target_kind(target.api_version, target.kind) or _listed(api, target.api_version, target.kind.lower())
+    if kind is None:
+        fail(f"{target.kind} of {target.api_version} has no scale here")
+    return _read(api, kind, target.name)
+
+
+def _read(api: ApiClient, kind: Kind, name: str) -> Target:
     status, body = api.call("GET", path_of(kind, api.namespace, name))
     if status >= 400:
         fail(f"{kind.name.lower()}/{name}: {message_of(body)}")
-    replicas = nested(body, "spec", "replicas")
-    return Target(kind=kind, name=name, body=body, replicas=1 if replicas is None else int(replicas))
+    scale = api.done("GET", path_of(kind, api.namespace, name, subresource="scale"))
+    # JSON leaves out 0.
+    return Target(kind=kind, name=name, body=body, replicas=int(nested(scale, "spec", "replicas") or 0))
+
+
+def _version_of(api: ApiClient, group: str) -> str:
+    status, listing = api.call("GET", f"/apis/{group}")
+    return str(nested(listing, "preferredVersion", "groupVersion") or group) if status < 400 else group
+
+
+def _listed(api: ApiClient, api_version: str, word: str) -> Kind | None:
+    """A kind of the server with a scale, by its name or plural in lower case."""
+    status, listing = api.call("GET", f"/apis/{api_version}")
+    resources = listing.get("resources") or () if status < 400 else ()
+    names = {str(resource["kind"]) for resource in resources if word in {resource["name"], resource["kind"].lower()}}
+    kind = listed_kind(api_version, next(iter(names)), resources) if names else None
+    return kind if kind is not None and kind.has_scale else None
 
 
 def service_before(api: ApiClient, target: Target, *, named: str | None) -> Object:

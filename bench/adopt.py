@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -102,7 +102,7 @@ class StandInKubelet(StatusKubelet):
             await asyncio.sleep(0.02)
         await super()._end(key, uid)
 
-    def _app(self, name: str) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]:
+    def _app(self, name: str) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
                 while head := await reader.readuntil(b"\r\n\r\n"):
@@ -237,8 +237,7 @@ async def measured(sizes: argparse.Namespace, folder: Path) -> dict[str, object]
                 await run.grow(app)
             released = [await asyncio.to_thread(run.command, "release", app.workload) for app in charts]
             for app in charts:
-                wanted = app.target["spec"].get("replicas", 1)
-                await run.until_replicas(app, lambda count, wanted=wanted: count == wanted)
+                await run.until_replicas(app, app.target["spec"].get("replicas", 1).__eq__)
         finally:
             await asyncio.to_thread(write_objects, api, charts, "DELETE")
             node.cancel()

@@ -191,7 +191,7 @@ def _count(resource: Object | None, *path: str, unset: int) -> int:
 
 
 def _is_scale(target: Object | None) -> bool:
-    return nested(target, "kind") == "Scale"
+    return target is not None and target.get("kind") == "Scale"
 
 
 def _selector(target: Object) -> str:

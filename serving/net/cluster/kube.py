@@ -196,7 +196,7 @@ class KubeCluster(Cluster):
                 path = object_path(POD, write.namespace, write.name, subresource="eviction")
                 return await self._call("POST", path, body=eviction_body(write))
 
-    def _manager(self, patch_type: PatchType) -> Mapping[str, str]:
+    def _manager(self, patch_type: PatchType) -> dict[str, str]:
         manager = f"serving-{self._user_agent.partition('/')[0]}"
         return {"fieldManager": manager, "force": "true"} if patch_type is PatchType.APPLY else {}
 

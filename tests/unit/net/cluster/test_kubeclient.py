@@ -47,7 +47,7 @@ def test_a_call_is_reported_as_roles_write_it(method: str, path: str, query: dic
 
 
 def test_a_kind_is_found_in_the_discovery_with_its_scale() -> None:
-    resources = [
+    resources: list[dict[str, object]] = [
         {"name": "rollouts/scale", "kind": "Scale"},
         {"name": "rollouts", "kind": "Rollout", "namespaced": True},
         {"name": "analyses", "kind": "Analysis"},

@@ -186,10 +186,16 @@ class ScaledWorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Most requests in flight per pod; 0 means no limit."""
 
     max_pending_requests: int | None = None
-    """Most requests that wait for a pod in an activator. One more gets status 503. None: the bound of the activator, which always holds."""
+    """Most requests that wait for a pod in an activator.
+
+    One more gets status 503. None is the bound of the activator, which always holds.
+    """
 
     wait_timeout_seconds: int | None = None
-    """Longest wait for a pod. Then a request gets status 503. None: the bound of the activator, which always holds."""
+    """Longest wait for a pod.
+
+    Then a request gets status 503. None is the bound of the activator, which always holds.
+    """
 
     timeout_seconds: int | None = None
     """Longest time of a request, including the wait for a pod."""

@@ -1,11 +1,11 @@
 """Compares ways to choose the pod of a prompt, with recorded prompts and model servers that cache prefixes, on virtual time.
 
-    python bench/prefix.py --trace FILE.blocks.csv.xz [--pods 4 8 16] [--activators 1] [--load 1.0] [--quick] [--json]
+    python bench/prefix.py --trace FILE.blocks.csv.xz [--pods 4 8 16] [--activators 1] [--load 1.1] [--quick] [--json]
 
 The bodies have the recorded blocks as text, and the activator's own ``read_prompt`` and ``PrefixTable`` read and choose. A server reads
 one prompt after the other, without the leading blocks that its cache has, and then writes all answers at once, the slower the more
 there are. Its cache has room for a tenth of all blocks, and drops the blocks used longest ago. ``--load`` is the share of all servers' time that
-reading would take without a cache: at 1 reading is the bottleneck. With several activators each gets a request in turn, and learns alone.
+reading would take without a cache: above 1 reading is the bottleneck. With several activators each gets a request in turn, and learns alone.
 
 Goals: hits at least 80 % of those of one cache of the same total size; mean time to the first token at most 0.6 of that with round robin
 and 0.8 of that with least loaded; no server above 1.25 times the mean tokens in flight.
@@ -244,7 +244,7 @@ def table_mb() -> float:
 def main() -> int:
     """Print the figures; return the exit code."""
     options = options_of(
-        __doc__, trace=Path, pods=(4, 8, 16), activators=1, load=1.0, count=10**9, quick={"count": 300}
+        __doc__, trace=Path, pods=(4, 8, 16), activators=1, load=1.1, count=10**9, quick={"count": 300}
     )
     requests = read_trace(options.trace, options.count)
     blocks = {block for request in requests for block in request.blocks}

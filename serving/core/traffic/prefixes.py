@@ -74,7 +74,7 @@ def read_prompt(target: bytes, body: bytes, *, length: int, secret: bytes) -> Pr
             hasher.update(text[start:end])
             prefixes.append(int.from_bytes(hasher.digest()))
     # A request without tokens takes a moment of the pod, too.
-    return Prompt(prefixes=tuple(prefixes), tokens=max(1, tokens_of(target, body, length=length)))
+    return Prompt(prefixes=tuple(prefixes), tokens=max(1, tokens_of(target, body, length=length).total))
 
 
 class _PodPrefixes:

@@ -24,6 +24,22 @@ _GENERATING = (b"/completions", b"/responses", b"/messages")
 _LIMIT = re.compile(rb'"max_(?:completion_|output_)?tokens"[ \t\r\n]*:[ \t\r\n]*([0-9]{1,9})[^0-9]')
 
 
+class RequestTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens of a request: its prompt, and the answer that it may generate."""
+
+    prompt: int = 0
+    answer: int = 0
+
+    @property
+    def total(self) -> int:
+        """Their sum."""
+        return self.prompt + self.answer
+
+
+NO_TOKENS = RequestTokens()
+"""The tokens of a request that is not an OpenAI request."""
+
+
 class _Part(msgspec.Struct):
     """A part of a message. The tokens of images and sounds are not counted."""
 
@@ -52,10 +68,10 @@ class _Request(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Request)
 
 
-def tokens_of(target: bytes, body: bytes, *, length: int) -> int:
-    """The estimated tokens of a request, from the first bytes of a body of ``length`` bytes. 0 if it is not an OpenAI request.
+def tokens_of(target: bytes, body: bytes, *, length: int) -> RequestTokens:
+    """The estimated tokens of a request, from the first bytes of a body of ``length`` bytes.
 
-    4,000 bytes of text and ``max_tokens`` 100 are 1,100 tokens. Token ids count as they are. A request for ``n`` answers generates n
+    4,000 bytes of text and ``max_tokens`` 100 are 1,000 and 100 tokens. Token ids count as they are. A request for ``n`` answers generates n
     times as much.
     """
     if len(body) < length:
@@ -65,15 +81,16 @@ def tokens_of(target: bytes, body: bytes, *, length: int) -> int:
         try:
             request = _DECODER.decode(body)
         except UNREADABLE:
-            return 0
+            return NO_TOKENS
         prompt = sum(_tokens_in(text) for text in (request.messages, request.prompt, request.input))
         limits = (request.max_completion_tokens, request.max_tokens, request.max_output_tokens)
         limit, count = next((limit for limit in limits if limit is not None), None), request.n or 1
     if not prompt:
-        return 0
+        return NO_TOKENS
+    prompt = min(prompt, TOKENS_MAX)
     if limit is None:
         limit = OUTPUT_DEFAULT if target.partition(b"?")[0].endswith(_GENERATING) else 0
-    return min(prompt + max(limit, 0) * max(count, 1), TOKENS_MAX)
+    return RequestTokens(prompt=prompt, answer=min(max(limit, 0) * max(count, 1), TOKENS_MAX - prompt))
 
 
 def _tokens_in(texts: _Texts) -> int:

@@ -34,6 +34,7 @@ from serving.queueproxy.podspec import PodSpec
 
 if TYPE_CHECKING:
     from serving.core.traffic.openrequests import RequestView
+    from serving.core.traffic.prompttokens import RequestTokens
     from serving.queueproxy.tokens import TokenMeter
 
 OUT_OF_MEMORY = b"the app ran out of memory while it handled the request"
@@ -246,19 +247,23 @@ class PodHandler(PodRequests[Exchange]):
         return exchange.started_s <= self._oom_at_s
 
 
-def _tokens_from(now_s: float) -> "TokenMeter":
+def _tokens_from(now_s: float) -> "TokenMeter[Exchange]":
     from serving.queueproxy.tokens import TokenMeter  # noqa: PLC0415 - before model servers only
 
-    return TokenMeter(now_s)
+    return TokenMeter(now_s, sent_bytes_of=_sent_bytes_of)
 
 
-def _tokens_in(exchange: Exchange) -> int:
+def _sent_bytes_of(exchange: Exchange) -> int:
+    return exchange.response.body_bytes
+
+
+def _tokens_in(exchange: Exchange) -> "RequestTokens":
     """The tokens of a request. A body without Content-Length is not awaited, and counts none."""
-    from serving.core.traffic.prompttokens import tokens_of  # noqa: PLC0415 - as above
+    from serving.core.traffic.prompttokens import NO_TOKENS, tokens_of  # noqa: PLC0415 - as above
 
     head = exchange.head
     if head.method != b"POST" or head.content_length is None:
-        return 0
+        return NO_TOKENS
     return tokens_of(head.target, exchange.body.peek(), length=head.content_length)
 
 

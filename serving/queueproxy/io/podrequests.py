@@ -65,7 +65,7 @@ class PodRequests(Generic[_Request]):
         """The gauges reported by the app."""
         self.slo = _meter_of(spec.slo) if spec.slo else None
         """Counts requests by latency; None without a latency goal."""
-        self.tokens: TokenMeter | None = None
+        self.tokens: TokenMeter[_Request] | None = None
         """Counts tokens in flight; None if nothing uses them, or if the app reads its bodies itself."""
         self._secret = spec.secret.encode()
         self.is_guarded = spec.is_guarded

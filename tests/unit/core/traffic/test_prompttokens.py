@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from serving.core.traffic.prompttokens import OUTPUT_DEFAULT, TOKENS_MAX, tokens_of
+from serving.core.traffic.prompttokens import OUTPUT_DEFAULT, TOKENS_MAX, RequestTokens, tokens_of
 
 CHAT = b"/v1/chat/completions"
 TEXT = "x" * 4000
@@ -13,7 +13,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A
 
 def tokens(body: object, target: bytes = CHAT) -> int:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return tokens_of(target, raw, length=len(raw))
+    return tokens_of(target, raw, length=len(raw)).total
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,16 @@ def test_a_body_that_is_not_openais_counts_none(body: object) -> None:
     assert tokens(body) == 0
 
 
+def test_prompt_and_answer_are_counted_and_bounded_together() -> None:
+    body = json.dumps({"prompt": TEXT, "max_tokens": 10**9}).encode()
+    assert tokens_of(CHAT, body, length=len(body)) == RequestTokens(prompt=1000, answer=TOKENS_MAX - 1000)
+
+
 def test_a_body_of_which_the_beginning_is_here_counts_its_length() -> None:
-    assert tokens_of(CHAT, b'{"max_tokens": 50, "messages": [{"conte', length=400_000) == 100_050
-    assert tokens_of(CHAT, b'{"messages": [{"conte', length=400_000) == 100_000 + OUTPUT_DEFAULT
-    assert tokens_of(CHAT, b'{"max_tokens": 50', length=400_000) == 100_000 + OUTPUT_DEFAULT
-    assert tokens_of(CHAT, b"", length=10**15) == TOKENS_MAX
+    for body, length, count in (
+        (b'{"max_tokens": 50, "messages": [{"conte', 400_000, 100_050),
+        (b'{"messages": [{"conte', 400_000, 100_000 + OUTPUT_DEFAULT),
+        (b'{"max_tokens": 50', 400_000, 100_000 + OUTPUT_DEFAULT),
+        (b"", 10**15, TOKENS_MAX),
+    ):
+        assert tokens_of(CHAT, body, length=length).total == count

@@ -102,7 +102,7 @@ def test_a_deployment_is_adopted_goes_to_zero_and_back_and_is_released(stage: St
     assert ask(stage, "shop.example.com").status_code == 200
     assert "deployment/shop" in stage("get").stdout
     until(lambda: "shop (Deployment)  active" in stage("top", "--once").stdout)
-    assert "shop (Deployment)" in stage("cost").stdout
+    until(lambda: "shop (Deployment)" in stage("cost").stdout)
     assert "200 GET /" in stage("requests", "shop").stdout
     described = stage("describe", "shop").stdout
     assert "scaledworkload shop" in described

@@ -64,6 +64,9 @@ FORMS = {
     "from_zero.py": [Form(arguments="--json", keys=("seconds_to_all_at_once", "cpu_seconds", "floor_seconds"))],
     "idle.py": [Form(arguments="--json", keys=("processes", "pss_mib", "core_percent"))],
     "inner_tls.py": [Form(lines=(r"^\| 16 \| ", r"^\| 256 \| "), needs=WRK)],
+    "pictures.py": [
+        Form(lines=(r"^dashboard-overview.png: \d+", r"^first-two-minutes.cast: \d+"), needs=("chromedriver",))
+    ],
     "pythons.py": [Form(lines=(r"^\|  \| Python 3\.1\d",), needs=(*WRK, INDEX))],
     "real_cluster.py": [Form(lines=(r"ratio [\d.]+", r"at rest for 1 s: - writes, CPU: controller [\d.]+ s"))],
     "replay.py": [

@@ -150,7 +150,7 @@ APPS = {
     "nicegui": App({"requirements.txt": "nicegui\n", "main.py": "from nicegui import ui\nui.label('hello')\nui.run(show=False, reload=False)\n"}),
     "panel": App({"requirements.txt": "panel\n", "app.py": "import panel as pn\npn.pane.Str('x').servable()\n"}, "/app", "Panel"),
     "datasette": App({"requirements.txt": "datasette\n", "Procfile": "web: datasette serve --memory --port $PORT\n"}, text="Datasette"),
-    "mlflow": App({"requirements.txt": "mlflow\n", "Procfile": "web: mlflow server --port $PORT\n"}, text="MLflow"),
+    "mlflow": App({"requirements.txt": "mlflow\n", "Procfile": "web: mlflow server --port $PORT --allowed-hosts '*'\n"}, text="MLflow"),
     "socketio": App(
         {
             "requirements.txt": "python-socketio\nuvicorn\n",

@@ -32,6 +32,11 @@ def printable(text: str) -> str:
     return text.translate(_VISIBLE)
 
 
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: "1 pod", "2 pods"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def aligned(rows: Iterable[Sequence[object]], *, indent: str = "") -> list[str]:
     """Align cells into columns; None is an empty cell."""
     texts = [["" if cell is None else " ".join(map(printable, str(cell).splitlines())) for cell in row] for row in rows]

@@ -49,7 +49,7 @@ from serving.net.cluster.kinds import (
 )
 from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.objects import created_s, items_of, last_lines, revisions_of
-from serving.tools.cli.client.output import clock_text, print_aside, printable
+from serving.tools.cli.client.output import clock_text, counted, print_aside, printable
 from serving.tools.cli.client.reach import Reach
 from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.client.stats import DashboardPages, Stats, autoscaler_option, read_page
@@ -357,7 +357,7 @@ def _saved(stats: Stats, namespace: str, ours: _Ours) -> Iterator[str]:
     for story in stats.policies(namespace=namespace):
         if story.sentence and story.revision in ours:
             other = next(policy for policy in POLICIES if policy != story.policy)
-            pods = f"{story.shadow_scale} pod{'' if story.shadow_scale == 1 else 's'}"
+            pods = counted(story.shadow_scale, "pod")
             yield f"{story.revision} policy {story.policy}, {other} in shadow has {pods} now; {story.sentence}"
 
 

@@ -33,7 +33,7 @@ from serving.net.cluster.kinds import (
 from serving.net.cluster.kubeclient import listed_kind
 from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail, fail_usage, message_of
 from serving.tools.cli.client.objects import items_of
-from serving.tools.cli.client.output import print_aside
+from serving.tools.cli.client.output import counted, print_aside
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.takeover import delete_twin, give_back, make_twin, short_hosts, take_over, twin_name
 from serving.tools.cli.services.waiting import until
@@ -292,7 +292,7 @@ def _print_outcome(api: ApiClient, target: Target, workload: Object) -> None:
     click.echo(f"{target.shown} is scaled by its requests as scaledworkload/{name_of(workload)}")
     click.echo(f"  requests  {hosts} → service/{spec.service.name}:{spec.service.port}")
     click.echo(f"  pods      at least {low}, {f'at most {high}' if high else 'no limit'}; {target.replicas} now")
-    click.echo(f"  undo      serving release {name_of(workload)}: {before} pods, as before")
+    click.echo(f"  undo      serving release {name_of(workload)}: replicas {before}, as before")
     public = _public_hosts(spec)
     if taken:
         click.echo(f"  send      to service/{taken}, as before")
@@ -378,7 +378,7 @@ def release(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str
     if output == "json":
         click.echo(json.dumps({"target": target.shown, "replicas": count}))
         return
-    click.echo(f"{target.shown} has {count} replica{'' if count == 1 else 's'} again, and nothing scales it")
+    click.echo(f"{target.shown} has {counted(count, 'replica')} again, and nothing scales it")
     if spec.hosts:
         print_aside(f"note: nothing serves {', '.join(spec.hosts)} here any more")
 
@@ -407,4 +407,4 @@ def _raise_to(
     def late(state: str) -> str:
         return f"{state} after {timeout_s:g} s; `serving release --no-wait` does not wait for them"
 
-    until(pending, f"waiting for {count} pods", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
+    until(pending, f"waiting for {counted(count, 'pod')}", late=late, timeout_s=timeout_s, poll_s=_POLL_S)

@@ -23,7 +23,7 @@ from serving.tools.cli.client.objects import (
     selector_of,
     service_of,
 )
-from serving.tools.cli.client.output import age_text, aligned, paint, printable, wrapped
+from serving.tools.cli.client.output import age_text, aligned, counted, paint, printable, wrapped
 from serving.tools.cli.client.resources import kind_named, path_of
 from serving.tools.cli.client.rows import dormant_counts, header_of, revision_row, server_table
 from serving.tools.cli.client.shortnames import short_name_problem, short_url
@@ -231,7 +231,7 @@ def _containers(pod: Object) -> Iterator[str]:
                 container.get("name"),
                 name,
                 state.get("reason", ""),
-                f"{container.get('restartCount', 0)} restarts",
+                counted(container.get("restartCount", 0), "restart"),
                 ended,
             ]
         )

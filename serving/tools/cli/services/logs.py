@@ -21,7 +21,7 @@ from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail, 
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.connection import ApiResponse
 from serving.tools.cli.client.objects import app_container, gone_pods, items_of, revisions_of, selector_of, service_of
-from serving.tools.cli.client.output import clock_text, paint, print_aside
+from serving.tools.cli.client.output import clock_text, counted, paint, print_aside
 from serving.tools.cli.client.resources import path_of
 
 _POLL_S = 0.3
@@ -99,7 +99,7 @@ def _since_last_start(pods: Sequence[Object]) -> str:
     restarts = sum(
         status.get("restartCount") or 0 for pod in pods for status in nested(pod, "status", "containerStatuses") or ()
     )
-    return f"since its last start, after {restarts} restarts" if restarts else "yet"
+    return f"since its last start, after {counted(restarts, 'restart')}" if restarts else "yet"
 
 
 class SearchedLines(msgspec.Struct, frozen=True, kw_only=True):

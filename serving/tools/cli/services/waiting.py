@@ -30,7 +30,7 @@ from serving.tools.cli.client.objects import (
     service_of,
     superseded_failures,
 )
-from serving.tools.cli.client.output import Progress
+from serving.tools.cli.client.output import Progress, counted
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.url import ServiceAddress, address_of
 
@@ -242,7 +242,7 @@ def _pods_left(api: ApiClient, name: str, suffix: str = "", *, ignored: Collecti
     count = sum(
         labels_of(pod).get(REVISION_LABEL) not in ignored and nested(pod, "status", "phase") != "Failed" for pod in pods
     )
-    return f"{count} pod{'' if count == 1 else 's'}{suffix}" if count else None
+    return f"{counted(count, 'pod')}{suffix}" if count else None
 
 
 def failure_text(api: ApiClient, service: Object) -> str:

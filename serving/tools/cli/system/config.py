@@ -36,7 +36,7 @@ from serving.nodes.nodegroup.groups import GroupReading, group_of, groups_of_tex
 from serving.tools.cli.client.api import ApiClient, Place, place_options
 from serving.tools.cli.client.checks import holder_of
 from serving.tools.cli.client.objects import items_of
-from serving.tools.cli.client.output import aligned, print_aside, shortened
+from serving.tools.cli.client.output import aligned, counted, print_aside, shortened
 
 _MAP, _KEY = "config-nodegroup", "nodegroups_config.yaml"
 _ROOT = "node_groups"
@@ -248,8 +248,8 @@ def check(files: tuple[Path, ...]) -> None:
         print_aside(f"warning: {ignored}")
     _exit_with([*problems, *groups.problems, *in_maps.problems])
     count = groups.count + in_maps.count
-    fine = [_counted(len(config_maps), "ConfigMap")] if config_maps or not count else []
-    click.echo(" and ".join([*fine, *([_counted(count, "node group")] if count else [])]) + " fine")
+    fine = [counted(len(config_maps), "ConfigMap")] if config_maps or not count else []
+    click.echo(" and ".join([*fine, *([counted(count, "node group")] if count else [])]) + " fine")
 
 
 @config.command()
@@ -279,10 +279,6 @@ def defaults(name: str | None, write: Path | None, *, page: bool, policies: bool
 def metrics() -> None:
     """Print the documentation page of all metrics."""
     click.echo(render_metrics_page(), nl=False)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _live(place: Place) -> LiveConfig | None:

@@ -15,6 +15,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -112,14 +113,13 @@ def deploy(system: System, folder: Path) -> None:
     subprocess.run([*words, "--state", str(system.state)], check=True, stdout=subprocess.DEVNULL)
 
 
-async def load(system: System, seconds: float) -> None:
-    """Ask all services for some seconds, each client with pauses of its own."""
-    until_s = time.monotonic() + seconds
+async def load(system: System, has_ended: threading.Event) -> None:
+    """Ask all services until the end, each client with pauses of its own."""
     chance = random.Random(1)
 
     async def work(name: str, number: int) -> None:
         for turn in itertools.count():
-            if time.monotonic() >= until_s:
+            if has_ended.is_set():
                 return
             # Waves, so that there is something to scale.
             wave = 1.0 if (turn // 100 + number) % 3 else 0.3
@@ -162,9 +162,16 @@ def main() -> int:
         folder = Path(text) if options.quick else Path(options.folder)
         record(system, Path(text), folder / "first-two-minutes.cast", COMMANDS[:3] if options.quick else COMMANDS)
         deploy(system, Path(text))
-        asyncio.run(load(system, options.load_s))
-        with browser() as window:
-            take(window, system.serving("dashboard").strip(), folder)
+        has_ended = threading.Event()
+        clients = threading.Thread(target=lambda: asyncio.run(load(system, has_ended)))
+        clients.start()
+        try:
+            time.sleep(options.load_s)
+            with browser() as window:
+                take(window, system.serving("dashboard").strip(), folder)
+        finally:
+            has_ended.set()
+            clients.join()
         print("\n".join(sorted(f"{path.name}: {path.stat().st_size} bytes" for path in folder.glob("*.*"))))
     return 0
 

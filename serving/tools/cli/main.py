@@ -1,4 +1,4 @@
-"""The command ``serving``: a group of subcommands. Each is imported on use."""
+"""The command ``serving``: a group of subcommands, each imported on use."""
 
 import difflib
 import importlib
@@ -15,17 +15,17 @@ from serving.core.model.launch import USAGE_EXIT
 from serving.tools.cli.words import ANSWERS, OPTIONS, RUNS, answer_of, command_of
 
 Section = Mapping[str, tuple[str, str]]
-"""Commands by name: "module:attribute", and the line that the help of the group shows."""
+"""Commands by name: "module:attribute", and the command's line in the help of the group."""
 
 _EXIT_FAILED = 1
 _EXIT_INTERRUPTED = 130
 _TRACEBACK = "SERVING_TRACEBACK"
 _CLICK_NO_COMMAND = "No such command"
 _CLICK_INTEGER = "is not a valid integer range"
-# Commands whose unknown options may be those of other tools.
+# Commands whose unknown options may be options of other tools.
 _WITH_OPTIONS = frozenset({"deploy", "dev", "scale", "update"})
 
-# A new command is one line: its name, its module and its line of help.
+# To add a command, add a line with its name, module and help.
 SECTIONS: dict[str, Section] = {
     "The system": {
         "up": ("serving.tools.cli.system.up:up", "Run everything on this machine."),
@@ -137,7 +137,7 @@ SECTIONS: dict[str, Section] = {
 
 
 class LazyGroup(click.Group):
-    """Commands in sections. A new command is one line in one of them."""
+    """Commands in sections. A new command is one line in a section."""
 
     def __init__(self, *args: Any, sections: Mapping[str, Section] | None = None, **kwargs: Any) -> None:  # noqa: ANN401 - click's own
         super().__init__(*args, **kwargs)
@@ -149,7 +149,7 @@ class LazyGroup(click.Group):
         return sorted({*self._places, *super().list_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load one command; None if there is none of that name."""
+        """Load one command; None for an unknown name."""
         place = self._places.get(cmd_name)
         if place is None:
             return super().get_command(ctx, cmd_name)
@@ -161,7 +161,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The named command, also in words of other tools; the error for an unknown name suggests what does its work."""
+        """The command for a name or for words of other tools; the error for an unknown name suggests a replacement."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -180,7 +180,7 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"{message} Did you mean {' or '.join(near)}?", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The help's sections, from the tables alone."""
+        """Write the help's sections from the tables, without imports of commands."""
         del ctx
         width = max(map(len, self._places), default=0)
         for title, section in self._sections.items():
@@ -236,8 +236,8 @@ def _with_commands(error: click.UsageError, outer: click.Group) -> click.UsageEr
 
 
 def _kind_answer(args: list[str]) -> str:
-    """The command that lists a kind, such as ConfigMaps, as words after "serving"; "" for no kind."""
-    # Only here, so that the help does not wait for the import.
+    """The words after "serving" for listing a kind such as ConfigMaps; "" for an unknown kind."""
+    # Imported here so that the help does not wait for the import.
     from serving.core.model.errors import InvalidValue  # noqa: PLC0415 - as above
     from serving.tools.cli.client.resources import kind_named  # noqa: PLC0415 - as said
 

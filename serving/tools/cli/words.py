@@ -1,6 +1,6 @@
-"""The words of kubectl, kn, gcloud run and docker compose: what the command line does for each, or answers.
+"""The words of kubectl, kn, gcloud run and docker compose: the equivalent command, or an answer, for each.
 
-These tables make the suggestions and the page docs/words.md, which ``python -m serving.tools.cli.words`` prints. A new word is one line.
+These tables supply the suggestions and the page docs/words.md, the output of ``python -m serving.tools.cli.words``. To add a word, add a line.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,7 +114,7 @@ def command_of(typed: Sequence[str], *, now_s: float) -> list[str] | None:
     rest = [*typed[len(words.split()) :]]
     command = RUNS[words].replace("NOW", str(int(now_s))).split()
     if "NAME" in command and rest and not rest[0].startswith("-"):
-        # kubectl takes ksvc/shop too.
+        # kubectl also accepts ksvc/shop.
         command[command.index("NAME")] = rest.pop(0).rpartition("/")[2]
     return [word for word in command if word != "NAME"] + rest
 
@@ -142,11 +142,11 @@ def page() -> Iterator[str]:
         ("Words with an answer", "use", ANSWERS),
         ("Options of deploy, dev, scale and update", "use", OPTIONS),
     ):
-        # Without spaces around the bars: the words of all pages are counted.
+        # No spaces around the bars, because a test counts the words of all pages.
         yield from ("", f"## {title}", "", f"|you type|{head}|", "|---|---|")
         rows: dict[str, list[str]] = {}
         for words, answer in table.items():
-            # "services list" is understood as "service list" is.
+            # "services list" means "service list".
             if words.replace("services ", "service ").replace("revisions ", "revision ") == words:
                 rows.setdefault(answer, []).append(f"`{words}`")
         yield from (f"|{', '.join(words)}|{answer}|" for answer, words in rows.items() if words)

@@ -1,7 +1,7 @@
-"""The CLI's client of a Kubernetes API: that of a running ``serving up``, or a cluster's.
+"""The CLI's client of a Kubernetes API: the API of a running ``serving up``, or of a cluster.
 
-``--kubeconfig`` selects it, else ``--state``, else KUBECONFIG, else the default state folder. Calls are made one at a time.
-An error that the API returns ends the command with its message.
+``--kubeconfig`` selects the API, else ``--state``, else KUBECONFIG, else the default state folder. Calls are sequential. An error
+that the API returns ends the command with the error's message.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from serving.tools.cli.client.output import Progress, print_aside
 _EXIT_FAILED = 1
 _TIMEOUT_S = 30.0
 _MERGE = "application/merge-patch+json"
-# The controller may write between the read and the write.
+# Another client may write between the read and the write.
 _TRIES_MAX = 10
 _CONFLICT = 409
 _PLACE_NAMES = ("state_path", "kubeconfig", "context")
@@ -72,7 +72,7 @@ def fail_usage(message: str) -> NoReturn:
 
 
 class ApiCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One call. Empty ``query`` values are omitted, a sequence is repeated; ``media`` is the body's type."""
+    """One API call. Empty ``query`` values are omitted, a sequence is repeated; ``media`` is the body's content type."""
 
     method: str = "GET"
     path: str
@@ -83,19 +83,19 @@ class ApiCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a command works: at the state folder of a ``serving up``, or at a cluster, whose ``state_path`` is None."""
+    """The system that a command addresses: the state folder of a ``serving up``, or a cluster, for which ``state_path`` is None."""
 
     state_path: Path | None
     kubeconfig: str
     context: str | None = None
 
     def api(self, namespace: str | None = None) -> "ApiClient":
-        """Its API. Ends the command if there is none."""
+        """The client of this system's API. Ends the command if the system has no API."""
         return ApiClient(self, namespace=namespace)
 
 
 def place_of(state_path: Path | None = None, kubeconfig: Path | None = None, context: str | None = None) -> Place:
-    """The place that the options name: the kubeconfig, else the state folder, else KUBECONFIG, else the default state folder.
+    """The system that the options select: the kubeconfig, else the state folder, else KUBECONFIG, else the default state folder.
 
     Ends the command for a kubeconfig that cannot be read.
     """
@@ -111,7 +111,7 @@ def place_of(state_path: Path | None = None, kubeconfig: Path | None = None, con
 
 
 class ApiClient:
-    """Calls to one API. The first call connects. ``place`` is where, or the state folder of a ``serving up``."""
+    """The client of one API; the first call connects. ``place`` is the system, or the state folder of a ``serving up``."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class ApiClient:
         if not isinstance(place, Place):
             place = place_of(place, kubeconfig, context)
         self.place = place
-        # Set for the API of `serving up`, None for any other.
+        # Set for the API of `serving up`, None for another API.
         self.state_path = place.state_path
         if self.state_path is not None and not Path(place.kubeconfig).exists():
             fail(
@@ -136,35 +136,35 @@ class ApiClient:
         self.server = self._connection.server
 
     def within(self, namespace: str) -> "ApiClient":
-        """The same API, looking at another namespace."""
+        """The same API with another default namespace."""
         other = copy.copy(self)
         other.namespace = namespace
         return other
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """Status and decoded response of one call."""
+        """Send a call; return the status and the decoded response."""
         return self.send(ApiCall(method=method, path=path, body=body))
 
     def done(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON of the API
-        """The response of a call that must succeed."""
+        """Send a call that must succeed; return the response."""
         return self.must(ApiCall(method=method, path=path, body=body))
 
     def must(self, call: ApiCall) -> Any:  # noqa: ANN401 - as above
-        """Send a complete call that must succeed."""
+        """Send a prepared call that must succeed."""
         status, response = self.send(call)
         if status >= 400:
             fail(message_of(response))
         return response
 
     def read(self, call: ApiCall) -> Any:  # noqa: ANN401 - as above
-        """The response of a call. Raises ``ServingError`` with the API's words if it is refused."""
+        """Send a call; return the response. Raises ``ServingError`` with the API's message if the API rejects the call."""
         status, response = self.send(call)
         if status >= 400:
             raise ServingError(message_of(response))
         return response
 
     def send(self, call: ApiCall) -> tuple[int, Any]:
-        """Send a call: status and decoded response. Prints warnings; exits if the server does not respond."""
+        """Send a prepared call; return status and decoded response. Prints warnings; exits if the server does not respond."""
         with Progress("waiting for the API"):
             try:
                 response = self._send(call, timeout_s=_TIMEOUT_S)
@@ -195,7 +195,7 @@ class ApiClient:
         return self._connection.websocket(f"{call.path}?{_query_of(call)}")
 
     def absence(self, error: Unavailable) -> str:
-        """The message for an unresponsive server."""
+        """The error message for a server that does not respond."""
         text = f"the API at {self._connection.server} does not answer: {error}"
         if self.state_path is None:
             return f"{text}; {self.place.kubeconfig} names it"
@@ -232,7 +232,7 @@ def api_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def late_api_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of ``api_options``. The command calls ``api`` to connect, and works in part without a server."""
+    """Add the options of ``api_options``. The command calls ``api`` to connect, and works partly without a server."""
 
     @functools.wraps(command)
     def wrapped(**options: Any) -> None:  # noqa: ANN401 - as above
@@ -245,7 +245,7 @@ def late_api_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that select a system, running or not; the command receives it as ``place``."""
+    """Add the options that select a system, whether it runs or not; the command receives the system as ``place``."""
 
     @functools.wraps(command)
     def wrapped(**options: Any) -> None:  # noqa: ANN401 - as above
@@ -255,7 +255,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def until_written(write: Callable[[], tuple[int, Any]]) -> tuple[int, Any]:
-    """Repeat a write on conflicts: others may write between its read and its write. Exits if it fails."""
+    """Repeat a write after a conflict with another client's write. Exits if the write fails."""
     status, response = write()
     for _ in range(_TRIES_MAX - 1):
         if status != _CONFLICT:
@@ -267,11 +267,11 @@ def until_written(write: Callable[[], tuple[int, Any]]) -> tuple[int, Any]:
 
 
 def message_of(response: object) -> str:
-    """The message of an error response."""
+    """The message in an error response."""
     return str(response.get("message", response)) if isinstance(response, dict) else str(response)
 
 
 def _warning_text(header: str) -> str:
-    """The text of a ``Warning`` header: 299 - "text"."""
+    """The text in a ``Warning`` header: 299 - "text"."""
     quoted = header.split(" ", 2)[-1].strip()
     return re.sub(r"\\(.)", r"\1", quoted.removeprefix('"').removesuffix('"'))

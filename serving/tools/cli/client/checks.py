@@ -1,6 +1,6 @@
-"""Checks this machine for ``serving doctor``: Python, names, limits, ports, clock. No system has to run.
+"""Checks this machine for ``serving doctor``: Python, names, limits, ports, clock. The checks need no running system.
 
-Each check returns findings: fine, worth knowing, or failed, with advice for the latter two.
+Each check returns findings: passed, warning or failed, with advice for the latter two.
 """
 
 import os
@@ -34,14 +34,14 @@ _DESCRIPTORS_WISHED = 4096
 _DESCRIPTORS_MIN = 256
 _DISK_WISHED_BYTES = 500 * 2**20
 _DISK_MIN_BYTES = 20 * 2**20
-# An earlier time means that the clock was never set.
+# The clock was never set if it shows an earlier time.
 _CLOCK_MIN_S = 1_735_689_600  # 1 January 2025
 _CLOCK_SLACK_S = 60.0
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the report; ``advice`` is "" if it is fine."""
+    """One line of the report; ``advice`` is "" for a passed check."""
 
     name: str
     state: Literal["ok", "warn", "fail"]
@@ -62,7 +62,7 @@ def check_python() -> Iterator[Finding]:
 
 
 def holder_of(state: Path) -> int | None:
-    """The process that holds a state folder, by the kernel's list of locks; None without one."""
+    """The process that locks a state folder, from the kernel's list of locks; None without a lock."""
     try:
         lock = (state / "lock").stat()
         locks = Path("/proc/locks").read_text()
@@ -77,7 +77,7 @@ def holder_of(state: Path) -> int | None:
 
 
 def check_state(state: Path, holder: int | None) -> Iterator[Finding]:
-    """Check the state folder: its holder, permissions, secrets and disk space."""
+    """Check the state folder: the locking process, permissions, secrets and disk space."""
     if holder is not None:
         yield Finding(name="state", state="ok", text=f"{state}, held by process {holder}")
     elif not state.exists():
@@ -109,7 +109,7 @@ def check_state(state: Path, holder: int | None) -> Iterator[Finding]:
 
 
 def check_volumes(volumes: Path) -> Iterator[Finding]:
-    """Check whether the file system bounds the volumes; nothing without any."""
+    """Check whether the file system limits the size of volumes; no finding without volumes."""
     count = sum(1 for _ in volumes.glob("*/*")) if os.access(volumes, os.R_OK | os.X_OK) else 0
     if not count:
         return
@@ -123,7 +123,7 @@ def check_volumes(volumes: Path) -> Iterator[Finding]:
 
 
 def check_journal(path: Path) -> Iterator[Finding]:
-    """Check the store's file while no process has it open, by the rules by which the system opens it."""
+    """Check the journal file while no process has it open, by the rules of the store."""
     from serving.home.store.repair import find_damage  # noqa: PLC0415 - the store, for this check alone
 
     damage = find_damage(path)
@@ -162,7 +162,7 @@ def check_names(host: str = "hello.default.localhost") -> Iterator[Finding]:
 
 
 def check_pod_names(*, can_mount: bool | None = None) -> Iterator[Finding]:
-    """Check that pods can have their own hosts file, where apps find other services."""
+    """Check that each pod can have a separate hosts file, in which apps find other services."""
     if mounts.can_mount() if can_mount is None else can_mount:
         yield Finding(name="pod names", state="ok", text="apps call other services by their cluster-local names")
         return
@@ -198,7 +198,7 @@ def check_secrets(*, is_root: bool | None = None) -> Iterator[Finding]:
 
 
 def check_user_namespaces(proc: Path = Path("/proc"), *, is_root: bool | None = None) -> Iterator[Finding]:
-    """Check that this user may make user namespaces."""
+    """Check that this user may create user namespaces."""
     name, advice = "user namespaces", ""
     if not (proc / "self/ns/user").exists():
         text, advice = "this kernel has none", "boot a kernel with CONFIG_USER_NS; containers without root need it"
@@ -220,7 +220,7 @@ def check_user_namespaces(proc: Path = Path("/proc"), *, is_root: bool | None = 
 
 
 def _setting(path: Path) -> int | None:
-    """A number of the kernel; None on a kernel without it."""
+    """A numeric kernel setting; None if the kernel lacks the setting."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):
@@ -258,7 +258,7 @@ def _older_cgroup(places: Mapping[str, Path], instead: str) -> Finding:
 
 
 def check_containers(state: Path) -> Iterator[Finding]:
-    """Check that images can be run, by running a container, and pulled."""
+    """Check that the machine can run images, by running a container, and can pull images."""
     engine = find_engine(os.environ.get(RUNTIME_VARIABLE, ""), state)
     if not engine.runtime:
         advice = "without it manifests that name an image do not run; --command and serving.dev/command do"
@@ -285,7 +285,7 @@ def check_containers(state: Path) -> Iterator[Finding]:
 
 
 def check_descriptors(limits: tuple[int, int] | None = None) -> Iterator[Finding]:
-    """Check the limit of open files and sockets; ``limits`` are soft and hard."""
+    """Check the limit of open files and sockets; ``limits`` are the soft and the hard limit."""
     soft, hard = limits or resource.getrlimit(resource.RLIMIT_NOFILE)
     text = f"{soft} open files and sockets a process"
     if soft >= _DESCRIPTORS_WISHED or soft == resource.RLIM_INFINITY:

@@ -1,6 +1,6 @@
-"""``serving completion``: the script that makes a shell complete commands, options, kinds and names.
+"""``serving completion``: the script with which a shell completes commands, options, kinds and names.
 
-Names come from the server at the moment of the key press; one that does not answer at once completes nothing.
+Names come from the server at each key press; a server that does not respond immediately completes nothing.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ def completion(context: click.Context, shell: str) -> None:
     zsh:  add to ~/.zshrc     eval "$(serving completion zsh)"
     fish: serving completion fish > ~/.config/fish/completions/serving.fish
     """  # noqa: D301 - click's mark for lines that stay as they are
-    # Six milliseconds, and nearly every command imports this module for its hooks.
+    # The import takes six milliseconds, and nearly every command imports this module for its hooks.
     from click.shell_completion import get_completion_class  # noqa: PLC0415 - as above
 
     root = context.find_root().command
@@ -40,12 +40,12 @@ def completion(context: click.Context, shell: str) -> None:
 
 
 def complete_service(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Names of services."""
+    """Complete the name of a service."""
     return _names(context, SERVING_SERVICE, incomplete)
 
 
 def complete_revision(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Names of revisions, for NAME=... too."""
+    """Complete the name of a revision, also in NAME=..."""
     return _names(context, REVISION, incomplete, suffix="=")
 
 
@@ -55,7 +55,7 @@ def complete_kind(_: click.Context, __: click.Parameter, incomplete: str) -> lis
 
 
 def complete_object(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Names of objects of the preceding kind."""
+    """Complete the name of an object of the preceding kind."""
     with contextlib.suppress(ServingError):
         return _names(context, kind_named(context.params.get("kind") or "services"), incomplete)
     return []

@@ -1,6 +1,6 @@
-"""Connects to a Kubernetes API: by the standard library to ``serving up``, by the ``kubernetes`` package to any other.
+"""Connects to a Kubernetes API: to ``serving up`` by the standard library, to another API by the ``kubernetes`` package.
 
-That package is imported on demand, which takes half a second.
+The module imports the package on demand, because the import takes half a second.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _KUBECONFIG_EXPECTED = "a kubeconfig, as `serving up` or a cluster's tool writes
 
 
 class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. ``timeout_s`` bounds each wait for bytes; None means no limit."""
+    """One request. ``timeout_s`` limits each wait for bytes; None means no limit."""
 
     method: str
     path: str
@@ -44,16 +44,16 @@ class WebsocketPlace(msgspec.Struct, frozen=True):
 
 
 def chosen_kubeconfig(named: str, context: str | None) -> tuple[str, str | None]:
-    """The kubeconfig to read, and its context, of files that KUBECONFIG names, as kubectl merges them.
+    """The kubeconfig and its context, from the files in KUBECONFIG, merged as by kubectl.
 
-    Files that are not there are left out, and the first that has something wins. The context of a ``serving up`` needs its own
-    file only. Raises ``SettingsError``.
+    Missing files are skipped; the first file with a value has precedence. The context of a ``serving up`` needs only its file.
+    Raises ``SettingsError``.
     """
     paths = [Path(name).expanduser() for name in named.split(os.pathsep) if name]
     files = [path for path in paths if path.exists()] or paths[:1]
     if len(files) < 2:
         return str(files[0]) if files else named, context
-    # Half a second, which one file does not need.
+    # The import takes half a second, and a single file does not need the package.
     import yaml  # noqa: PLC0415 - as said
 
     contents: list[tuple[Path, dict[str, Any]]] = []
@@ -75,7 +75,7 @@ def chosen_kubeconfig(named: str, context: str | None) -> tuple[str, str | None]
 
 
 def connect(kubeconfig: str, context: str | None = None) -> "ApiConnection":
-    """A connection for a kubeconfig, or several as ``chosen_kubeconfig`` names them, not opened yet. Raises ``SettingsError``."""
+    """An unopened connection for a kubeconfig, or for several as returned by ``chosen_kubeconfig``. Raises ``SettingsError``."""
     if os.pathsep in kubeconfig:
         return ForeignConnection(kubeconfig, context)
     path = Path(kubeconfig)
@@ -97,7 +97,7 @@ def connect(kubeconfig: str, context: str | None = None) -> "ApiConnection":
 
 
 class LocalConnection:
-    """The API of ``serving up``, by ``http.client`` with a connection for each request."""
+    """The API of ``serving up`` by ``http.client``, with one connection per request."""
 
     def __init__(self, server: LocalServer) -> None:
         url = urllib.parse.urlsplit(server.url)
@@ -111,7 +111,7 @@ class LocalConnection:
         self.server = server.url
 
     def send(self, request: ApiRequest) -> "ApiResponse":
-        """Send, and wait for the head of the response. Raises ``Unavailable``."""
+        """Send a request, and wait for the head of the response. Raises ``Unavailable``."""
         connection = (
             http.client.HTTPConnection(self._host, self._port, timeout=request.timeout_s)
             if self._tls is None
@@ -120,7 +120,7 @@ class LocalConnection:
         headers = {"Authorization": f"Bearer {self._token}", **request.headers}
         try:
             connection.request(request.method, request.path, body=request.body, headers=headers)
-            # Kept here: after the head of the response the connection drops a socket that will close.
+            # Stored here: after the head of the response, ``http.client`` drops a socket that will close.
             channel = connection.sock
             return LocalResponse(connection, connection.getresponse(), channel)
         except (OSError, http.client.HTTPException) as error:
@@ -133,7 +133,7 @@ class LocalConnection:
 
 
 class LocalResponse:
-    """One response. The caller closes it."""
+    """One response; the caller must close it."""
 
     def __init__(
         self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, channel: socket.socket
@@ -144,11 +144,11 @@ class LocalResponse:
         self.status: int = response.status
 
     def values(self, header: str) -> list[str]:
-        """All values of a header."""
+        """All values of a response header."""
         return self._response.headers.get_all(header, [])
 
     def pieces(self) -> Iterator[bytes]:
-        """The body in pieces, as it arrives. Raises ``Unavailable`` when it is cut off."""
+        """The body in pieces, as the pieces arrive. Raises ``Unavailable`` when the connection breaks."""
         try:
             while piece := self._response.read1(_PIECE_BYTES):
                 yield piece
@@ -156,18 +156,18 @@ class LocalResponse:
             raise Unavailable(_reason(error)) from error
 
     def close(self) -> None:
-        """Drop the connection; may be called by another thread to end ``pieces``."""
-        # This wakes a reading thread; closing the file does not.
+        """Drop the connection; another thread may call this to end ``pieces``."""
+        # A shutdown wakes a reading thread; closing the file does not.
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
 
 class ForeignConnection:
-    """Any Kubernetes API, by the connections of the ``kubernetes`` package."""
+    """A foreign Kubernetes API, by the connections of the ``kubernetes`` package."""
 
     def __init__(self, path: str, context: str | None) -> None:
-        # Half a second, and our own API does not need it.
+        # The import takes half a second, and the API of `serving up` does not need the package.
         import yaml  # noqa: PLC0415 - as said
 
         try:
@@ -190,7 +190,7 @@ class ForeignConnection:
                 raise ConfigException(f"there is no context {context}")  # noqa: TRY301 - handled like its own
             self._client = config.new_client_from_config(path, context=context)  # type: ignore[no-untyped-call]
         except (ConfigException, yaml.YAMLError, LookupError, TypeError, AttributeError, OSError, ValueError) as error:
-            # For any other file the package's message is about its own variables.
+            # The package's message is about the package's variables.
             is_other = isinstance(error, TypeError | AttributeError | LookupError)
             what = "not a kubeconfig" if is_other or not str(error) else str(error).splitlines()[0]
             raise SettingsError([Problem(where=path, what=what, expected=expected)]) from error
@@ -198,7 +198,7 @@ class ForeignConnection:
         self.server = str(self._client.configuration.host)
 
     def send(self, request: ApiRequest) -> "ApiResponse":
-        """Send, and wait for the head of the response. Raises ``Unavailable``."""
+        """Send a request, and wait for the head of the response. Raises ``Unavailable``."""
         import urllib3  # noqa: PLC0415 - comes with the package above
 
         headers = {**request.headers, **self._credentials()}
@@ -218,7 +218,7 @@ class ForeignConnection:
         return ForeignResponse(response)
 
     def _credentials(self) -> dict[str, str]:
-        # Asking for them fetches a new token when the old one has expired.
+        # Reading the credentials fetches a new token when the old one has expired.
         settings = self._client.configuration.auth_settings().values()
         return {
             setting["key"]: setting["value"] for setting in settings if setting["in"] == "header" and setting["value"]
@@ -238,26 +238,26 @@ class ForeignConnection:
 
 
 class ForeignResponse:
-    """One response. The caller closes it."""
+    """One response; the caller must close it."""
 
     def __init__(self, response: Any) -> None:  # noqa: ANN401 - urllib3 is not imported here
         self._response = response
         self.status: int = response.status
 
     def values(self, header: str) -> list[str]:
-        """All values of a header."""
+        """All values of a response header."""
         return list(self._response.headers.getlist(header))
 
     def pieces(self) -> Iterator[bytes]:
-        """The body in pieces, as it arrives. Raises ``Unavailable`` when it is cut off."""
+        """The body in pieces, as the pieces arrive. Raises ``Unavailable`` when the connection breaks."""
         try:
             while piece := self._response.read1(_PIECE_BYTES):
                 yield piece
-        except Exception as error:  # whatever the library raises when a stream is cut off or closed
+        except Exception as error:  # The library raises various errors when a stream breaks or is closed.
             raise Unavailable(_reason(error)) from error
 
     def close(self) -> None:
-        """Drop the connection; may be called by another thread to end ``pieces``."""
+        """Drop the connection; another thread may call this to end ``pieces``."""
         connection = self._response.connection
         with contextlib.suppress(OSError, AttributeError):
             connection.sock.shutdown(socket.SHUT_RDWR)
@@ -266,7 +266,7 @@ class ForeignResponse:
 
 ApiResponse = LocalResponse | ForeignResponse
 ApiConnection = LocalConnection | ForeignConnection
-"""A connection for API requests: the server's URL, the namespace of its context, and ways to send."""
+"""A connection for API requests: the server's URL, the namespace of the context, and ways to send."""
 
 
 def _reason(error: Exception) -> str:

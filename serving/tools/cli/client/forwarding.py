@@ -1,7 +1,7 @@
-"""Forwards ports of this machine to ports of pods, as ``kubectl port-forward`` does: each connection is a websocket to the API server.
+"""Forwards ports of this machine to ports of pods, as ``kubectl port-forward`` does, with one websocket per connection.
 
-It speaks ``v4.channel.k8s.io``: the first byte of a message is its channel, 0 for data and 1 for errors, and the first message of
-each channel is the port.
+The protocol is ``v4.channel.k8s.io``: the first byte of a message is the channel, 0 for data and 1 for errors, and the first
+message of each channel is the port.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _PROTOCOL = "v4.channel.k8s.io"
 _DATA, _ERROR = 0, 1
 _LOOPBACK = "127.0.0.1"
 _PIECE_BYTES = 32 * 1024
-# A server closes a connection on which no request comes.
+# The server closes a connection without requests.
 _UNUSED_MAX_S = 5.0
 
 
@@ -67,7 +67,7 @@ class PodPort(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PortForwarder:
-    """Forwards ports until the process ends. ``problem`` is the last reason for which a pod took no connection."""
+    """Forwards ports until the process ends. ``problem`` is the last reason for which a pod accepted no connection."""
 
     def __init__(self, api: ApiClient) -> None:
         self.problem = ""
@@ -78,11 +78,11 @@ class PortForwarder:
         threading.Thread(target=self._loop.run_forever, name="forwarded ports", daemon=True).start()
 
     def forward(self, place: PodPort, *, local_port: int = 0) -> str:
-        """The URL at which a pod's port is reached here; ``local_port`` 0 is any free one.
+        """The local URL of a pod's port; ``local_port`` 0 selects a free port.
 
         Raises:
-            ServingError: with the API's words, when it refuses.
-            OSError: when the local port is taken.
+        ServingError: with the API's message, when the API rejects the forwarding.
+        OSError: when the local port is in use.
         """
         key = (place, local_port)
         if key not in self._urls:
@@ -93,7 +93,7 @@ class PortForwarder:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _listen(self, place: PodPort, local_port: int) -> int:
-        # It shows whether the user may, and is for the first connection.
+        # This websocket checks the user's rights, and serves the first connection.
         waiting = [(await self._open(place), now_s())]
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -140,5 +140,5 @@ async def _send(reader: asyncio.StreamReader, websocket: ClientConnection) -> No
     with contextlib.suppress(ConnectionClosed, ConnectionError):
         while piece := await reader.read(_PIECE_BYTES):
             await websocket.send(bytes([_DATA]) + piece)
-    # The protocol has no end of one direction.
+    # The protocol cannot end one direction alone.
     await websocket.close()

@@ -1,4 +1,4 @@
-"""Reads API objects for the CLI: conditions, revisions, and the last log lines of pods. Any field may be missing."""
+"""Reads API objects for the CLI: conditions, revisions, and the last log lines of pods. Fields may be missing."""
 
 import contextlib
 import datetime as dt
@@ -15,7 +15,7 @@ from serving.tools.cli.client.api import ApiCall, ApiClient, fail
 from serving.tools.cli.client.output import printable
 from serving.tools.cli.client.resources import kind_named, path_of
 
-# The first line of a traceback is often far above its end.
+# The first line of a traceback is often far before the last.
 _SOUGHT_LINES = 200
 _NAMES_SHOWN_MAX = 20
 _OF_REVISION = REVISION_LABEL + "={}"
@@ -31,7 +31,7 @@ def is_settled(service: Object) -> bool:
 
 
 def seconds_since(stamp: object, now_s: float) -> float | None:
-    """Seconds since an API timestamp; None for another text."""
+    """Seconds since an API timestamp; None for an invalid timestamp."""
     if not isinstance(stamp, str):
         return None
     try:
@@ -41,12 +41,12 @@ def seconds_since(stamp: object, now_s: float) -> float | None:
 
 
 def selector_of(*services: str) -> str:
-    """The selector of all that belongs to one of the services; without a name, to any."""
+    """The label selector of a service's objects; without a name, of all services' objects."""
     return f"{SERVICE_LABEL} in ({','.join(services)})" if services else SERVICE_LABEL
 
 
 def object_of(api: ApiClient, kind: Kind, name: str) -> Object:
-    """One object. If it is missing, the command ends with the names of existing ones."""
+    """One object by name. If the object is missing, the command ends with the names of existing objects."""
     status, response = api.call("GET", path_of(kind, api.namespace, name))
     if status == 404:
         fail(absence_of(api, kind, name))
@@ -57,7 +57,7 @@ def object_of(api: ApiClient, kind: Kind, name: str) -> Object:
 
 
 def absence_of(api: ApiClient, kind: Kind, name: str) -> str:
-    """The message for a missing object, with the names of existing ones."""
+    """The message for a missing object, with the names of existing objects."""
     others = sorted(name_of(other) for other in items_of(api, kind))
     shown = [*others[:_NAMES_SHOWN_MAX], *(["..."] if len(others) > _NAMES_SHOWN_MAX else [])]
     known = f"there are {', '.join(shown)}" if others else "there is none"
@@ -82,21 +82,21 @@ def is_known(api: ApiClient, name: str) -> bool:
 
 
 def service_of(api: ApiClient, name: str) -> Object:
-    """One Knative Service, as ``object_of``."""
+    """One Knative Service by name, as in ``object_of``."""
     return object_of(api, SERVING_SERVICE, name)
 
 
 def items_of(api: ApiClient, kind: Kind, selector: str = "", *, everywhere: bool = False) -> list[Object]:
-    """All objects of a kind in the namespace, or in all of them, by name."""
+    """All objects of a kind in the namespace or in all namespaces, sorted by name."""
     path = path_of(kind, None if everywhere else api.namespace)
     listing = api.must(ApiCall(path=path, query={"labelSelector": selector}))
-    # Items of a list lack their kind; a single object has it.
+    # Items of a list lack the kind; a single object has the kind.
     own = {"apiVersion": kind.api_version, "kind": kind.name}
     return sorted(({**own, **entry} for entry in listing.get("items", ())), key=_place)
 
 
 def workloads_of(api: ApiClient, selector: str = "", *, everywhere: bool = False) -> list[Object]:
-    """The ScaledWorkloads by name; none where the API does not have them or does not show them."""
+    """The ScaledWorkloads by name; empty where the API lacks the kind or the user lacks the right."""
     path = path_of(SCALED_WORKLOAD, None if everywhere else api.namespace)
     status, listing = api.send(ApiCall(path=path, query={"labelSelector": selector}))
     own = {"apiVersion": SCALED_WORKLOAD.api_version, "kind": SCALED_WORKLOAD.name}
@@ -104,13 +104,13 @@ def workloads_of(api: ApiClient, selector: str = "", *, everywhere: bool = False
 
 
 def revisions_of(api: ApiClient, *services: str) -> list[Object]:
-    """The revisions of services, of all without a name; those of one are ordered, the newest first."""
+    """The revisions of one service or of all services; the newest revision of each service is first."""
     revisions = items_of(api, REVISION, selector_of(*services))
     return newest_first(revisions)
 
 
 def superseded_failures(revisions: Iterable[Object]) -> frozenset[str]:
-    """Failed revisions with a newer one in their service: irrelevant to its present state."""
+    """Failed revisions of services with a newer revision: irrelevant to the services' present state."""
     newest: dict[str, tuple[int, str, str]] = {}
     revisions = list(revisions)
     for revision in revisions:
@@ -129,15 +129,15 @@ def _place(resource: Object) -> tuple[str, str]:
 
 
 def app_container(pod: Object) -> str:
-    """The container of the app: the first that is not the queue-proxy."""
+    """The container of the app: the first container other than the queue-proxy."""
     names = [str(container.get("name", "")) for container in nested(pod, "spec", "containers") or ()]
     return next((name for name in names if name != QUEUE_PROXY), "")
 
 
 def gone_pods(api: ApiClient, revisions: Iterable[Object], *, since_s: float = 0.0) -> list[Object]:
-    """Deleted pods with logs written since a time, latest first: names and containers. Empty on a cluster.
+    """Names and containers of deleted pods with logs since a time, latest first. Empty on a cluster.
 
-    A pod of an earlier revision of the same name, which was deleted, is not included.
+    Pods of a deleted earlier revision with the same name are excluded.
     """
     from serving.home.apiserver.logoptions import KEPT_LOGS_PATH  # noqa: PLC0415 - it loads a loop, which most commands need not
 
@@ -161,7 +161,7 @@ def gone_pods(api: ApiClient, revisions: Iterable[Object], *, since_s: float = 0
 
 
 def created_s(created: Object) -> float:
-    """The creation of an object, in seconds since the epoch; 0 if it has none."""
+    """The creation time of an object, in seconds since the epoch; 0 if the object has no timestamp."""
     return timestamp_s(nested(created, "metadata", "creationTimestamp")) or 0.0
 
 
@@ -171,9 +171,9 @@ def _last_gone_pod(api: ApiClient, revision: str) -> list[Object]:
 
 
 def last_lines(api: ApiClient, revision: str, *, count: int) -> list[str]:
-    """The app's last log lines in the newest pod with any, else in the last deleted pod.
+    """The app's last log lines in the newest pod with a log, else in the last deleted pod.
 
-    A pod that has not written anything since its restart shows the run before. A traceback has its first line.
+    A pod without output since its restart shows the previous run. A traceback includes its first line.
     """
     pods = items_of(api, POD, _OF_REVISION.format(revision))
     newest_first = sorted(pods, key=lambda pod: str(nested(pod, "metadata", "creationTimestamp")), reverse=True)

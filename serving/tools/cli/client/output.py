@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 _GAP = "  "
 _SCREEN = (80, 24)
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
-# Below this many of a unit the next smaller unit is shown as well.
+# Below this count of a unit the output includes the next smaller unit.
 _FEW = 10
 _SHORT_S = 120
 
 _PATIENCE_S = 1.0
-# Control characters but line ends and tabs, as kubectl shows them: ESC is ^[. Those of Latin 1 steer some terminals too.
+# Control characters except line ends and tabs, as kubectl prints them: ESC is ^[. Latin 1 has further control characters.
 _VISIBLE = {code: f"^{chr(code ^ 64)}" for code in (*range(9), *range(11, 32), 127)} | {
     code: f"\\x{code:02x}" for code in range(128, 160)
 }
 
 
 def printable(text: str) -> str:
-    """A line of an app or of another user, with nothing in it that would steer the terminal."""
+    """A foreign text without characters that control the terminal."""
     return text.translate(_VISIBLE)
 
 
@@ -99,7 +99,7 @@ def age_text(age_s: float | None) -> str:
 
 
 def clock_text(at_s: float) -> str:
-    """12:03:02 of today, or with its date, in local time; ``at_s`` is in seconds since the epoch."""
+    """A time of day such as 12:03:02, with the date if not today, in local time; ``at_s`` is in seconds since the epoch."""
     moment = dt.datetime.fromtimestamp(at_s).astimezone()
     is_today = moment.date() == dt.datetime.now().astimezone().date()
     return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
@@ -127,9 +127,9 @@ def print_aside(text: str) -> None:
 
 
 class Progress:
-    """Shows the progress of a command after its first second. A nested one updates the outermost.
+    """Shows the progress of a command after the first second. A nested progress updates the outermost.
 
-    Without a terminal each text is a line; none with ``terminal_only``, for a command that prints its results as they come.
+    Without a terminal each text is a line; with ``terminal_only`` there are no such lines, for a command that prints results early.
     """
 
     _outermost: ClassVar["Progress | None"] = None
@@ -160,7 +160,7 @@ class Progress:
             Progress._outermost = None
 
     def update(self, text: str) -> None:
-        """Change the text."""
+        """Change the progress text."""
         outermost = Progress._outermost
         if outermost is not None and outermost is not self:
             outermost.update(text)
@@ -172,7 +172,7 @@ class Progress:
 
     @classmethod
     def hide(cls) -> None:
-        """Remove the shown progress before other output. The next change of text shows it again."""
+        """Remove the visible progress before other output. The next change of text shows the progress again."""
         if cls._outermost is not None:
             cls._outermost.clear()
 
@@ -198,7 +198,7 @@ class Progress:
             if not self._terminal_only:
                 click.echo(f"{self._text} ...", err=True)
         elif self._shown is None:
-            # Many modules, and most commands are done by now.
+            # The import loads many modules, and most commands have ended before.
             from rich.console import Console  # noqa: PLC0415 - as said
             from rich.markup import escape  # noqa: PLC0415 - as above
 

@@ -1,7 +1,7 @@
-"""How a command reaches a component of the system: the ports of this machine's ``serving up``, or ports of a cluster's pods, which it forwards.
+"""Finds the address of a component: ports of this machine's ``serving up``, or forwarded ports of a cluster's pods.
 
-On a cluster it works with the user's own rights: to list the pods of the system's namespace, to forward their ports, and to read the
-Secret with the query token (the Role serving-queries).
+On a cluster the module needs the user's rights to list the pods of the system's namespace, to forward their ports, and to read
+the Secret with the query token (the Role serving-queries).
 """
 
 import base64
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from serving.tools.cli.client.forwarding import PortForwarder
 
 _NAME_LABEL = "app.kubernetes.io/name"
-# In the names of ports of one machine.
+# Used in the names of ports on one machine.
 _PAGE = "-metrics"
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True):
-    """A port of a daemon: the name of its pods and of their container's port on a cluster, and of the port on one machine."""
+    """A port of a daemon: the names of the pods and of the container port on a cluster, and of the port on one machine."""
 
     daemon: str
     container_port: str
@@ -44,7 +44,7 @@ DASHBOARD = Component(daemon="dashboard", container_port="http", port="dashboard
 
 
 class Reach:
-    """The addresses of an API's components. All methods raise ``ServingError`` with what is missing."""
+    """The addresses of an API's components. All methods raise ``ServingError`` with the missing part."""
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api
@@ -52,9 +52,9 @@ class Reach:
         self._forwarder: PortForwarder | None = None
 
     def url(self, component: Component, *, host: str = "", local_port: int = 0) -> str:
-        """The URL of a ready instance, or of the one at the address ``host``.
+        """The URL of a ready instance, or of the instance with the address ``host``.
 
-        ``local_port`` is the port of this machine for a forwarded one, 0 for any.
+        ``local_port`` is the local port of a forwarding, 0 for a free port.
         """
         if self._api.state_path is not None:
             return machine_url(component, self._api.state_path)
@@ -64,13 +64,13 @@ class Reach:
         return self._forwarded(component, pods[0], local_port=local_port)
 
     def activator_pages(self) -> dict[str, str]:
-        """The URLs of the pages of all ready activators by name; none on a machine whose system does not run."""
+        """The URLs of all ready activators' pages by name; empty on a machine whose system does not run."""
         if self._api.state_path is not None:
             return machine_pages(self._api.state_path)
         return {name_of(pod): self._forwarded(_ACTIVATOR_PAGES, pod) for pod in self._pods(_ACTIVATOR_PAGES)}
 
     def token(self) -> str:
-        """The query token; "" if there is none, as in an older installation."""
+        """The query token; "" in an older installation without a token."""
         if self._api.state_path is not None:
             return state_token(self._api.state_path)
         status, response = self._api.call("GET", f"{path_of(SECRET, self._namespace)}/{QUERY_TOKEN_SECRET}")
@@ -86,7 +86,7 @@ class Reach:
         return f"{self.url(DASHBOARD, local_port=local_port)}/?token={self.token()}"
 
     def hint(self) -> str:
-        """Advice for a component without an answer."""
+        """Advice for a component that does not respond."""
         if self._api.state_path is not None:
             return "is `serving up` running?"
         problem = self._forwarder.problem if self._forwarder is not None else ""
@@ -107,7 +107,7 @@ class Reach:
         return pods
 
     def _forwarded(self, component: Component, pod: Object, *, local_port: int = 0) -> str:
-        # It needs the library of websockets, which commands on one machine do not.
+        # The forwarder needs the websocket library, and commands on one machine do not.
         from serving.tools.cli.client.forwarding import PodPort, PortForwarder  # noqa: PLC0415 - as said
 
         ports = [port for container in pod["spec"]["containers"] for port in container.get("ports") or ()]
@@ -126,12 +126,12 @@ class Reach:
 
 
 def state_token(state_path: Path | None) -> str:
-    """The query token of a state folder; "" if there is none that can be read."""
+    """The query token in a state folder; "" without a readable token."""
     return QueryGate(StateFolder(state_path or default_state_path()).query_token).token()
 
 
 def machine_url(component: Component, state_path: Path) -> str:
-    """The address of a component of a running ``serving up``. Raises ``ServingError`` if there is none."""
+    """The address of a component of a running ``serving up``. Raises ``ServingError`` if the component has no address."""
     state = StateFolder(state_path)
     try:
         return f"http://127.0.0.1:{state.read_ports()[component.port]}"
@@ -142,7 +142,7 @@ def machine_url(component: Component, state_path: Path) -> str:
 
 
 def machine_pages(state_path: Path) -> dict[str, str]:
-    """The addresses of the activators' pages of a running ``serving up``, by activator; none if it does not run."""
+    """The addresses of the activators' pages of a running ``serving up``, by activator; empty if the system does not run."""
     try:
         ports = StateFolder(state_path).read_ports()
     except (OSError, ValueError):

@@ -10,7 +10,7 @@ import click
 from serving.core.model.errors import InvalidValue
 from serving.net.cluster.kinds import KINDS, POD_METRICS, SERVING_SERVICE, UNUSED_KINDS, Kind
 
-# The first that has a word keeps it: a service is Knative's, Kubernetes' own is "svc".
+# The first kind with a word keeps the word: "service" is Knative's kind, "svc" is Kubernetes' kind.
 _USED = [kind for kind in KINDS if kind not in {SERVING_SERVICE, POD_METRICS, *UNUSED_KINDS}]
 _KINDS = (SERVING_SERVICE, *_USED, POD_METRICS)
 _BY_WORD: dict[str, Kind] = {}
@@ -28,12 +28,12 @@ for _kind in _KINDS:
 
 
 def known_words() -> list[str]:
-    """One word for each kind, most common first."""
+    """One word for each kind, most common kind first."""
     return [next(word for word in _words(kind) if _BY_WORD[word] == kind) for kind in _KINDS if kind != POD_METRICS]
 
 
 def kind_named(word: str) -> Kind:
-    """The kind that a person means by "services", "ksvc", "revision" or "pods". Raises ``InvalidValue``."""
+    """The kind for a word such as "services", "ksvc", "revision" or "pods". Raises ``InvalidValue``."""
     kind = _BY_WORD.get(word.lower())
     if kind is None:
         near = difflib.get_close_matches(word.lower(), _BY_WORD, n=1)
@@ -43,7 +43,7 @@ def kind_named(word: str) -> Kind:
 
 
 def path_of(kind: Kind, namespace: str | None, name: str = "", *, subresource: str = "") -> str:
-    """The path of objects of a kind in the API; ``namespace`` None is all of them."""
+    """The API path of a kind's objects; ``namespace`` None selects all namespaces."""
     parts = ["apis", kind.group, kind.version] if kind.group else ["api", kind.version]
     if kind.namespaced and namespace is not None:
         parts += ["namespaces", namespace]
@@ -52,27 +52,27 @@ def path_of(kind: Kind, namespace: str | None, name: str = "", *, subresource: s
 
 
 class OutputParam(click.Choice):  # type: ignore[type-arg]  # generic in newer versions only
-    """One of some outputs, or ``jsonpath=TEMPLATE``."""
+    """One of several output formats, or ``jsonpath=TEMPLATE``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's own
-        """Read an output."""
+        """Parse an output format."""
         return value if isinstance(value, str) and value.startswith(JSONPATH) else super().convert(value, param, ctx)
 
 
 class TimeParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
-    """A time as 90, 90s or 5m, in seconds."""
+    """A duration as 90, 90s or 5m, in seconds."""
 
     name = "TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401 - click's own
-        """Read a time. A number without a unit means seconds."""
+        """Parse a duration. A number without a unit means seconds."""
         if isinstance(value, int | float):
             return float(value)
         try:
             return float(value)
         except ValueError:
             pass
-        # Fractions, which most commands do not need.
+        # The module fractions, which most commands do not need.
         from serving.core.model.quantity import parse_duration_s  # noqa: PLC0415 - as above
 
         try:
@@ -82,10 +82,10 @@ class TimeParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
 
 
 class SecondsParam(TimeParam):
-    """A time of at least a second, in whole seconds."""
+    """A duration of at least one second, in whole seconds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401 - click's own
-        """Read a time. A number without a unit means seconds."""
+        """Parse a duration. A number without a unit means seconds."""
         seconds = super().convert(value, param, ctx)
         if seconds < 1 or seconds != int(seconds):
             self.fail(f"{value!r} is not a time of whole seconds, from 1s on", param, ctx)
@@ -93,18 +93,18 @@ class SecondsParam(TimeParam):
 
 
 def json_output_options(command: Callable[..., None]) -> Callable[..., None]:
-    """``-o`` of text or JSON, and ``--json`` for the latter; ``is_json`` reads both."""
+    """Add ``-o`` for text or JSON, and ``--json`` for JSON; ``is_json`` reads both."""
     shown = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
     return shown(click.option("--json", "as_json", is_flag=True, help="Same as -o json.")(command))
 
 
 def is_json(options: Mapping[str, Any]) -> bool:
-    """Whether the options of ``json_output_options`` ask for JSON."""
+    """Whether the options of ``json_output_options`` select JSON."""
     return bool(options["as_json"]) or options["output"] == "json"
 
 
 def wait_timeout_option(default_s: float, *older: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add ``--wait-timeout``, as ``wait_s``. ``older`` are deprecated spellings."""
+    """Add ``--wait-timeout`` as ``wait_s``. ``older`` are deprecated spellings."""
     return click.option(
         "--wait-timeout",
         *older,

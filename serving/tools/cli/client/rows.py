@@ -1,7 +1,7 @@
-"""The columns of ``serving get`` for each kind, one row an object.
+"""The columns of ``serving get`` for each kind, one row per object.
 
-Services and revisions have columns of their own, which fit into 80 characters and show what users look for: whether it is at
-zero, its traffic, why it is not ready. Other kinds use the server's columns.
+Services and revisions have special columns that fit into 80 characters: scale to zero, traffic, and the reason for not being
+ready. Other kinds use the server's columns.
 """
 
 from collections import Counter, defaultdict
@@ -26,7 +26,7 @@ _HEADERS: dict[Kind, Row] = {
 
 
 def header_of(kind: Kind, *, everywhere: bool = False) -> Row | None:
-    """Our own columns; None for kinds that are shown in the server's."""
+    """The special columns of a kind; None for kinds with the server's columns."""
     header = _HEADERS.get(kind)
     return header and ["NAMESPACE", *header] if everywhere else header
 
@@ -34,7 +34,7 @@ def header_of(kind: Kind, *, everywhere: bool = False) -> Row | None:
 def rows_of(
     api: ApiClient, kind: Kind, objects: Iterable[Object], *, now_s: float, everywhere: bool = False
 ) -> list[Row]:
-    """A row for each object, of a kind that has columns of its own."""
+    """A row for each object of a kind with special columns."""
     objects = list(objects)
     if kind == SCALED_WORKLOAD:
         rows = [workload_row(workload, now_s=now_s) for workload in objects]
@@ -93,7 +93,7 @@ def revision_row(revision: Object, *, now_s: float, dormant_count: int = 0) -> R
 
 
 def traffic_text(service: Object) -> str:
-    """The traffic in short: "00002" or "00001 90% 00002 10%"."""
+    """The traffic split as a short text: "00002" or "00001 90% 00002 10%"."""
     prefix = f"{name_of(service)}-"
     shares: dict[str, int] = defaultdict(int)
     for target in nested(service, "status", "traffic") or ():
@@ -103,7 +103,7 @@ def traffic_text(service: Object) -> str:
 
 
 def dormant_counts(pods: Iterable[Object]) -> Counter[Key]:
-    """The number of dormant pods of each revision, by namespace and name."""
+    """The number of dormant pods by namespace and name of the revision."""
     return Counter(
         _key(pod, labels_of(pod).get(REVISION_LABEL, ""))
         for pod in pods
@@ -112,9 +112,9 @@ def dormant_counts(pods: Iterable[Object]) -> Counter[Key]:
 
 
 def pods_of(revisions: Iterable[Object], dormant_of: Mapping[Key, int]) -> dict[Key, str]:
-    """Ready pods of each service, by namespace and name: "2", or "1/2" while some are missing. Superseded failures do not count.
+    """Ready pods by namespace and name of the service: "2", or "1/2" while a pod is missing. Superseded failures do not count.
 
-    ``dormant_of`` are the dormant pods of each revision.
+    ``dormant_of`` has the number of dormant pods per revision.
     """
     actual: Counter[Key] = Counter()
     wanted: Counter[Key] = Counter()
@@ -135,7 +135,7 @@ def pods_of(revisions: Iterable[Object], dormant_of: Mapping[Key, int]) -> dict[
 def server_table(
     api: ApiClient, kind: Kind, *, name: str, selector: str, everywhere: bool, is_wide: bool = False
 ) -> tuple[Row, list[Row]]:
-    """Header and rows as the server shows them; ``is_wide`` includes the columns of lower priority."""
+    """Header and rows as the server formats them; ``is_wide`` includes the columns of lower priority."""
     path = path_of(kind, None if everywhere else api.namespace, name)
     table = api.must(ApiCall(path=path, query={"labelSelector": selector}, accept=_TABLE))
     return table_rows(table, everywhere=everywhere, is_wide=is_wide)

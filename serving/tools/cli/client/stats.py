@@ -1,6 +1,6 @@
-"""Clients of the pages of daemons, by HTTP with the query token: the autoscaler's decisions, the dashboard's history, activators' records.
+"""HTTP clients with the query token for pages of daemons: decisions, dashboard history and activators' records.
 
-``Reach`` finds them; the user may also name an address.
+``Reach`` finds the addresses; the user may also pass an address.
 """
 
 import http.client
@@ -32,7 +32,7 @@ autoscaler_option = click.option(
 
 
 class Stats:
-    """Queries the autoscalers. A failed query ends the command. Raises ``ServingError`` if none can be reached."""
+    """Queries the autoscalers. A failed query ends the command. Raises ``ServingError`` if no autoscaler can be reached."""
 
     def __init__(self, url: str | None, api: ApiClient) -> None:
         self._reach = Reach(api)
@@ -41,12 +41,12 @@ class Stats:
         self._headers = {"Authorization": f"Bearer {self._reach.token()}"}
 
     def decisions(self, **names: str) -> list[bytes]:
-        """The remembered decisions, oldest first, each as JSON."""
+        """The stored decisions as JSON, oldest first."""
         with self._get("decisions", names, timeout_s=_TIMEOUT_S) as response:
             return [bytes(decision) for decision in msgspec.json.decode(response.read(), type=list[msgspec.Raw])]
 
     def policies(self, **names: str) -> list[PolicyStory]:
-        """The costs of both policies, for each revision with a policy."""
+        """The costs of both policies for each revision with a policy."""
         with self._get("policies", names, timeout_s=_TIMEOUT_S) as response:
             return msgspec.json.decode(response.read(), type=list[PolicyStory])
 
@@ -82,12 +82,12 @@ class Stats:
         return self._opened_elsewhere(there, timeout_s)
 
     def _opened_elsewhere(self, there: urllib.parse.SplitResult, timeout_s: float | None) -> http.client.HTTPResponse:
-        """The response of the autoscaler that decides, at the address of its pod."""
+        """The response of the autoscaler that decides, from the address of its pod."""
         try:
             if not self._is_named:
                 here = urllib.parse.urlsplit(self._reach.url(AUTOSCALER, host=there.hostname or ""))
                 return self._opened(there._replace(netloc=here.netloc).geturl(), timeout_s)
-            # It answers soon, or cannot be reached from here.
+            # The pod responds quickly, or cannot be reached from this machine.
             socket.create_connection((there.hostname or "", there.port or 80), _TIMEOUT_ELSEWHERE_S).close()
             return self._opened(there.geturl(), timeout_s)
         except (OSError, ServingError) as error:
@@ -105,14 +105,14 @@ class _Stays(urllib.request.HTTPRedirectHandler):
 
 
 class DashboardPages:
-    """Reads JSON of the dashboard. ``link`` is one that the user names. A failed query ends the command."""
+    """Reads JSON of the dashboard; ``link`` is a link from the user. A failed query ends the command."""
 
     def __init__(self, api: ApiClient, link: str | None) -> None:
         self._reach = Reach(api)
         self._link = link or self._reach.dashboard_link()
 
     def read(self, path: str, query: Mapping[str, str] | Sequence[tuple[str, str]] = ()) -> Any:  # noqa: ANN401 - JSON
-        """One page."""
+        """Read one page."""
         page = urllib.parse.urlsplit(self._link)
         try:
             (token,) = urllib.parse.parse_qs(page.query).get("token", [""])
@@ -131,7 +131,7 @@ class DashboardPages:
 
 
 def read_page(url: str, token: str, *, timeout_s: float) -> bytes:
-    """Read a page by its query token. Raises ``OSError``, such as ``HTTPError``."""
+    """Read a page with the query token. Raises ``OSError``, such as ``HTTPError``."""
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - the user's URL
     with urllib.request.urlopen(request, timeout=timeout_s) as response:  # noqa: S310 - as above
         body: bytes = response.read()

@@ -1,8 +1,8 @@
-"""Reads the objects of an installation from ``config/kustomization.yaml`` and its components, in apply order.
+"""Reads the objects of an installation from ``config/kustomization.yaml`` and the components, in apply order.
 
-Input: the folder, inside an installed package or of the checkout, and the user's changes; output: objects as JSON. It supports
-the parts of kustomize that this one file uses (resources, namespace, images) and refuses the rest, so that ``serving install``
-needs no kubectl; a test compares it with the output of ``kubectl kustomize``.
+Input: the folder, in an installed package or the checkout, and the user's changes; output: objects as JSON. The module supports
+the parts of kustomize in this one file (resources, namespace, images) and rejects other parts, so that ``serving install``
+needs no kubectl; a test compares the objects with the output of ``kubectl kustomize``.
 """
 
 import copy
@@ -23,14 +23,14 @@ from serving.home.schemas.strategic import strategic_merge
 from serving.net.cluster.kinds import KINDS
 
 OUR_LABEL = ("app.kubernetes.io/part-of", "serving")
-# Definitions that only an installation of Knative Serving has.
+# Definitions that exist only in an installation of Knative Serving.
 KNATIVE_CRDS = ("podautoscalers.autoscaling.internal.knative.dev", "ingresses.networking.internal.knative.dev")
 _KNOWN_KEYS = {"apiVersion", "kind", "namespace", "images", "resources"}
 _CRD = "CustomResourceDefinition"
-# No node pulls from a registry of this name.
+# No node pulls from a registry with this name.
 _LOCAL = "localhost"
 _DAEMONS, _QUEUE_PROXY, _PLACEMENT = (f"{_LOCAL}/serving{end}" for end in ("", "-queue-proxy", "-placement"))
-# Dependencies first; kinds that are not listed last.
+# Dependencies first; unlisted kinds last.
 _ORDER = (
     "Namespace",
     _CRD,
@@ -53,8 +53,8 @@ _ORDER = (
 _POLICIES = {f"{verb}AdmissionPolicy{noun}" for verb in ("Mutating", "Validating") for noun in ("", "Binding")}
 _WITHOUT_NAMESPACE = {"Namespace", _CRD, "ClusterRole", "ClusterRoleBinding", *_POLICIES}
 OPTIONAL_KINDS = frozenset(kind for kind in _POLICIES if kind.startswith("Mutating"))
-"""Kinds that not every supported server has; an installation does without them."""
-# Kinds of components and of earlier versions, which an upgrade prunes.
+"""Kinds that some supported servers lack; an installation on such a server skips the objects."""
+# Kinds of components and of earlier versions; an upgrade deletes obsolete objects of these kinds.
 _EARLIER_KINDS = {
     "Job": "batch/v1",
     "Gateway": "gateway.networking.k8s.io/v1",
@@ -71,22 +71,22 @@ class InstallOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Changes to the shipped manifests; "" changes nothing."""
 
     registry: str = ""
-    """Registry and path of all images, such as registry.example/team; their names and tags are the shipped ones."""
+    """Registry and path of all images, such as registry.example/team; image names and tags do not change."""
 
     image: str = ""
-    """Of all daemons, with registry and tag."""
+    """The image of all daemons, with registry and tag."""
 
     queue_proxy_image: str = ""
-    """Of the queue-proxy, with registry and tag: ``queue-sidecar-image`` of ConfigMap config-deployment."""
+    """The image of the queue-proxy, with registry and tag: ``queue-sidecar-image`` of ConfigMap config-deployment."""
 
     namespace: str = ""
     """The namespace of the daemons."""
 
     domain: str = ""
-    """Domain of public hosts, of ConfigMap config-controller."""
+    """The domain of public hosts, in ConfigMap config-controller."""
 
     placement_image: str = ""
-    """Of the daemon of the component placement, with registry and tag."""
+    """The image of the daemon in the component placement, with registry and tag."""
 
     priority_class: str = ""
     """The PriorityClass of all daemons."""
@@ -185,7 +185,7 @@ def tree_folder() -> Path:
 
 
 def objects_of(folder: Path, wanted: InstallOptions) -> list[Object]:
-    """All objects, dependencies first. Raises ``ServingError`` for a component that misses another."""
+    """All objects, dependencies first. Raises ``ServingError`` for a component without a required component."""
     with (folder / "kustomization.yaml").open(encoding="utf-8") as file:
         kustomization: Object = yaml.load(file, Loader=YAML_LOADER)  # noqa: S506 - both loaders are safe
     unknown = kustomization.keys() - _KNOWN_KEYS
@@ -215,7 +215,7 @@ def objects_of(folder: Path, wanted: InstallOptions) -> list[Object]:
 
 
 def images_of(objects: Sequence[Object]) -> dict[str, str]:
-    """The images of the daemons by the name of their Deployment."""
+    """The images of the daemons by Deployment name."""
     return {
         str(resource["metadata"]["name"]): str(container["image"])
         for resource in objects
@@ -224,7 +224,7 @@ def images_of(objects: Sequence[Object]) -> dict[str, str]:
 
 
 def image_problem(image: str) -> str:
-    """The problem of an image without a registry: nodes would pull it from a public one; "" for one with a registry."""
+    """The problem of an image without a registry, which nodes would pull from a public registry; "" for an image with a registry."""
     host, _, rest = image.partition("/")
     if rest and (host == _LOCAL or "." in host or ":" in host):
         return ""
@@ -232,7 +232,7 @@ def image_problem(image: str) -> str:
 
 
 def is_unnamed(image: str) -> bool:
-    """Whether an image is the shipped one, which nodes have only after an import."""
+    """Whether an image is the shipped image, which nodes have only after an import."""
     return image.startswith(f"{_LOCAL}/")
 
 
@@ -242,7 +242,7 @@ def render(objects: list[Object]) -> str:
 
 
 def path_of(resource: Object, *, is_whole: bool = False) -> str:
-    """The API path of an object, or of its kind in its namespace."""
+    """The API path of an object, or of its kind in the namespace."""
     version, kind, metadata = resource["apiVersion"], resource["kind"], resource["metadata"]
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     where = "" if kind in _WITHOUT_NAMESPACE else f"/namespaces/{metadata['namespace']}"
@@ -251,7 +251,7 @@ def path_of(resource: Object, *, is_whole: bool = False) -> str:
 
 
 def kinds_of(objects: Sequence[Object], namespace: str) -> list[Object]:
-    """Each kind that an installation may consist of, as an object without a name; not definitions and namespaces."""
+    """Each kind of an installation as an object without a name; without definitions and namespaces."""
     versions = {resource["kind"]: resource["apiVersion"] for resource in objects} | _EARLIER_KINDS
     kinds = sorted(versions.keys() - {"Namespace", _CRD}, key=_rank)
     return [{"apiVersion": versions[kind], "kind": kind, "metadata": {"namespace": namespace}} for kind in kinds]
@@ -264,7 +264,7 @@ def is_ours(resource: Object) -> bool:
 
 
 def _images(kustomization: Object, wanted: InstallOptions) -> dict[str, str]:
-    """The images by their names in the tree, and that of the queue-proxy unless it is the daemons'."""
+    """The images by name in the tree, and the queue-proxy's image if it differs from the daemons' image."""
     tags = {image["name"]: image["newTag"] for image in kustomization["images"]}
     images = {name: f"{name}:{tag}" for name, tag in tags.items()}
     if wanted.registry:

@@ -85,7 +85,7 @@ def arena(*, plan_file: Path | None, traces: Path, out: Path, jobs: int, **optio
 
 
 class _Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan names too."""
+    """The options that a plan can replace."""
 
     trace_files: tuple[str, ...]
     shapes: tuple[Shape, ...]
@@ -95,7 +95,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _plan_of(plan_file: Path | None, options: _Options) -> ArenaPlan:
-    """The plan of the file, or of the options. Raises ``SettingsError``."""
+    """The plan from the file, or from the options. Raises ``SettingsError``."""
     if plan_file is not None:
         if any(msgspec.structs.asdict(options).values()):
             raise SettingsError.of(str(plan_file), "there are options that a plan names", "a plan, or options")
@@ -115,7 +115,7 @@ def _plan_of(plan_file: Path | None, options: _Options) -> ArenaPlan:
 def run_arena(
     plan: ArenaPlan, policies: Mapping[str, SimulatedPolicy], *, traces: Path, out: Path, jobs: int
 ) -> list[ArenaSection]:
-    """Run a plan with the policies that it names, and write its page. Raises ``SettingsError`` or ``OSError``."""
+    """Run a plan with its policies, and write the page. Raises ``SettingsError`` or ``OSError``."""
     names = [*policies, *(bound for bound in _BOUNDS if bound not in policies)]
     pins = pins_of(plan, traces)
     check_pins(plan, pins)
@@ -143,7 +143,7 @@ def run_arena(
 
 
 class _Cell:
-    """One workload at one time of a start and limit, under all policies."""
+    """One workload with one start time and one limit, under all policies."""
 
     def __init__(
         self, workload: Workload, policies: Mapping[str, SimulatedPolicy], *, plan: ArenaPlan, jobs: int
@@ -194,7 +194,7 @@ class _Cell:
             self._results.setdefault(name, []).append(results)
 
     def _equal(self, reports: Mapping[str, Sequence[PolicyReport]]) -> dict[str, EqualPodSeconds]:
-        """The changes of the plan's policy, by its dial, at the pod-seconds of each other policy that decides."""
+        """The changes of the plan's policy at the pod-seconds of each other policy, by its dial."""
         name, by_position = self._plan.equal_pod_seconds, dict[str, PolicyReport]()
 
         def run(position: DialPosition) -> PolicyReport:

@@ -50,9 +50,9 @@ from serving.tools.simulator.workload_run import Workload
 Record = TypeVar("Record", bound=msgspec.Struct)
 
 _DURATION_HEADER = ["function", "mean_s", "p50_s", "p99_s"]
-# Default end of a made-up load, and start of its pod, in seconds.
+# Default end of a synthetic load, and start time of its pod, in seconds.
 _LOAD_UNTIL_S, _LOAD_START = 260.0, "1"
-# Default start time of a pod of a trace: that of the published studies.
+# Default start time of a trace's pod: the time in the published studies.
 _TRACE_START = "2"
 _DURATION_FORMS = "seconds, MEDIAN:P99 in seconds, or a CSV file: " + ",".join(_DURATION_HEADER)
 
@@ -167,7 +167,7 @@ workload_options = adding(
 
 
 def settings_pairs(words: Sequence[str]) -> list[str]:
-    """Settings given as options, ``--stable-window 30s`` or ``--stable-window=30s``, as pairs. Raises ``SettingsError``."""
+    """Settings from the options, ``--stable-window 30s`` or ``--stable-window=30s``, as pairs. Raises ``SettingsError``."""
     pairs, left = [], list(words)
     while left:
         word = left.pop(0)
@@ -183,7 +183,7 @@ def settings_pairs(words: Sequence[str]) -> list[str]:
 
 
 def changed_settings(settings: AutoscalerSettings, pairs: Sequence[str]) -> AutoscalerSettings:
-    """The settings with some replaced, each as ``key=value`` with the keys of the ConfigMap. Raises ``SettingsError``."""
+    """The settings with changes, each as ``key=value`` with the keys of the ConfigMap. Raises ``SettingsError``."""
     fields = {field.knob.key: field for field in fields_of(AutoscalerSettings)}
     changed, problems = settings, list[Problem]()
     for pair in pairs:
@@ -210,7 +210,7 @@ def _with(record: Record, path: Sequence[str], value: Value) -> Record:
 
 
 def read_scaling(pairs: Sequence[str], settings: AutoscalerSettings, *, slo: str | None = None) -> ScalingAnnotations:
-    """Annotations of the revision, each as ``key=value``, with its group or in Knative's. Raises ``SettingsError``."""
+    """Annotations of the revision, each as ``key=value``; the key may lack Knative's group. Raises ``SettingsError``."""
     named = (pair.partition("=") for pair in pairs)
     annotations = {key if "/" in key else GROUP + key: value for key, _, value in named}
     if slo is not None:
@@ -222,7 +222,7 @@ def read_scaling(pairs: Sequence[str], settings: AutoscalerSettings, *, slo: str
 
 
 def known_policies(text: str) -> dict[str, SimulatedPolicy]:
-    """Policies by name from a list separated by commas: built in, of installed packages, or FILE.py:Class.
+    """Policies by name from a list separated by commas: built in, from installed packages, or FILE.py:Class.
 
     Raises ``SettingsError``, and ``InvalidValue`` for a file.
     """
@@ -248,7 +248,7 @@ def _policies_expected() -> str:
 
 
 def deciding_policy(text: str) -> SimulatedPolicy:
-    """One policy that decides without knowing the future. Raises ``SettingsError``."""
+    """A single policy without knowledge of the future. Raises ``SettingsError``."""
     policies = known_policies(text)
     if len(policies) > 1:
         raise SettingsError.of("--policy", f"{text!r} is more than one policy", "one, or several in --compare")
@@ -262,7 +262,7 @@ def deciding_policy(text: str) -> SimulatedPolicy:
 
 
 def read_durations(text: str, option: str) -> DurationModel:
-    """Seconds, a median with a 99th percentile, or a CSV file with both for each function. Raises ``SettingsError``."""
+    """Seconds, a median with a 99th percentile, or a CSV file with both per function. Raises ``SettingsError``."""
     numbers = _quantiles(text.split(":"))
     if numbers is not None:
         return DurationModel(default=numbers)
@@ -275,7 +275,7 @@ def read_durations(text: str, option: str) -> DurationModel:
 def runner_of(
     options: Mapping[str, Any], *, settings: AutoscalerSettings, policies: Mapping[str, SimulatedPolicy]
 ) -> PolicyRunner:
-    """The workload that the options describe, to be run with their seeds and processes. Raises ``SettingsError``."""
+    """The workload from the options, with the seeds and the number of processes. Raises ``SettingsError``."""
     sources = [options[name] for name in ("trace", "from_log") if options[name] is not None]
     if len(sources) > 1 or (not sources and options.get("load") is None):
         raise SettingsError.of("--trace", "one workload is needed", "--trace FILE or --from-log PATH")
@@ -392,13 +392,13 @@ def _read_quantiles(path: Path, option: str) -> DurationModel:
         by_function[row[0]] = quantiles
     if not by_function:
         raise SettingsError.of(str(path), "no function", "a row for each function")
-    # A function without a row is like the median of those that have one.
+    # A function without a row gets the median of the rows.
     medians = sorted(by_function.values(), key=lambda quantiles: quantiles.p50_s)
     return DurationModel(default=medians[len(medians) // 2], by_function=by_function)
 
 
 def _quantiles(words: Sequence[str]) -> Quantiles | None:
-    """A median, and a 99th percentile that is not below it; None if they are invalid."""
+    """A median, and a 99th percentile of at least the median; None if they are invalid."""
     try:
         numbers = [float(word) for word in words]
     except ValueError:

@@ -1,4 +1,4 @@
-"""The options of ``serving simulate`` about nodes: how many, how large, and the group that grows and shrinks them."""
+"""The options of ``serving simulate`` for nodes: count, size, and the node group that grows and shrinks them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ from serving.tools.cli.client.output import print_aside
 from serving.tools.cli.nodes.nodeflags import AmountFlags
 from serving.tools.simulator.nodes import NodePlan
 
-# Removal of nodes in the group that is made without a file, in seconds.
+# Removal of nodes in the default group, in seconds.
 _SOFT_S, _HARD_S = 60.0, 600.0
 
 node_options = adding(
@@ -60,7 +60,7 @@ node_options = adding(
 
 
 def node_plan_of(options: Mapping[str, Any]) -> NodePlan | None:
-    """The nodes that the options describe; None without any. Raises ``SettingsError`` with every problem."""
+    """The nodes from the options; None without such options. Raises ``SettingsError`` with every problem."""
     count = options["nodes"]
     if count is None:
         return None
@@ -110,7 +110,7 @@ def _group_of(path: Path | None) -> NodeGroupSettings | None:
 
 
 def _default_group(cool_down_s: float) -> NodeGroupSettings:
-    """The settings of the simulated node group, with bounds from the flags."""
+    """The settings of the simulated node group, with limits from the flags."""
     return NodeGroupSettings(
         name="default",
         label_key="pool",

@@ -29,7 +29,7 @@ from serving.tools.simulator.report import (
 from serving.tools.simulator.results import NodesResult, RevisionResult
 from serving.tools.simulator.workload_run import Workload, run_workload
 
-# The worst functions that are printed; ``--json`` has all.
+# Number of the worst functions in the text; ``--json`` has all functions.
 _SHOWN_MAX = 10
 
 
@@ -40,11 +40,11 @@ class Comparison(msgspec.Struct, kw_only=True, omit_defaults=True):
     at_equal_pod_seconds: dict[str, EqualPodSeconds] | None = None
     curves: dict[str, list[CurvePoint]] = {}
     worst_functions: dict[str, WorstFunctions] = {}
-    """By policy, the functions that it serves worst beside the first one, with the first seed."""
+    """The worst functions of each policy compared with the first policy, with the first seed."""
 
 
 class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs a workload under policies, once for each seed, and shows the progress."""
+    """Runs a workload under policies once per seed, and shows the progress."""
 
     workload: Workload
     seeds: Sequence[int]
@@ -52,10 +52,10 @@ class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
     policies: Mapping[str, SimulatedPolicy]
 
     on_results: Callable[[str, DialPosition | None, Sequence[RevisionResult]], None] | None = None
-    """Called with the results of each run by function: the policy, the position of its dial, one result for each function."""
+    """Called with the results of each run: the policy, the position of the dial, one result per function."""
 
     def run(self, name: str, position: DialPosition | None = None) -> PolicyReport:
-        """The mean over the seeds."""
+        """Run a policy at a position; return the mean over the seeds."""
         shown = name if position is None else f"{name}, {position.name}"
         length = len(self.workload.functions) * len(self.seeds)
         reports = []
@@ -78,7 +78,7 @@ class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_policies(runner: PolicyRunner, names: Sequence[str], *, equal_pod_seconds: bool) -> Comparison:
-    """Run each policy, and the settings of its cost parameter that are needed to compare at the first policy's pod-seconds."""
+    """Run each policy, and the settings of its cost parameter for a comparison at the first policy's pod-seconds."""
     results: dict[str, Sequence[RevisionResult]] = {}
 
     def keep(name: str, position: DialPosition | None, run_results: Sequence[RevisionResult]) -> None:
@@ -107,7 +107,7 @@ def compare_policies(runner: PolicyRunner, names: Sequence[str], *, equal_pod_se
 
 
 def print_comparison(comparison: Comparison, *, as_json: bool) -> None:
-    """One JSON object, or a table and plots."""
+    """Print a comparison as one JSON object, or as a table and plots."""
     if as_json:
         click.echo(msgspec.json.encode(_without_series(comparison)).decode())
         return

@@ -1,7 +1,7 @@
-"""``serving why``: each change of a service's or revision's scale in one sentence with its numbers, and moves of its traffic.
+"""``serving why``: changes of a service's or revision's scale, one sentence with numbers each, and moves of traffic.
 
-What is wrong now comes first. Recent decisions come from the autoscaler; those that it has dropped, or lost in a restart, from
-the decision log in the state folder. Where a cluster's autoscaler cannot be reached, the command uses Events.
+Present problems come first. Recent decisions come from the autoscaler; decisions that the autoscaler no longer stores come from
+the decision log in the state folder. Without a connection to a cluster's autoscaler, the command uses Events.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ from serving.tools.cli.client.stats import DashboardPages, Stats, autoscaler_opt
 from serving.tools.cli.nodes.nodegroups import node_story, print_why_of_nodes
 from serving.tools.cli.services.get import watched
 
-# The reasons of Events that are shown, with the kinds of their objects.
+# The reasons of printed Events, with the kinds of the Events' objects.
 _REASONS = {
     SCALED_REASON: (REVISION.name, SCALED_WORKLOAD.name),
     OOM_KILLED_REASON: (REVISION.name, SCALED_WORKLOAD.name),
@@ -67,14 +67,14 @@ _REASONS = {
 
 _REVISIONS = "/apis/serving.knative.dev/v1/namespaces/{namespace}/revisions"
 _NOT_FOUND = 404
-# The names that a service gives to its unnamed revisions.
+# The names of a service's revisions without user-defined names.
 _NUMBER = r"\d{5,}"
-# The countdown of a sentence. Decisions that differ in nothing else are one line.
+# The countdown in a sentence. Decisions that differ only in the countdown are one line.
 _COUNTDOWN = re.compile(r"\d+ s more")
 
 
 class ScaleEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One change: time (seconds since the epoch), revision, or service whose traffic moved, and text."""
+    """One change: time (seconds since the epoch), the revision or the service with moved traffic, and text."""
 
     at_s: float
     reason: str
@@ -83,7 +83,7 @@ class ScaleEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def past_changes(api: ApiClient, is_ours: Callable[[str], bool]) -> list[ScaleEvent]:
-    """The recorded changes of these revisions and services in the namespace, oldest first."""
+    """The stored changes of these revisions and services in the namespace, oldest first."""
     changes = [_change_of(event) for event in items_of(api, EVENT)]
     return sorted(
         (change for change in changes if change is not None and is_ours(change.revision)),
@@ -92,12 +92,12 @@ def past_changes(api: ApiClient, is_ours: Callable[[str], bool]) -> list[ScaleEv
 
 
 def coming_changes(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: float) -> Iterator[ScaleEvent]:
-    """The changes from a time on, as they arrive, without end. Raises ``ServingError`` when the API refuses."""
+    """Yield the changes from a time on, endlessly. Raises ``ServingError`` when the API rejects the watch."""
     seen: set[str] = set()
     for event in watched(api, EVENT):
         change = None if event["type"] in {"DELETED", "BOOKMARK"} else _change_of(event["object"])
         version = str(nested(event, "object", "metadata", "resourceVersion"))
-        # A watch that was cut off starts again with all existing objects.
+        # A new watch after a disconnect starts with all existing objects.
         if change is not None and change.at_s >= since_s and version not in seen and is_ours(change.revision):
             seen.add(version)
             yield change
@@ -145,7 +145,7 @@ def why(
     if print_why_of_nodes(api, name, since_s=since_s):
         return
     ours = _Ours(api, name)
-    # What is older is about a service or revision of the same name that was deleted.
+    # Older decisions are about a deleted service or revision with the same name.
     since_s = max(since_s, ours.created_s)
     try:
         stats = Stats(autoscaler, api)
@@ -183,7 +183,7 @@ def why(
     if not (causes or decisions or now or moves or follow):
         fail(ours.nothing())
     if follow:
-        # From the time of the first response, so that later decisions are not lost.
+        # From the time of the first response on, so that no later decision is lost.
         events = stats.events(namespace=api.namespace, since=f"{asked_s}")
         decided = (_read(body) for event, body in events if event == "decision")
         is_text = output == "text"
@@ -193,7 +193,7 @@ def why(
 
 
 def _since_s(text: str) -> float:
-    """The time of ``--since``, in seconds since the epoch. Ends the command if it is not one."""
+    """The time of ``--since``, in seconds since the epoch. Ends the command for an invalid time."""
     try:
         age_s = parse_duration_s(text)
     except InvalidValue as error:
@@ -212,7 +212,7 @@ def line_of(line: DecisionLine) -> str:
 
 
 def in_order(lines: Iterable[DecisionLine], moves: Iterable[ScaleEvent]) -> list[str]:
-    """The lines of decisions, and of moves of traffic between them, by time."""
+    """Sort the lines of decisions and of traffic moves by time."""
     timed = [(line.entry.since_wall_s, line_of(line)) for line in lines] + [
         (move.at_s, _event_line(move)) for move in moves
     ]
@@ -220,7 +220,7 @@ def in_order(lines: Iterable[DecisionLine], moves: Iterable[ScaleEvent]) -> list
 
 
 def folded(lines: Iterable[DecisionLine]) -> list[DecisionLine]:
-    """Merge decisions in a row of one revision whose sentences are equal but for a countdown; the newest sentence stays."""
+    """Merge consecutive decisions of one revision that differ only in a countdown; the newest sentence stays."""
     folded_lines: list[DecisionLine] = []
     latest: dict[str, int] = {}
     for line in lines:
@@ -243,7 +243,7 @@ def _is_like(line: DecisionLine, other: DecisionLine) -> bool:
 
 
 def forgotten(remembered: Iterable[DecisionLine]) -> Callable[[LoggedDecision], bool]:
-    """Whether a logged decision precedes all remembered ones of its revision. Samples repeat an earlier line."""
+    """Whether a logged decision precedes all stored decisions of its revision. Samples repeat an earlier line."""
     first_s: dict[str, float] = {}
     for line in remembered:
         first_s.setdefault(line.revision, line.entry.since_wall_s)
@@ -257,9 +257,9 @@ def forgotten(remembered: Iterable[DecisionLine]) -> Callable[[LoggedDecision], 
 
 
 class ShownDecisions:
-    """Filters repeated decisions, so that each is printed once.
+    """Filters repeated decisions.
 
-    ``by_sentence`` also drops decisions that differ from the one before in a countdown only.
+    ``by_sentence`` also drops decisions that differ from the previous decision only in a countdown.
     """
 
     def __init__(self, lines: Iterable[DecisionLine], *, by_sentence: bool = False) -> None:
@@ -271,7 +271,7 @@ class ShownDecisions:
             self._latest[line.revision] = line
 
     def is_new(self, line: DecisionLine) -> bool:
-        """Whether to print a decision; it then counts as printed. Repetitions keep the first time."""
+        """Whether to print a decision, which then counts as printed. Repetitions keep the first time."""
         latest, since_s = self._latest.get(line.revision), line.entry.since_wall_s
         if (line.revision, since_s) in self._first or (latest is not None and latest.entry.since_wall_s == since_s):
             return False
@@ -286,7 +286,7 @@ def log_files(state_path: Path) -> list[Path]:
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """A decision: the parts that its line shows, and the whole as JSON."""
+    """A decision: the parts of its line, and the decision as JSON."""
 
     line: DecisionLine
     body: bytes
@@ -302,7 +302,7 @@ class _Ours:
         self.created_s = self._created_s()
 
     def _created_s(self) -> float:
-        """The creation of the service, workload or revision; 0 if there is none."""
+        """The creation time of the service, workload or revision; 0 if unknown."""
         for kind in (SERVING_SERVICE, SCALED_WORKLOAD, REVISION):
             status, body = self._api.call("GET", path_of(kind, self._api.namespace, self.name))
             if status < 400:
@@ -323,18 +323,18 @@ class _Ours:
         return self._known[revision]
 
     def _is_of_service(self, revision: str) -> bool:
-        # Revisions are named after their service, so few requests are needed.
+        # Revision names begin with the service name, so few requests are needed.
         if not revision.startswith(f"{self.name}-"):
             return False
         status, response = self._api.call("GET", f"{_REVISIONS.format(namespace=self._api.namespace)}/{revision}")
         if status == _NOT_FOUND:
-            # A deleted revision has no labels; only its name is left.
+            # A deleted revision has only a name, no labels.
             return re.fullmatch(_NUMBER, revision.removeprefix(f"{self.name}-")) is not None
         return (response["metadata"].get("labels") or {}).get(SERVICE_LABEL) == self.name
 
 
 def _print_from_events(api: ApiClient, ours: _Ours, *, why_not: str, since_s: float, follow: bool, output: str) -> None:
-    """Print the changes found in Events, and why there are not all decisions."""
+    """Print the changes found in Events, and the reason for missing decisions."""
     if output != "text":
         fail_usage(f"-o {output} prints whole records, which only an autoscaler has: {why_not}")
     print_aside(f"from Events, which are rate-limited: {why_not}")
@@ -353,7 +353,7 @@ def _event_line(change: ScaleEvent) -> str:
 
 
 def _saved(stats: Stats, namespace: str, ours: _Ours) -> Iterator[str]:
-    """Yield each revision's policy, the other's scale in shadow, and the costs of both."""
+    """Yield each revision's policy, the shadow scale of the other policy, and the costs of both."""
     for story in stats.policies(namespace=namespace):
         if story.sentence and story.revision in ours:
             other = next(policy for policy in POLICIES if policy != story.policy)
@@ -364,7 +364,7 @@ def _saved(stats: Stats, namespace: str, ours: _Ours) -> Iterator[str]:
 def _logged(
     state_path: Path, ours: _Ours, is_wanted: Callable[[LoggedDecision], bool], *, since_s: float
 ) -> Iterator[_Line]:
-    """The selected decisions of the log since a time. Unreadable lines are skipped: a crash truncates the last."""
+    """The selected decisions of the log since a time. Unreadable lines are skipped: a crash truncates the last line."""
     name = ours.name.encode()
     decode, newer = msgspec.json.Decoder(LoggedDecision).decode, None
     for path in log_files(state_path):
@@ -392,8 +392,8 @@ def _read(body: bytes) -> _Line:
 
 
 def _explained(line: bytes) -> _Line:
-    # The sentence of a logged decision is built from its numbers. Their types import the deciders and numpy, which takes longer
-    # than the rest of the command.
+    # The numbers of a logged decision form its sentence. Their types import the deciders and numpy, which takes longer
+    # than the whole command otherwise.
     from serving.autoscaler.decision_events import explained  # noqa: PLC0415 - as above
     from serving.core.scaling.scaler.replay import read_record  # noqa: PLC0415 - as above
 

@@ -14,21 +14,21 @@ from serving.tools.cli.client.api import adding
 
 _NODES_MAX = 64
 
-# Time from a pass until a machine is asked for and, once it has booted, until it has its first pod, in seconds.
+# Time from a pass to the request for a machine and, after the boot, to the first pod, in seconds.
 _PASS_S = 2.0
 
 NODE_FLAGS = ("nodes", "node_cpu", "node_memory", "nodes_max", "node_boot", "node_policy", "node_anticipation")
 
 
 class AmountFlags:
-    """The flags of one command, by click's names: "node_cpu" is --node-cpu."""
+    """The flags of one command by click's names: "node_cpu" is --node-cpu."""
 
     def __init__(self, flags: Mapping[str, Any]) -> None:
         self._flags = flags
         self._problems: list[Problem] = []
 
     def above_zero(self, name: str, parse: Callable[[str], float], expected: str) -> float:
-        """The value of a flag; 0 with a problem unless it can be read and is above 0."""
+        """The value of a flag; 0 and a problem unless the value is valid and above 0."""
         try:
             value = parse(self._flags[name])
         except InvalidValue:
@@ -39,7 +39,7 @@ class AmountFlags:
         return value
 
     def count_max(self, count: int) -> int:
-        """The most nodes: --nodes-max, or as many as --nodes and at least one."""
+        """The maximum number of nodes: --nodes-max, else --nodes, at least one."""
         count_max: int = self._flags["nodes_max"] or max(count, 1)
         if count_max < count:
             what = f"{count_max} is below --nodes {count}"
@@ -51,7 +51,7 @@ class AmountFlags:
         self._problems.append(problem)
 
     def check(self) -> None:
-        """Raise ``SettingsError`` with every problem, if there are any."""
+        """Raise ``SettingsError`` with every problem; return without problems."""
         if self._problems:
             raise SettingsError(self._problems)
 

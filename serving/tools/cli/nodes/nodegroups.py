@@ -1,4 +1,4 @@
-"""``serving nodegroups``, and the node groups' part of ``serving get`` and ``serving why``."""
+"""``serving nodegroups``, and the parts of ``serving get`` and ``serving why`` about node groups."""
 
 import json
 import time
@@ -28,11 +28,11 @@ from serving.tools.cli.client.output import aligned
 from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.client.rows import server_table
 
-# Events of node groups in the story of a revision: the last ones.
+# Number of the last Events of node groups in the story of a revision.
 _EVENTS_MAX = 10
 
 _GROUP, _NODE = "nodegroup", "node"
-# The reason of the daemon's Event about a growth.
+# The reason of the daemon's Event about a new node.
 _SCALED_UP = "ScaledUp"
 _REFUSED = 400
 _EVENT_NAMESPACE = "default"
@@ -44,9 +44,9 @@ _output_option = click.option("-o", "--output", type=click.Choice(["text", "json
 def revision_story(
     pods: Sequence[Object], *, nodes: Sequence[Object], groups: Sequence[Object], events: Sequence[Object]
 ) -> list[str]:
-    """The placement of a revision's pods, then the history of its node groups; empty without groups.
+    """The placement of a revision's pods, then the history of the node groups; empty without node groups.
 
-    ``events`` are those of NodeGroups, oldest first. A pod that waits may get a node of any group.
+    ``events`` are the Events of NodeGroups, oldest first. A waiting pod may get a node of any group.
     """
     if not groups:
         return []
@@ -81,7 +81,7 @@ def pods_by_revision(pods: Sequence[Object]) -> str:
 
 
 def expected_lines(revisions: Sequence[Object], *, now_s: float) -> Iterator[str]:
-    """Yield the anticipated pods published by autoscalers, one line a revision."""
+    """Yield the anticipated pods published by autoscalers, one line per revision."""
     for revision in revisions:
         anticipated = anticipated_pods_of(annotations_of(revision))
         if anticipated is not None and anticipated.until_s > now_s:
@@ -89,7 +89,7 @@ def expected_lines(revisions: Sequence[Object], *, now_s: float) -> Iterator[str
 
 
 def print_why_of_nodes(api: ApiClient, name: str, *, since_s: float) -> bool:
-    """Print the story of "nodegroup/NAME" or "node/NAME"; False if the name is of neither form."""
+    """Print the story of "nodegroup/NAME" or "node/NAME"; False for a name of another form."""
     kind, _, own_name = name.partition("/")
     if kind not in {_GROUP, "ng", _NODE, "no"} or not own_name:
         return False
@@ -144,7 +144,7 @@ def _requesters(api: ApiClient, group: Object, *, nodes: Sequence[Object], pods:
 
 
 def node_group_lines(name: str, group: Object | None, events: Sequence[Object]) -> list[str]:
-    """The events of a group, oldest first, then its state now."""
+    """The events of a group, oldest first, then the group's present state."""
     ours = [event for event in events if nested(event, "involvedObject", "name") == name]
     lines = [_line(our) for our in ours]
     if group is None:
@@ -153,7 +153,7 @@ def node_group_lines(name: str, group: Object | None, events: Sequence[Object]) 
 
 
 def node_lines(name: str, node: Object | None, *, groups: Sequence[Object], events: Sequence[Object]) -> list[str]:
-    """The history of one node in its group, and the reason that it stays or is removed."""
+    """The history of one node in its group, and the reason for keeping or removing the node."""
     lines = [_line(event) for event in events if name in str(event.get("message", "")).replace(",", " ").split()]
     if node is None:
         return [*lines, f"{name} is gone"] if lines else []
@@ -235,7 +235,7 @@ def _clock(value: object) -> str:
 
 
 class _NodeGroupsGroup(click.Group):
-    """``nodegroups`` alone, or with options, is ``nodegroups get``."""
+    """``nodegroups`` without a subcommand, also with options, is ``nodegroups get``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the default command."""

@@ -1,6 +1,6 @@
-"""``serving adopt`` and ``serving release``: begin and end to scale a workload that exists by its requests.
+"""``serving adopt`` and ``serving release``: start and stop to scale an existing workload by its requests.
 
-``adopt`` writes a ScaledWorkload with the present replicas in an annotation. ``release`` deletes it, and the workload is as it was.
+``adopt`` writes a ScaledWorkload with the present replicas in an annotation. ``release`` deletes it and restores the workload.
 """
 
 import json
@@ -227,7 +227,7 @@ def adopt(*, api: ApiClient, target: str, output: str, **options: Any) -> None: 
 
 
 def _wanted(api: ApiClient, target: Target, options: dict[str, Any]) -> tuple[Object, Object | None]:
-    """The ScaledWorkload to write, and the one that exists."""
+    """The ScaledWorkload to write, and the existing ScaledWorkload."""
     scaled = WorkloadTarget(name=target.name, kind=target.kind.name, api_version=target.kind.api_version)
     if scalers := scalers_of(scaled, items_of(api, HORIZONTAL_POD_AUTOSCALER)):
         fail(f"horizontalpodautoscaler/{scalers[0]} scales {target.shown}: delete it first, both would write replicas")
@@ -256,7 +256,7 @@ def _wanted(api: ApiClient, target: Target, options: dict[str, Any]) -> tuple[Ob
     problems = list(spec.problems())
     if problems:
         fail_usage(str(SettingsError(problems)))
-    # In place, its cluster-local name is that of the Service.
+    # In place, the cluster-local name is the Service's name.
     name = name_of(existing) if existing else annotations.get(IN_PLACE_ANNOTATION, target.name)
     workload = spec.to_object(name=name, namespace=api.namespace)
     workload["metadata"]["annotations"] = annotations
@@ -312,7 +312,7 @@ def _public_hosts(spec: ScaledWorkloadSpec) -> list[str]:
 
 
 def _print_route(api: ApiClient, workload: Object, spec: ScaledWorkloadSpec) -> None:
-    """Print what leads a host to the activators: an HTTPRoute where there is a Gateway, else an Ingress."""
+    """Print the object that routes a host to the activators: an HTTPRoute with a Gateway, else an Ingress."""
     status, gateways = api.call("GET", "/apis/gateway.networking.k8s.io/v1/gateways")
     listed = gateways.get("items") or () if status < 400 else ()
     click.echo("  send      apply this, or let your load balancer lead the host to service/activator:")
@@ -321,7 +321,7 @@ def _print_route(api: ApiClient, workload: Object, spec: ScaledWorkloadSpec) -> 
 
 
 def ingress(name: str, spec: ScaledWorkloadSpec) -> Object:
-    """An Ingress that leads the hosts and paths of a workload to the activators; it is in their namespace."""
+    """An Ingress in the activators' namespace that routes the hosts and paths of a workload to the activators."""
     backend = {"service": {"name": "activator", "port": {"number": _PUBLIC_PORT}}}
     paths = [{"path": path, "pathType": "Prefix", "backend": backend} for path in spec.paths or ("/",)]
     return {
@@ -333,7 +333,7 @@ def ingress(name: str, spec: ScaledWorkloadSpec) -> Object:
 
 
 def http_route(name: str, spec: ScaledWorkloadSpec, gateway: Object) -> Object:
-    """An HTTPRoute of a Gateway, as ``ingress``."""
+    """An HTTPRoute of a Gateway with the content of ``ingress``."""
     parent = {"name": name_of(gateway), "namespace": nested(gateway, "metadata", "namespace")}
     matches = [{"path": {"type": "PathPrefix", "value": path}} for path in spec.paths or ("/",)]
     return {
@@ -391,7 +391,7 @@ def _set_scale(api: ApiClient, target: Target, count: int) -> None:
 def _raise_to(
     api: ApiClient, workload: Object, spec: ScaledWorkloadSpec, *, target: Target, count: int, timeout_s: float
 ) -> None:
-    """Have the pods of before started and ready while requests are still held."""
+    """Start the original number of pods, and wait until they are ready, while the activators still queue requests."""
     high = spec.scaling.max_count
     scaling = {"min": count, "max": max(high, count) if high else high}
     path = path_of(SCALED_WORKLOAD, api.namespace, name_of(workload))

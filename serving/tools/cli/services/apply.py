@@ -23,24 +23,24 @@ from serving.tools.cli.services.routes import routing_lines
 from serving.tools.cli.services.waiting import until_ready
 
 _SHOWN_LENGTH_MAX = 60
-# Fields that the server maintains; they are no part of what the user applied.
+# Fields that the server maintains, and that the user did not apply.
 _SERVERS_OWN = {"resourceVersion", "generation", "uid", "creationTimestamp", "managedFields", "selfLink"}
 _SERVERS_ANNOTATIONS = {LAST_APPLIED_ANNOTATION, CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION}
 
-# JSON values come as they are.
+# JSON values have no static types.
 # ruff: noqa: ANN401
 
 _SHOWN_CHANGES_MAX = 20
 _TIMEOUT_S = 300.0
 _NOT_FOUND, _CONFLICT = 404, 409
-# Every server has it.
+# Every server has this namespace.
 _DEFAULT_NAMESPACE = "default"
 _COLORS = {"created": "green", "changed": "yellow", "unchanged": "white"}
 
 
 def with_last_applied(body: Object) -> Object:
     """The manifest with a copy of itself in its annotation, as ``kubectl apply`` sends it."""
-    # Fields of an export belong to the object from which it was made.
+    # Fields of an export belong to the exported object.
     metadata = {key: value for key, value in (body.get("metadata") or {}).items() if key not in _SERVERS_OWN}
     annotations = {
         key: text for key, text in (metadata.get("annotations") or {}).items() if key not in _SERVERS_ANNOTATIONS
@@ -56,14 +56,14 @@ def patch_between(wanted: Object, live: Object) -> Object:
     try:
         last = json.loads(((live.get("metadata") or {}).get("annotations") or {}).get(LAST_APPLIED_ANNOTATION, "{}"))
     except (ValueError, AttributeError):
-        # Not written by an apply, so nothing is known to have been applied.
+        # Another tool wrote the object, so the applied fields are unknown.
         last = {}
     patch = _merged(last if isinstance(last, dict) else {}, wanted, live)
     return {key: value for key, value in patch.items() if key not in {"apiVersion", "kind", "status"}}
 
 
 def changed_fields(before: Object, after: Object) -> list[str]:
-    """A line for each field that differs, but for the server's own: "spec.a: 1 → 2"."""
+    """A line for each field that differs, except the server's fields: "spec.a: 1 → 2"."""
     return [
         f"{path}: {_shown(old)} → {_shown(new)}"
         for path, old, new in _differences(before, after, "")
@@ -189,7 +189,7 @@ def _wait(api: ApiClient, manifests: Iterable[Manifest], *, timeout_s: float, is
 
 
 def _print_routing(api: ApiClient, manifests: Iterable[Manifest]) -> None:
-    """Say what Ingresses and HTTPRoutes do: on this machine only, a cluster has its own controllers of them."""
+    """Print the effect of Ingresses and HTTPRoutes; on this machine only, since a cluster has controllers for them."""
     routes: dict[str, list[tuple[str, str]]] = {}
     for manifest in manifests:
         if manifest.kind in (INGRESS, HTTP_ROUTE) and api.state_path is not None:
@@ -208,7 +208,7 @@ def _namespace(api: ApiClient, manifest: Manifest) -> str:
 
 
 def _portable(manifest: Manifest) -> Manifest:
-    """The manifest without what another platform has added, with one note about it."""
+    """The manifest without additions of another platform, with one note about them."""
     if manifest.kind != SERVING_SERVICE:
         return manifest
     portable = without_cloud_run(manifest.body)
@@ -230,21 +230,21 @@ def _not_served(problem: Problem) -> Applied:
 
 
 class Namespaces:
-    """The namespaces of manifests. Those that are missing are created on this machine, or would be in a dry run."""
+    """The namespaces of manifests. On this machine missing namespaces are created, or would be in a dry run."""
 
     def __init__(self, api: ApiClient, *, is_dry: bool) -> None:
         self._api = api
         self.is_dry = is_dry
-        # Namespaces that a dry run has not created, though the real one would.
+        # Namespaces that a real run would create before their objects.
         self._planned: set[str] = set()
 
     def plan(self, name: str) -> None:
-        """Record the namespace of a manifest before those in it."""
+        """Record the namespace of a manifest before the objects in it."""
         if self.is_dry:
             self._planned.add(name)
 
     def stand_in(self, namespace: str) -> str:
-        """The namespace against which a dry run checks an object: its own, or an existing one."""
+        """The namespace in which a dry run checks an object: the manifest's, or an existing namespace."""
         return _DEFAULT_NAMESPACE if namespace in self._planned else namespace
 
     def create(self, name: str) -> bool:
@@ -277,7 +277,7 @@ def _apply(api: ApiClient, manifest: Manifest, namespaces: Namespaces, *, valida
         if status == _NOT_FOUND and kind.namespaced and namespaces.create(namespace):
             status, after = _create(api, kind, namespaces.stand_in(namespace), body=wanted, query=query)
             if is_dry and status == _CONFLICT:
-                # An object of that name is in the namespace against which this was checked.
+                # The namespace of the check has an object with that name.
                 status = 201
         if status < 400:
             if kind == NAMESPACE:

@@ -1,7 +1,7 @@
-"""Removes the parts of a manifest for Cloud Run only. Pure.
+"""Removes the Cloud Run parts of a manifest. Pure.
 
-``gcloud run services describe --format export`` writes its annotations and labels, an account of Google Cloud, and selectors of its
-machines. None has a meaning here, and the last two would keep pods from being created. Each is named in one note.
+``gcloud run services describe --format export`` writes annotations and labels, an account of Google Cloud, and machine
+selectors. None has a meaning here, and the last two would prevent the creation of pods. One note names the removed parts.
 """
 
 import msgspec
@@ -13,7 +13,7 @@ _TEXTS = ("annotations", "labels")
 
 
 class Portable(msgspec.Struct, frozen=True, kw_only=True):
-    """A manifest without what Cloud Run has added; ``left_out`` names each part."""
+    """A manifest without the additions of Cloud Run; ``left_out`` names each removed part."""
 
     body: Object
     left_out: tuple[str, ...] = ()

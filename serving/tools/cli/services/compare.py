@@ -1,4 +1,4 @@
-"""``serving compare``: two revisions of a service side by side, as the dashboard sums up its history."""
+"""``serving compare``: two revisions of a service side by side, from the dashboard's history."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,8 +1,8 @@
-"""Converts compose files: a Knative Service for each service, and the images that are to be built for them. Pure.
+"""Converts compose files: a Knative Service for each service, and the images to build. Pure.
 
-Follows the Compose Specification (github.com/compose-spec/compose-spec): its parts ``build``, ``ports``, ``expose``, ``environment``,
-``command``, ``entrypoint``, ``working_dir``, ``profiles`` and the limits of ``deploy``. Each other field is a note. A program that
-does not speak HTTP, by its image or its ports, becomes a service of TCP connections with one pod.
+Follows the Compose Specification (github.com/compose-spec/compose-spec): the parts ``build``, ``ports``, ``expose``, ``environment``,
+``command``, ``entrypoint``, ``working_dir``, ``profiles`` and the limits of ``deploy``. Each other field is a note. A program
+without HTTP, known by its image or its ports, becomes a service of TCP connections with one pod.
 """
 
 import re
@@ -19,14 +19,14 @@ from serving.core.model.objects import Object, name_of, nested
 from serving.core.model.unread import Fields, unread
 from serving.home.images.store import ImageBuild
 
-# The fields of a service that are read, or that are as here: what is not in this table is a note.
+# The converted fields of a service, and fields without an effect; every other field becomes a note.
 _READ: Fields = {
     **dict.fromkeys(("args", "build", "command", "entrypoint", "environment", "expose", "image", "ports", "profiles")),
     **dict.fromkeys(("restart", "volumes", "working_dir")),
     "deploy": {"resources": {"limits": {"cpus": None, "memory": None}}},
 }
 _OF_FILE: Fields = dict.fromkeys(("configs", "name", "secrets", "services", "version", "volumes"))
-# What there is here for some of them.
+# Replacements for some fields.
 _REASONS = {
     "container_name": "pods have names of their own",
     "depends_on": "a request waits until the service that it calls is ready",
@@ -41,16 +41,16 @@ _REASONS = {
 }
 _RESTARTED = frozenset({"always", "on-failure", "unless-stopped"})
 _ALL_PROFILES = "*"
-# A connection of TCP is a request, which no service holds for longer.
+# A TCP connection counts as a request, and no service keeps a request for longer.
 _CONNECTION_MAX_S = 3600
 _CLAIM_SIZE, _CLAIM_KIND = "1Gi", "PersistentVolumeClaim"
 _PORT_DIGITS_MAX = 5
-# A volume with a name, in place of a folder of the machine.
+# A named volume in place of a folder of the machine.
 _VOLUME = re.compile(r"[A-Za-z0-9][\w.-]*:/")
 _BUILD_KNOWN = frozenset({"context", "dockerfile", "args", "target"})
-# Keys without which the image would have another content.
+# Keys that change the content of the image.
 _BUILD_REFUSED = frozenset({"dockerfile_inline", "additional_contexts", "secrets", "ssh"})
-# Sections of a file without an equivalent here, and what to do.
+# Sections of a file without an equivalent, and advice for each.
 _INSTEAD = {
     "volumes": "`serving volume create NAME` makes one, and `serving update SERVICE --volume NAME:/PATH` mounts it",
     "secrets": "make a Secret, and mount it as a volume",
@@ -130,7 +130,7 @@ class Converted(msgspec.Struct, kw_only=True):
 
 
 def is_compose(document: object) -> bool:
-    """Whether a document is a compose file: it has services and no kind."""
+    """Whether a document is a compose file: with services, and without a kind."""
     return isinstance(document, dict) and "kind" not in document and isinstance(document.get("services"), dict)
 
 
@@ -187,7 +187,7 @@ def _name(name: object) -> str:
 
 
 class _Port(msgspec.Struct, frozen=True):
-    """A port of a container, and whether it takes datagrams."""
+    """A port of a container, and whether it receives datagrams."""
 
     number: int
     is_udp: bool
@@ -230,7 +230,7 @@ def _manifest(name: str, annotations: Mapping[str, str], spec: Object) -> Object
 
 
 def _serving_port(name: str, service: Mapping[str, Any], notes: list[str]) -> tuple[int, bool]:
-    """The port that receives requests (0 for none), and whether they are HTTP. Other ports become notes."""
+    """The port for requests (0 without such a port), and whether the requests are HTTP. Other ports become notes."""
     entries = service.get("ports") or service.get("expose") or ()
     ports = [port for entry in entries for port in _ports(name, entry)]
     streams = list(dict.fromkeys(port.number for port in ports if not port.is_udp))
@@ -261,7 +261,7 @@ def _serving_port(name: str, service: Mapping[str, Any], notes: list[str]) -> tu
 def _tcp_manifests(
     name: str, service: Mapping[str, Any], container: Object, *, port: int, notes: list[str]
 ) -> list[Object]:
-    """A service of TCP connections with one pod, which keeps its data in a volume, and the volume's claim."""
+    """A service of TCP connections with one pod and, for the pod's data, a volume with its claim."""
     server = known_server(str(service.get("image") or ""))
     named = [volume for volume in _volumes(service) if _VOLUME.match(volume)]
     notes.extend(f"{name}: volumes {volume} is not converted" for volume in _volumes(service) if volume not in named)
@@ -328,7 +328,7 @@ def _build(name: str, build: object, notes: list[str], *, folder: Path, environm
 
 
 def pairs_with_values(source: object, what: str, outside: Mapping[str, str]) -> dict[str, str]:
-    """Names with values; one without a value has that of the environment outside, or is left out."""
+    """Names with values; a name without a value gets the outside environment's value, or is omitted."""
     if not isinstance(source, (dict, list)):
         raise InvalidValue(text=str(source), expected=f"a mapping or a list of {what}, as in [VERSION=1]")
     if isinstance(source, dict):
@@ -350,12 +350,12 @@ def _environment(variables: Mapping[str, str], name: str, notes: list[str]) -> l
 
 
 def _text(value: object) -> str:
-    """A scalar of YAML as compose passes it on."""
+    """A YAML scalar as compose passes it to a container."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _ports(name: str, port: object) -> list[_Port]:
-    """The container's ports of "8080:80/tcp", "127.0.0.1:8080:80", "8000-8003", 80 or {target: 80, published: 8080, protocol: udp}."""
+    """The container's ports in "8080:80/tcp", "127.0.0.1:8080:80", "8000-8003", 80 or {target: 80, published: 8080, protocol: udp}."""
     is_long = isinstance(port, dict) and "target" in port
     fields: Mapping[str, Any] = port if isinstance(port, dict) and is_long else {}
     text = str(fields["target"]) if is_long else str(port)
@@ -365,14 +365,14 @@ def _ports(name: str, port: object) -> list[_Port]:
     if not numbers:
         raise InvalidValue(text=text, expected=f"a port of {name}, as 80, 8080:80, 8000-8003 or target: 80")
     published = str(fields.get("published") or "") if is_long else outside.rpartition(":")[2]
-    # As many ports of the machine as of the container are pairs; of others one is used.
+    # Ranges of equal length form pairs; otherwise the command uses one port.
     pairs = _range(published) if len(_range(published)) == len(numbers) else (published,) * len(numbers)
     is_udp = (protocol or fields.get("protocol")) == "udp"
     return [_Port(number, is_udp=is_udp, published=str(outer)) for number, outer in zip(numbers, pairs, strict=True)]
 
 
 def _range(text: str) -> range:
-    """The ports of "80" or "8000-8003"; empty for other text."""
+    """The ports in "80" or "8000-8003"; empty for other text."""
     first, dash, last = text.partition("-")
     if not first.isdecimal() or (dash and not last.isdecimal()) or max(len(first), len(last)) > _PORT_DIGITS_MAX:
         return range(0)

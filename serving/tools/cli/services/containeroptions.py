@@ -1,6 +1,6 @@
-"""The options that ``serving deploy``, ``update`` and ``scale`` share.
+"""The options common to ``serving deploy``, ``update`` and ``scale``.
 
-The first two take all: variables, limits, ports, scaling, and what the route does. ``scale`` takes those of scaling.
+``deploy`` and ``update`` have all: variables, limits, ports, scaling, and the route's policy. ``scale`` has those of scaling.
 """
 
 import re
@@ -32,9 +32,9 @@ from serving.tools.cli.client.resources import SecondsParam
 from serving.tools.cli.services.interpolation import Interpolation
 
 # Knative's default for a manifest without a port.
-# Each revision and pod carries its variables, in the store and in every watch of it.
+# Each revision and pod stores its variables, and each watch of them sends the variables.
 _ENV_FILE_MAX_BYTES = 256 * 1024
-# MAX_ARG_STRLEN of Linux: the longest "NAME=VALUE" that a program can be started with, and its end.
+# MAX_ARG_STRLEN of Linux: the longest "NAME=VALUE" with terminator in the environment of a program.
 _VARIABLE_MAX_BYTES = 128 * 1024 - 1
 _SECRET = re.compile(r"(?P<name>[^=:\s]+)=(?P<secret>[a-z0-9]([-a-z0-9.]*[a-z0-9])?):(?P<key>[-._a-zA-Z0-9]+)")
 _MOUNT_PATH = re.compile(r"/[^:]+")
@@ -116,9 +116,9 @@ _ROUTE_OPTIONS = (
     click.option("--tcp", metavar="PORTS", help="Accept TCP connections of any protocol at these ports, as in 5432."),
 )
 SCALING = ("min_scale", "max_scale", "initial_scale", "window", "target")
-"""The options of scaling, each of an annotation of the template."""
+"""The options of scaling, each for an annotation of the template."""
 
-# The options of a route, each of an annotation of the service itself.
+# The options of a route, each for an annotation of the service.
 _ROUTE = {
     "access": ACCESS_ANNOTATION,
     "session_affinity": SESSION_AFFINITY_ANNOTATION,
@@ -179,9 +179,9 @@ def taken_changes(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def policy_name(api: ApiClient, text: str | None) -> str | None:
-    """The name for the annotation of a policy.
+    """The policy's name in the annotation.
 
-    On this machine FILE.py:Class is copied, and the copy has a name. Exits if the text is wrong.
+    On this machine the command copies FILE.py:Class and names the copy. Exits if the text is wrong.
     """
     if text is None:
         return None
@@ -211,11 +211,11 @@ def taken_scaling(options: dict[str, Any]) -> dict[str, str]:
 
 
 def taken_policy(options: dict[str, Any]) -> dict[str, str]:
-    """Remove and return the annotations of the service from the options. Exits if one is wrong."""
+    """Remove and return the annotations of the service from the options. Exits if an annotation is wrong."""
     policy = {key: value for option, key in _ROUTE.items() if (value := options.pop(option)) is not None}
     more = [str(tcp_port) for tcp_port in options.get("tcp_ports") or ()]
     if more:
-        # The annotation names all ports at which activators listen.
+        # The annotation lists all listening ports of the activators.
         named = [port.strip() for port in policy.get(TCP_ANNOTATION, "").split(",") if port]
         policy[TCP_ANNOTATION] = ",".join([*named, *(tcp_port for tcp_port in more if tcp_port not in named)])
     problems = route_policy(policy).problems
@@ -225,7 +225,7 @@ def taken_policy(options: dict[str, Any]) -> dict[str, str]:
 
 
 def pairs_of(texts: Iterable[str], option: str, what: str) -> dict[str, str]:
-    """NAME=VALUE texts of an option by name. Raises ``InvalidValue``, also for a name given twice."""
+    """NAME=VALUE texts of an option by name. Raises ``InvalidValue``, also for a repeated name."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, is_pair, value = text.partition("=")
@@ -258,7 +258,7 @@ def taken_variables(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, 
 
 
 class _Binding(NamedTuple):
-    """One variable of a file as .env; ``value`` None is a name without one."""
+    """One variable of a .env file; ``value`` None is a name without a value."""
 
     line: int
     name: str
@@ -267,7 +267,7 @@ class _Binding(NamedTuple):
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """The variables of a file as .env, quotes removed. Raises ``OSError``, or ``SettingsError`` with each wrong line."""
+    """The variables of a .env file without quotes. Raises ``OSError``, or ``SettingsError`` with each wrong line."""
     lines: dict[str, int] = {}
     values: dict[str, str] = {}
     problems: list[Problem] = []
@@ -283,9 +283,9 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 
 def read_compose_env_file(path: Path, interpolation: Interpolation) -> dict[str, str]:
-    """The variables of a file as compose reads it: they are inserted, and defined in ``interpolation`` too.
+    """The variables of a file in compose's syntax, interpolated, and added to ``interpolation``.
 
-    A name may come again, or without a value, which then is that of the environment, if it has one.
+    A name may occur again, or without a value; a name without a value gets the environment's value, if it exists.
     Raises ``OSError``, or ``SettingsError`` with each wrong line.
     """
     values: dict[str, str] = {}
@@ -296,7 +296,7 @@ def read_compose_env_file(path: Path, interpolation: Interpolation) -> dict[str,
                 {binding.name: interpolation.variables[binding.name]} if binding.name in interpolation.variables else {}
             )
             continue
-        # The parser leaves an escaped dollar sign as it is.
+        # The parser does not change an escaped dollar sign.
         text = binding.value.replace("\\$", "$$") if binding.quote == '"' else binding.value
         try:
             values[binding.name] = interpolation.define(binding.name, text, is_literal=binding.quote == "'")
@@ -308,15 +308,15 @@ def read_compose_env_file(path: Path, interpolation: Interpolation) -> dict[str,
 
 
 def _bindings(path: Path, problems: list[Problem], *, needs_value: bool) -> Iterator[_Binding]:
-    """The variables of a file in order; wrong lines are added to ``problems`` in place."""
-    # Only with an env file: the parser is a package of its own.
+    """The variables of a file in order; wrong lines are appended to ``problems``."""
+    # Imported with an env file only: the parser is a separate package.
     import io  # noqa: PLC0415 - as above
 
     from dotenv.parser import parse_stream  # noqa: PLC0415 - as above
 
     for binding in parse_stream(io.StringIO(_text_of(path))):
         name, value, written = binding.key, binding.value, binding.original.string
-        # Empty lines before a variable belong to it.
+        # Empty lines before a variable belong to the variable.
         line = binding.original.line + written[: len(written) - len(written.lstrip())].count("\n")
         lacks_value = name is not None and value is None and needs_value
         if binding.error or lacks_value or (name is not None and "\0" in name + (value or "")):
@@ -349,13 +349,13 @@ def secrets_of(texts: Iterable[str]) -> dict[str, Object]:
         if match is None:
             raise InvalidValue(text=text, expected="NAME=SECRET:KEY after --secret, as in DB_PASSWORD=db:password")
         references[match["name"]] = {"name": match["secret"], "key": match["key"]}
-    # A name that is given twice is wrong too.
+    # A repeated name is an error, too.
     pairs_of(texts, "--secret", "NAME")
     return references
 
 
 def volumes_of(texts: Iterable[str]) -> dict[str, str]:
-    """Paths by volume. Raises ``InvalidValue``."""
+    """Mount paths by volume. Raises ``InvalidValue``."""
     paths: dict[str, str] = {}
     for text in texts:
         name, _, path = text.partition(":")
@@ -368,7 +368,7 @@ def volumes_of(texts: Iterable[str]) -> dict[str, str]:
 
 
 def with_volumes(pod_spec: Object, volumes: Mapping[str, str]) -> Object:
-    """The spec with volumes in its first container; one of the same name or path is replaced."""
+    """The spec with volumes in the first container; a volume of the same name or path is replaced."""
     if not volumes:
         return pod_spec
     first, *others = pod_spec["containers"]
@@ -390,7 +390,7 @@ def check_volumes(api: ApiClient, volumes: Iterable[str]) -> None:
 
 
 def check_secrets(api: ApiClient, secrets: Mapping[str, Object]) -> None:
-    """Exit if a Secret or its key does not exist. A user who may not read Secrets is not checked."""
+    """Exit if a Secret or its key does not exist. Without the right to read Secrets there is no check."""
     for reference in secrets.values():
         name, key = reference["name"], reference["key"]
         status, secret = api.call("GET", f"/api/v1/namespaces/{api.namespace}/secrets/{name}")
@@ -413,7 +413,7 @@ def variables_of(values: Mapping[str, str], secrets: Mapping[str, Object]) -> li
 
 
 def limits_of(cpu: str | None, memory: str | None) -> dict[str, str]:
-    """The given limits by resource. Raises ``InvalidValue`` for a text that is no quantity above 0."""
+    """The limits by resource. Raises ``InvalidValue`` unless a text is a quantity above 0."""
     limits: dict[str, str] = {}
     for resource, text, read in (("cpu", cpu, parse_millicores), ("memory", memory, parse_bytes)):
         if text is None:
@@ -435,7 +435,7 @@ def with_limits(resources: Mapping[str, Any] | None, limits: Mapping[str, str]) 
 
 
 def ports_of(before: Sequence[Object], *, port: int | None, h2c: bool | None, tcp: Sequence[int] = ()) -> list[Object]:
-    """The ports of a container; what is None or empty stays as before."""
+    """The ports of a container; None or empty options do not change a port."""
     if port is None and h2c is None and not tcp:
         return list(before)
     old = before[0] if before else {}

@@ -37,7 +37,7 @@ _STDIN = "-"
 
 
 def from_keda(documents: Sequence[Object]) -> Converted:
-    """A ScaledWorkload for each route. Raises ``SettingsError`` for routes that cannot be converted."""
+    """A ScaledWorkload for each route. Raises ``SettingsError`` for unsupported routes."""
     converted = Converted()
     problems: list[Problem] = []
     used: list[Object] = []
@@ -128,7 +128,7 @@ def _name_notes(manifests: Iterable[Object]) -> Iterator[str]:
 
 
 def _build(converted: Converted, store: ImageStore) -> None:
-    """Build the images, and name them in the manifests. An image stays until it is removed: manifests may be kept."""
+    """Build the images, and name them in the manifests. The images stay until a user removes them, because manifests may be stored."""
     for build, container in converted.builds:
         try:
             with Progress(f"building {build.name}"):
@@ -152,10 +152,10 @@ def _converted(documents: Sequence[tuple[str, Any]], profiles: Collection[str]) 
 
 
 def _converted_compose(file: str, document: Mapping[str, Any], profiles: Collection[str]) -> Converted:
-    """Convert a compose file, with variables of the environment and of .env beside it."""
+    """Convert a compose file, with variables of the environment and of .env in the same folder."""
     folder = Path() if file == _STDIN else Path(file).parent
     interpolation = Interpolation(os.environ)
-    # A folder of this name is a virtual environment.
+    # A folder with this name is a virtual environment.
     if (folder / ".env").is_file():
         read_compose_env_file(folder / ".env", interpolation)
     services = interpolation.services(document["services"], f"{file}: services")
@@ -176,7 +176,7 @@ def _converted_compose(file: str, document: Mapping[str, Any], profiles: Collect
 
 
 def _with_env_files(service: Object, folder: Path, interpolation: Interpolation, *, where: str) -> Object:
-    """The service with the variables of its files, which those of ``environment`` override."""
+    """The service with the variables of its files; ``environment`` overrides them."""
     environment = pairs_with_values(service.get("environment") or {}, "variables", interpolation.variables)
     values: dict[str, str] = {}
     env_files = service["env_file"]
@@ -187,7 +187,7 @@ def _with_env_files(service: Object, folder: Path, interpolation: Interpolation,
         path = folder / str(entry.get("path"))
         if not path.exists() and not entry.get("required", True):
             continue
-        # Its variables are not those of the compose file.
+        # The file's variables differ from those of the compose file.
         own = Interpolation({**environment, **interpolation.variables})
         try:
             values |= read_compose_env_file(path, own)
@@ -210,7 +210,7 @@ def _documents(file: str) -> list[dict[str, Any]]:
         check_depth(text)
         documents = list(yaml.load_all(text, Loader=ManifestLoader))
     except (OSError, UnicodeDecodeError) as error:
-        # Standard input is read as text.
+        # Standard input is a text stream.
         fail_usage(f"{file}: {error.strerror if isinstance(error, OSError) else 'not a text file'}")
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""

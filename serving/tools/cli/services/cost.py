@@ -1,4 +1,4 @@
-"""``serving cost``: pod-hours and memory of services over a range, and what else they would have been."""
+"""``serving cost``: pod-hours and memory of services over a range, and their cost under other policies."""
 
 from collections.abc import Sequence
 

@@ -49,7 +49,7 @@ def delete(
     if not targets:
         fail_usage("nothing to delete: name services, or use -f FILE")
     results, going = [], []
-    # All deletions first, then all waits: services end side by side.
+    # Send all deletions first, then wait: the services end concurrently.
     for kind, name, namespace in targets:
         here = api.within(namespace or api.namespace)
         status, response = here.send(ApiCall(method="DELETE", path=path_of(kind, here.namespace, name)))
@@ -83,7 +83,7 @@ def _in_manifests(paths: tuple[str, ...]) -> list[tuple[Kind, str, str]]:
     files = read_manifests(paths)
     for problem in files.foreign:
         print_aside(f"{problem.where}: {problem.what}: there is none to delete")
-    # Dependencies last.
+    # Delete dependencies last.
     manifests = reversed(files.manifests)
     return [
         (manifest.kind, manifest.name, str(manifest.body["metadata"].get("namespace") or "")) for manifest in manifests

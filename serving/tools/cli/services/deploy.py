@@ -1,6 +1,6 @@
-"""``serving deploy``: creates a service from a folder or an image, or a new revision of it.
+"""``serving deploy``: creates a service, or a new revision of a service, from a folder or an image.
 
-Without ``--command``, ``--asgi`` and ``--image`` it runs what ``detect`` finds in the folder.
+Without ``--command``, ``--asgi`` and ``--image`` the command line comes from ``detect``.
 """
 
 import contextlib
@@ -64,18 +64,18 @@ from serving.tools.cli.services.url import print_unrouted, print_url
 from serving.tools.cli.services.waiting import NotReady, Readiness, until_ready
 
 _TIMEOUT_S = 300.0
-# A start of which a caller notices nothing needs no advice.
+# A start this short needs no advice.
 _SLOW_START_S = 0.5
-# Of an app whose own port is unknown; the pod that does not get ready tells the real one.
+# For an app with an unknown port; the pod that does not become ready reports the port.
 _USUAL_PORT = 8080
 _CREATED, _NOT_FOUND = 201, 404
 _NOT_WITH_ASGI = ("command", "image", "preload", "fixed_port", "h2c")
 
 
 class How(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the deployment itself, not of the service.
+    """Options of the deployment, not of the service.
 
-    ``is_found``: the command was found in the folder, so that the app's port may be found too. ``is_kept``: it outlives the command.
+    ``is_found``: ``detect`` found the command, so the app's port may be found too. ``is_kept``: the service outlives the command.
     """
 
     wait: bool
@@ -163,13 +163,13 @@ def deploy(*, api: ApiClient, wait: bool, wait_s: float, output: str, **options:
 
 
 def how_of(options: dict[str, Any], **others: Any) -> How:  # noqa: ANN401 - fields of the record
-    """Take the options of the deployment itself out of those of the command."""
+    """Remove and return the options of the deployment from those of the command."""
     is_found = not any(options[name] for name in ("command", "image", "asgi"))
     return How(replace=options.pop("replace"), snapshot=options.pop("snapshot"), is_found=is_found, **others)
 
 
 def deployment_of(api: ApiClient, options: dict[str, Any], *, replace: bool) -> Deployment:
-    """The deployment of the command's options. Exits if they are wrong, before anything is written."""
+    """The deployment from the command's options. Exits for wrong options, before any write."""
     options["name"], options["folder"] = placed(
         options["name"], options["folder"], is_image=options["image"] is not None
     )
@@ -212,7 +212,7 @@ def _asgi_options(api: ApiClient, app: str, options: dict[str, Any]) -> dict[str
 
 
 def _deployment(options: dict[str, Any]) -> Deployment:
-    """The options as a record. Raises ``InvalidValue`` before anything is written."""
+    """The options as a record. Raises ``InvalidValue`` before any write."""
     if options["command"] and not command_words(options["command"]):
         fail_usage("--command is empty: name a command after --command, as 'python app.py'")
     if options["image"] and not options["command"]:
@@ -221,7 +221,7 @@ def _deployment(options: dict[str, Any]) -> Deployment:
 
 
 def _with_virtualenv(api: ApiClient, deployment: Deployment) -> Deployment:
-    """The deployment in its virtual environment, if there is one and pods are processes of this machine."""
+    """The deployment with the virtual environment, if it exists and pods are processes of this machine."""
     virtualenv = find_virtualenv(deployment.folder, os.environ)
     if not deployment.command or api.state_path is None or deployment.image or "PATH" in deployment.environment:
         return deployment
@@ -276,7 +276,7 @@ def deploy_once(api: ApiClient, deployment: Deployment, how: How) -> None:
 
 
 def start_text(deployment: Deployment, after_s: float) -> str:
-    """The duration of a start, with ways to shorten a slow one."""
+    """The duration of a start, with advice for a slow one."""
     ways = []
     if deployment.command and not deployment.preload and not deployment.is_own_proxy:
         ways.append("--preload (Python) forks pods from a process that has imported the app")
@@ -287,7 +287,7 @@ def start_text(deployment: Deployment, after_s: float) -> str:
 
 
 def _written_at_its_port(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Readiness]:
-    """Write the service and wait, again with ``--fixed-port`` for an app that ignores $PORT."""
+    """Write the service and wait; repeat with ``--fixed-port`` for an app that ignores $PORT."""
     while True:
         try:
             return _written(api, deployment, how)
@@ -350,7 +350,7 @@ def _write(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Obje
         if is_again:
             from serving.net.aio.clock import stamp  # noqa: PLC0415 - it loads asyncio, which a first deploy does not need
 
-            # What was fixed is not in the template, such as a package in the virtual environment.
+            # The template does not show every fix, such as a package in the virtual environment.
             wanted["spec"]["template"]["metadata"]["annotations"][UPDATE_TIMESTAMP_ANNOTATION] = stamp()
         elif condition_of(before, "Ready").get("status") == "False":
             failed_generations.append(int(nested(before, "metadata", "generation") or 0))
@@ -368,7 +368,7 @@ def _write(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Obje
 
 
 def _pinned(name: str, before: Object, *, is_new: bool) -> Object:
-    """The traffic of the spec with which the new revision gets none. Exits if no other can have it."""
+    """The traffic in the spec, without a share for the new revision. Exits if no other revision can get it."""
     if is_new:
         fail_usage(f"--no-traffic: {name} is new, and its first revision gets all traffic: leave it out")
     try:

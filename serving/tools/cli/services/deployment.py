@@ -1,6 +1,6 @@
 """Builds the Knative Service of ``serving deploy`` from options and the existing service.
 
-Input: the command's options and the service as it is; output: a manifest. A second deploy changes only what its options set:
+Input: the command's options and the existing service; output: a manifest. A second deploy changes only the given options:
 other variables, scaling, limits and traffic stay. Also finds the folder's virtual environment and an ASGI app's command.
 """
 
@@ -38,9 +38,9 @@ from serving.tools.cli.services.containeroptions import (
 
 VIRTUAL_ENV = "VIRTUAL_ENV"
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?\Z")
-# Annotations that say what runs; a deploy always sets them.
+# Annotations that select the program; a deploy always sets them.
 _RUN = frozenset({COMMAND_ANNOTATION, FOLDER_ANNOTATION, QUEUE_PROXY_ANNOTATION, SNAPSHOT_ANNOTATION})
-# Annotations with which a template runs a command of the machine in place of its image.
+# Annotations of a template that runs a command of the machine in place of the image.
 _OF_PROCESSES = _RUN | {NETWORK_ANNOTATION, PRELOAD_MODULES_ANNOTATION, TEMPLATE_ANNOTATION}
 
 _FOLDERS = (".venv", "venv")
@@ -66,7 +66,7 @@ class Deployment(ServiceChanges, frozen=True, kw_only=True):
 
 
 def check_name(name: str, *, of: str = "service") -> None:
-    """Raises ``InvalidValue`` for a text that cannot be the name of a service or volume."""
+    """Raises ``InvalidValue`` for a text that is no valid name of a service or volume."""
     if not _NAME.match(name):
         expected = f"a {of}'s name: at most 63 of a-z, 0-9 and '-', beginning with a letter, not ending with '-'"
         raise InvalidValue(text=name, expected=expected)
@@ -113,7 +113,7 @@ def manifest_of(deployment: Deployment) -> Object:
 
 
 def merged(before: Object, deployment: Deployment, *, replace: bool) -> Object:
-    """Apply the options to ``before``. ``replace`` keeps only its traffic."""
+    """Apply the options to ``before``. ``replace`` keeps only the traffic of ``before``."""
     wanted = manifest_of(deployment)
     spec: Object = {key: value for key, value in before["spec"].items() if key == "traffic"} | wanted["spec"]
     if not replace:
@@ -130,9 +130,9 @@ def merged(before: Object, deployment: Deployment, *, replace: bool) -> Object:
 
 
 def in_same_order(variables: list[Object], before: list[Object]) -> list[Object]:
-    """The variables, in the order of ``before`` if they are equal, so that the order alone makes no new revision.
+    """The variables in the order of ``before`` if only the order differs, to avoid a new revision.
 
-    Where a value names another variable, as $(NAME), the order has a meaning.
+    The order matters where a value refers to another variable, as $(NAME).
     """
     has_order = any("$(" in str(variable.get("value", "")) for variable in variables)
     is_equal = sorted(variables, key=name_in_environment) == sorted(before, key=name_in_environment)
@@ -140,7 +140,7 @@ def in_same_order(variables: list[Object], before: list[Object]) -> list[Object]
 
 
 def name_in_environment(variable: Object) -> str:
-    """The name of a variable, by which they are sorted."""
+    """The name of a variable, as sort key."""
     return str(variable.get("name", ""))
 
 
@@ -152,7 +152,7 @@ def _merged_template(before: Object, wanted: Object, deployment: Deployment) -> 
     environment = {variable["name"]: variable for variable in (*_kept_variables(old), *new["env"])}
     image = new["image"] if deployment.image or "image" not in old else old["image"]
     new = {key: value for key, value in new.items() if key != "volumeMounts"}
-    # A command of the container would run in place of the requested one, or of the image's.
+    # A command of the container would replace the requested one, or the image's.
     retained = {key: value for key, value in old.items() if key not in {"args", "command"}}
     container = {**retained, **new, "image": image, "env": list(environment.values())}
     if deployment.limits:
@@ -166,7 +166,7 @@ def _merged_template(before: Object, wanted: Object, deployment: Deployment) -> 
     if ports:
         container["ports"] = ports
     own = {key: value for key, value in wanted["spec"].items() if key != "volumes"}
-    # A revision's name is used once: the name in the previous template cannot be reused.
+    # A revision name cannot be used twice, so the name in the previous template is removed.
     metadata = {key: value for key, value in (before.get("metadata") or {}).items() if key != "name"}
     return {
         "metadata": {**metadata, "annotations": {**annotations, **annotations_of(wanted)}},
@@ -175,19 +175,19 @@ def _merged_template(before: Object, wanted: Object, deployment: Deployment) -> 
 
 
 def _kept_variables(container: Object) -> list[Object]:
-    """The variables of a container, without those of its virtual environment: each deploy sets them."""
+    """The variables of a container except those of a virtual environment, which each deploy sets."""
     variables: list[Object] = container.get("env") or []
     is_virtual = any(variable["name"] == VIRTUAL_ENV for variable in variables)
     return [variable for variable in variables if not is_virtual or variable["name"] not in {VIRTUAL_ENV, "PATH"}]
 
 
 def command_of(template: Object) -> str:
-    """The command of the machine that a template runs in place of its image; "" if it runs the image."""
+    """The machine's command in a template, in place of the image; "" for a template that runs the image."""
     return annotations_of(template).get(COMMAND_ANNOTATION, "")
 
 
 def without_command(template: Object) -> Object:
-    """The template without its process command and related fields, so that it runs its image."""
+    """The template without the process command and related fields, so that it runs the image."""
     metadata = template.get("metadata") or {}
     annotations = {key: text for key, text in annotations_of(template).items() if key not in _OF_PROCESSES}
     first, *others = nested(template, "spec", "containers") or [{}]
@@ -197,7 +197,7 @@ def without_command(template: Object) -> Object:
 
 
 def dropped_options(before: Object, deployment: Deployment) -> list[str]:
-    """The commands of the existing service that a deploy replaces, to be printed."""
+    """The commands of the existing service that a deploy replaces, as texts to print."""
     template = nested(before, "spec", "template") or {}
     container = nested(template, "spec", "containers", 0) or {}
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
@@ -207,7 +207,7 @@ def dropped_options(before: Object, deployment: Deployment) -> list[str]:
 
 
 def kept_options(before: Object, deployment: Deployment) -> list[str]:
-    """Settings kept from the existing service, such as "-e TARGET", "--min-scale 1", to be printed."""
+    """Settings kept from the existing service, such as "-e TARGET", "--min-scale 1", as texts to print."""
     template = nested(before, "spec", "template") or {}
     variables = [
         kept_variable["name"] for kept_variable in _kept_variables(nested(template, "spec", "containers", 0) or {})
@@ -226,7 +226,7 @@ def kept_options(before: Object, deployment: Deployment) -> list[str]:
 
 
 def find_virtualenv(folder: Path, environment: Mapping[str, str]) -> Path | None:
-    """The virtual environment in a folder, else the active one; None if there is none."""
+    """The virtual environment in a folder, else the active one; None without either."""
     candidates = [folder.absolute() / name for name in _FOLDERS]
     if environment.get(VIRTUAL_ENV):
         candidates.append(Path(environment[VIRTUAL_ENV]))
@@ -239,7 +239,7 @@ def environment_of(virtualenv: Path) -> dict[str, str]:
 
 
 def asgi_command(app: str, virtualenv: Path | None) -> str:
-    """The command for "module:name". Raises ``InvalidValue`` for another text, or where an environment lacks a package."""
+    """The command for "module:name". Raises ``InvalidValue`` for another text, or for a missing package in the environment."""
     if not _ASGI_APP.fullmatch(app):
         raise InvalidValue(text=app, expected="a module and the name of an ASGI app in it, as in --asgi app:app")
     interpreter = str(virtualenv / "bin" / "python") if virtualenv else sys.executable
@@ -251,10 +251,10 @@ def asgi_command(app: str, virtualenv: Path | None) -> str:
 
 
 def _missing_package(interpreter: str) -> str:
-    """The required packages an interpreter cannot import; "" if all are there."""
+    """The required packages that an interpreter cannot import; "" if all are there."""
     program = "import importlib.util as u; print(*[n for n in ('serving', 'uvicorn') if u.find_spec(n) is None])"
     try:
-        # -P: a file of that name in the app's folder is not the package.
+        # -P: skip a file with the package's name in the app's folder.
         done = subprocess.run(  # noqa: S603 - the user's own interpreter
             [interpreter, "-P", "-c", program], capture_output=True, text=True, timeout=_IMPORT_MAX_S, check=False
         )

@@ -67,7 +67,7 @@ def describe(*, api: ApiClient, words: tuple[str, ...], output: str) -> None:
 
 
 def _is_workload(api: ApiClient, name: str) -> bool:
-    """Whether a name without a kind is that of a ScaledWorkload, and of no service."""
+    """Whether a name without a kind belongs to a ScaledWorkload, and to no service."""
     if api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))[0] != _NOT_FOUND:
         return False
     return api.call("GET", path_of(SCALED_WORKLOAD, api.namespace, name))[0] < _NOT_FOUND
@@ -89,7 +89,7 @@ def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator
     revisions, pods = revisions_of(api, name), items_of(api, POD, selector_of(name))
     newest = str(nested(service, "status", "latestCreatedRevisionName") or "")
     log = last_lines(api, newest, count=_LOG_LINES) if newest and ready.get("status") != "True" else []
-    # The log at the end has the rest.
+    # The log at the end has the whole message.
     yield from _head(service, now_s=now_s, is_brief=bool(log))
     if nested(service, "status", "url"):
         address = address_of(api, service)
@@ -171,7 +171,7 @@ def _brief(message: str) -> str:
 
 
 def _short_name(api: ApiClient, service: Object) -> Iterator[str]:
-    """The URL with its short name, and the problem that pods of this machine have with it."""
+    """The URL with the short name, and the problem that pods of this machine have with it."""
     url = short_url(service)
     if url and api.state_path is not None:
         yield f"{'':<11}{url} in pods of {namespace_of(service)}"
@@ -212,7 +212,7 @@ def _conditions(described: Object) -> Iterator[str]:
         status = entry.get("status", "")
         reason = printable(entry.get("reason", "")) if status != "True" else ""
         yield f"  {entry['type']:<{width}}  {paint(status, _COLORS.get(status, ''))}  {reason}".rstrip()
-        # Conditions repeat each other's message; once is enough.
+        # Conditions repeat each other's message; print a message once.
         if entry.get("message") and status != "True" and entry["message"] not in shown:
             shown.add(entry["message"])
             yield from wrapped(entry["message"], indent=" " * (width + 4))
@@ -252,7 +252,7 @@ def _events(api: ApiClient, about: list[Object]) -> list[Object]:
 
 
 def _event_lines(events: list[Object], *, now_s: float, printed: str = "") -> Iterator[str]:
-    """The events; a multi-line message printed before is left out."""
+    """The events; a multi-line message is omitted after its first print."""
     if not events:
         return
     left_out = len(events) - _EVENTS_SHOWN_MAX

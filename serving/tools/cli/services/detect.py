@@ -1,7 +1,7 @@
 """Finds the command for a folder, and the packages to install first.
 
-Input: a folder and the programs of its environment. Output: choices, each with its command and the file that it comes from. A
-Procfile decides alone; then come Python, Node and a folder of pages. Nothing of the folder is executed.
+Input: a folder and the programs of its environment. Output: choices, each with the command and its source file. A Procfile has
+precedence; then come Python, Node and a folder of pages. Nothing of the folder is executed.
 """
 
 import json
@@ -28,7 +28,7 @@ _URL = re.compile(r"\S+://\S+")
 _PORT_OPTION = re.compile(
     r"(?:--?(?:server[.-])?(?:port|bind|listen|address|[pb])[= ]|:)(?:[\w.\[\]*-]*:)?(\d{2,5})(?![\w.])"
 )
-# What was built comes before its source.
+# Build output comes before the source.
 _PAGES = ("dist", "build", "out", "", "public", "_site", "site")
 _NODE_SERVERS = ("server.js", "index.js", "app.js", "server.mjs", "index.mjs")
 _VIRTUALENV = ".venv"
@@ -36,7 +36,7 @@ _NAME_MAX = 63
 
 
 def choices(folder: Path, *, has: Callable[[str], bool], python: str) -> list[Choice]:
-    """All ways to run a folder; more than one where its files do not say which."""
+    """All ways to run a folder; several if the files are ambiguous."""
     web = _procfile(folder)
     if web:
         return [web]
@@ -71,7 +71,7 @@ def _node(folder: Path) -> Iterator[Choice]:
         return
     is_grpc = "@grpc/grpc-js" in (package.get("dependencies") or {})
     if start:
-        # npm stays in memory beside the app, which a plain command spares.
+        # npm stays in memory beside the app; a plain command saves this memory.
         is_plain = start.startswith("node ") and "prestart" not in scripts
         yield Choice(
             source="scripts.start of package.json", command=start if is_plain else "npm start", is_grpc=is_grpc
@@ -84,7 +84,7 @@ def _node(folder: Path) -> Iterator[Choice]:
 
 
 def node_package(folder: Path) -> dict[str, Any]:
-    """The package.json of a folder; empty without one. Raises ``InvalidValue`` for one that cannot be read."""
+    """The package.json of a folder; empty without the file. Raises ``InvalidValue`` for an unreadable file."""
     path = folder / "package.json"
     if not path.is_file():
         return {}
@@ -110,7 +110,7 @@ def _pages(folder: Path) -> Iterator[Choice]:
 
 
 def build_commands(folder: Path, virtualenv: Path | None, *, missing: str = "", again: bool = False) -> list[str]:
-    """The commands to install a folder's packages and ``missing``. ``again`` repeats an earlier installation."""
+    """The commands that install a folder's packages and ``missing``. ``again`` repeats an earlier installation."""
     commands = []
     packages = _python_packages(folder)
     if missing or (packages and (virtualenv is None or again)):
@@ -131,7 +131,7 @@ def build_commands(folder: Path, virtualenv: Path | None, *, missing: str = "", 
 
 
 def _python_packages(folder: Path) -> str:
-    """What pip installs for a folder, as words of a shell; "" where no file lists packages."""
+    """The arguments for pip in a folder, as shell words; "" if no file lists packages."""
     requirements, project = folder / "requirements.txt", folder / "pyproject.toml"
     if requirements.is_file():
         return f"-r {shlex.quote(str(requirements))}"
@@ -147,7 +147,7 @@ def _python_packages(folder: Path) -> str:
 
 
 def named_port(command: str) -> int | None:
-    """The port that a command names in place of $PORT, as 8080 in ``--bind :8080``; None for none."""
+    """The fixed port in a command that replaces $PORT, as 8080 in ``--bind :8080``; None without a port."""
     if "PORT" in command:
         return None
     match = _PORT_OPTION.search(_URL.sub("", command))
@@ -155,7 +155,7 @@ def named_port(command: str) -> int | None:
 
 
 def name_of_folder(folder: Path) -> str:
-    """The service's name for a folder: "My_Shop" is "my-shop". Raises ``InvalidValue`` where nothing of the name can be one."""
+    """The service name for a folder: "My_Shop" is "my-shop". Raises ``InvalidValue`` if no part of the name is valid."""
     name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).lstrip("-0123456789")[:_NAME_MAX].rstrip("-")
     if not name:
         raise InvalidValue(

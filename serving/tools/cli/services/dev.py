@@ -1,4 +1,4 @@
-"""``serving dev``: deploys a folder, prints its log and requests, deploys again at each change, and deletes the service at the end."""
+"""``serving dev``: deploys a folder, prints log and requests, redeploys after each change, and finally deletes the service."""
 
 import signal
 import subprocess
@@ -40,7 +40,7 @@ def dev(*, api: ApiClient, **options: Any) -> None:  # noqa: ANN401 - the option
         fail_usage(
             f"the service {name} exists, and dev deletes its service at the end: choose another name, as in `serving dev {name}-dev .`"
         )
-    # A closed terminal ends it as Ctrl-C does.
+    # Closing the terminal ends the command as Ctrl-C does.
     for number in (signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     printers: list[subprocess.Popen[bytes]] = []
@@ -63,7 +63,7 @@ def dev(*, api: ApiClient, **options: Any) -> None:  # noqa: ANN401 - the option
 
 
 def watch_folder(folder: Path, deploy: Callable[[], None]) -> None:
-    """Deploy, and again after each change. A failed deploy has reported its error; the next change retries."""
+    """Deploy, and again after each change. A failed deploy prints its error; the next change retries."""
     while True:
         seen = fingerprint(folder)
         try:
@@ -75,7 +75,7 @@ def watch_folder(folder: Path, deploy: Callable[[], None]) -> None:
         sys.stdout.flush()
         while (now := fingerprint(folder)) == seen:
             time.sleep(_POLL_S)
-        # An editor or a checkout writes many files: they are one change.
+        # An editor or a checkout writes many files, which count as one change.
         while (later := fingerprint(folder)) != now:
             now = later
             time.sleep(_POLL_S)
@@ -85,5 +85,5 @@ def _printers(api: ApiClient, name: str) -> list[subprocess.Popen[bytes]]:
     """Commands that print the log and the requests of a service until they are terminated."""
     place = [name, "--follow", "--state", str(api.state_path), "--namespace", api.namespace]
     commands = ([sys.executable, "-m", "serving", word, *place] for word in ("logs", "requests"))
-    # Ctrl-C is for this command alone.
+    # Only this command receives Ctrl-C.
     return [subprocess.Popen(command, start_new_session=True) for command in commands]  # noqa: S603 - our own

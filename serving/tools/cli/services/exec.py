@@ -80,7 +80,7 @@ def execute(
         "container": container or app_container(pod),
         "stdin": "true" if options["has_stdin"] else "",
         "stdout": "true",
-        # A terminal has one output.
+        # A terminal has a single output stream.
         "stderr": "" if has_terminal else "true",
         "tty": "true" if has_terminal else "",
     }

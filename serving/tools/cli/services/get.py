@@ -113,7 +113,7 @@ def _print(resources: list[Object], output: str, *, is_one: bool) -> None:
     whole = resources[0] if is_one else {"apiVersion": "v1", "kind": "List", "items": resources}
     if output.startswith(JSONPATH):
         try:
-            # No line end, as kubectl: the template has its own.
+            # No line end, as in kubectl: the template contains line ends.
             click.echo(rendered(output.removeprefix(JSONPATH), whole), nl=False)
         except InvalidValue as error:
             fail_usage(f"-o {output}: {error}")
@@ -123,7 +123,7 @@ def _print(resources: list[Object], output: str, *, is_one: bool) -> None:
     elif output == "json":
         click.echo(json.dumps(whole, indent=2))
     else:
-        # Thirty milliseconds that the other forms do not need.
+        # The import takes 30 milliseconds, and other output formats do not need it.
         import yaml  # noqa: PLC0415 - as said
 
         click.echo(yaml.safe_dump_all(resources, sort_keys=False, default_flow_style=False), nl=False)
@@ -132,9 +132,9 @@ def _print(resources: list[Object], output: str, *, is_one: bool) -> None:
 def watched(
     api: ApiClient, kind: Kind, *, name: str = "", selector: str = "", everywhere: bool = False
 ) -> Iterator[Object]:
-    """Watch events, first of existing objects. Continues from the last version after an outage.
+    """Yield watch events, first for existing objects. Continues from the last version after an outage.
 
-    Raises ``ServingError`` when the server refuses.
+    Raises ``ServingError`` when the server rejects the watch.
     """
     path = path_of(kind, None if everywhere else api.namespace)
     own = f"metadata.name={name}" if name else ""
@@ -150,7 +150,7 @@ def watched(
                     yield from (event for event in events if event["type"] != "ERROR")
         except Unavailable as error:
             fail(api.absence(error))
-        # Bounds the rate of requests to a server that ends its watches at once.
+        # Limits the rate of requests to a server that ends each watch immediately.
         time.sleep(max(0.0, _PAUSE_S - (time.monotonic() - begun_s)))
 
 
@@ -182,7 +182,7 @@ def _titled_row(api: ApiClient, kind: Kind, event: Object, *, everywhere: bool) 
 
 
 def _with_revisions(api: ApiClient, events: Iterator[Object], *, name: str, everywhere: bool) -> Iterator[Object]:
-    """Events of services, and each service again when one of its revisions changes."""
+    """Events of services, and a service's event after each change of its revisions."""
     queued: queue.SimpleQueue[tuple[bool, Object] | BaseException] = queue.SimpleQueue()
 
     def put(source: Iterator[Object], *, is_service: bool) -> None:
@@ -214,17 +214,17 @@ def _with_revisions(api: ApiClient, events: Iterator[Object], *, name: str, ever
 
 
 class _Growing:
-    """A growing table: prints each line on arrival, and skips changes without a visible effect."""
+    """A growing table: prints each row on arrival, and skips changes without a visible effect."""
 
     def __init__(self) -> None:
         self._widths: list[int] = []
         self._shown: dict[tuple[str, str], Row] = {}
 
     def show(self, titled: tuple[Row, Row], resource: Object) -> None:
-        """Print a row, the titles before the first."""
+        """Print a row, and the titles before the first row."""
         titles, row = titled
         key = (str(resource["metadata"].get("namespace", "")), name_of(resource))
-        # Time passes in every row.
+        # The age changes in every row.
         what = [cell for title, cell in zip(titles, row, strict=True) if title != "AGE"]
         if self._shown.get(key) == what:
             return
@@ -236,7 +236,7 @@ class _Growing:
 
 
 def _server_row(api: ApiClient, kind: Kind, resource: Object, *, everywhere: bool) -> tuple[Row, Row]:
-    """One object in the server's columns; a deleted one has its name alone."""
+    """One object in the server's columns; a deleted object has only a name."""
     path = path_of(kind, resource["metadata"].get("namespace", ""), name_of(resource))
     status, table = api.send(ApiCall(path=path, accept=_TABLE))
     if status >= 400:
@@ -251,7 +251,7 @@ def _padded(row: Row, widths: Sequence[int]) -> str:
 
 def rendered(template: str, value: object) -> str:
     """Render the template with an object's values. Raises ``InvalidValue`` for an invalid template."""
-    # A path alone needs no braces.
+    # A path without template syntax needs no braces.
     parts = _parts(template if "{" in template else f"{{{template}}}")
     text, rest = _block(parts, value, is_inner=False)
     assert not rest, rest

@@ -19,7 +19,7 @@ from serving.tools.cli.client.objects import items_of
 from serving.tools.cli.client.output import Progress, age_text, aligned
 
 _ID_DIGITS = 12
-# Phases of pods that run nothing any more.
+# Phases of pods whose processes have ended.
 
 
 @click.group()

@@ -1,8 +1,8 @@
 """Interpolates variables into the texts of a compose file. Pure.
 
-Follows the Compose Specification (12-interpolation.md) and its reference implementation (github.com/compose-spec/compose-go,
+Follows the Compose Specification (12-interpolation.md) and the reference implementation (github.com/compose-spec/compose-go,
 ``template``): ``$NAME``, ``${NAME}``, ``${NAME-default}``, ``${NAME+other}``, ``${NAME?message}``, with a colon where an empty
-variable counts as unset, and ``$$`` for a dollar sign. What is inserted is not interpolated again.
+variable counts as unset, and ``$$`` for a dollar sign. Inserted text is not interpolated again.
 """
 
 import re
@@ -13,23 +13,23 @@ from typing import Any
 from serving.core.model.errors import InvalidValue, Problem, SettingsError
 
 _NAME = "[_a-zA-Z][_a-zA-Z0-9]*"
-# Any other $ is text.
+# Other $ characters are text.
 _VARIABLE = re.compile(rf"\$(?:(?P<dollar>\$)|(?P<name>{_NAME})|\{{)")
 _BRACED = re.compile(rf"(?P<name>{_NAME})(?P<operator>:?[-+?]|$)")
 _BRACE = re.compile("[{}]")
 _FORMS = "${NAME}, or ${NAME:-default}, ${NAME:+other} or ${NAME:?message}; $$ is a dollar sign"
 _REQUIRED = "a variable with a value, in the environment or in .env beside the file"
-# In errors.
+# Length of a text in errors.
 _SHOWN_CHARACTERS = 40
 _DEPTH_MAX = 32
-# More than any request to the API may have: variables of variables could fill the memory.
+# The size limit of an API request: variables of variables could fill the memory.
 _INSERTED_MAX_CHARACTERS = 4 * 2**20
 
 
 class Interpolation:
-    """Inserts the variables of an environment and of a file that it overrides.
+    """Interpolates variables of the environment and of a file; the environment overrides the file.
 
-    ``variables`` are both. ``unset`` are the names that were read, and had neither a value nor a default.
+    ``variables`` has both. ``unset`` has the names that were read without a value or default.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -39,14 +39,14 @@ class Interpolation:
         self._inserted = 0
 
     def define(self, name: str, value: str, *, is_literal: bool) -> str:
-        """Add a variable of the file; a later one replaces it. Return what it is. Raises ``InvalidValue``."""
+        """Add a variable of the file, replacing an earlier one; return the value. Raises ``InvalidValue``."""
         self._defined[name] = value if is_literal else self.text(value)
         return self._defined[name]
 
     def services(self, services: object, where: str) -> Any:  # noqa: ANN401 - as it came from YAML
-        """A copy with all texts interpolated but keys. ``where`` names it in errors. Raises ``SettingsError`` with all of them."""
+        """Copy the services with all texts except keys interpolated. ``where`` is for errors. Raises ``SettingsError`` with all problems."""
         problems: list[Problem] = []
-        # An anchor of YAML is one object in several places, of which one may be within itself.
+        # A YAML anchor is one object in several places, and may contain itself.
         copies: dict[int, Any] = {}
 
         def copied(value: object, where: str) -> Any:  # noqa: ANN401 - as above
@@ -124,7 +124,7 @@ class Interpolation:
 
 
 def _closing_brace(text: str, start: int) -> int:
-    """Where the brace ends that is open at ``start``. Raises ``InvalidValue``."""
+    """The position of the closing brace for the brace at ``start``. Raises ``InvalidValue``."""
     depth = 1
     for brace in _BRACE.finditer(text, start):
         depth += 1 if brace[0] == "{" else -1

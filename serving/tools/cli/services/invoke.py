@@ -34,7 +34,7 @@ _CLUSTER_LOCAL = (".svc.cluster.local", ".svc")
 
 
 class ResponseStart(msgspec.Struct, frozen=True, kw_only=True):
-    """The head of a response. ``head_after_s`` is the time since the request was sent."""
+    """The head of a response. ``head_after_s`` is the time in seconds since sending the request."""
 
     status: int
     reason: str
@@ -97,10 +97,10 @@ def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, 
 
 
 def _reached(api: ApiClient, address: ServiceAddress) -> ServiceAddress:
-    """Where to connect to: on a cluster to an activator's forwarded port, or where that cannot be, to the host."""
+    """The address to connect to: on a cluster a forwarded port of an activator, or if that is impossible, the host."""
     if api.state_path is not None:
         return address
-    # The names of a cluster mean something only inside.
+    # The names of a cluster have a meaning only inside it.
     component = INNER if address.host.endswith(_CLUSTER_LOCAL) else PUBLIC
     try:
         url = urllib.parse.urlsplit(Reach(api).url(component))
@@ -112,7 +112,7 @@ def _reached(api: ApiClient, address: ServiceAddress) -> ServiceAddress:
 
 
 def _access(api: ApiClient, service: Object) -> dict[str, str]:
-    """The token of a private service of this machine; on a cluster the caller passes it by -H."""
+    """The token of a private service on this machine; on a cluster the caller passes it by -H."""
     token = token_of(api, service) if api.state_path is not None else None
     return {"X-Serving-Authorization": f"Bearer {token}"} if token else {}
 
@@ -169,7 +169,7 @@ def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
         while piece := response.read1(_PIECE_BYTES):
             received += len(piece)
             yield piece
-        # http.client does not report a body that is shorter than its head promises.
+        # http.client does not report a body shorter than the head promises.
         if response.length:
             raise http.client.IncompleteRead(b"", response.length)
     except (OSError, http.client.HTTPException) as error:

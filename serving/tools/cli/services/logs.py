@@ -1,4 +1,4 @@
-"""``serving logs``: follows the logs of services' pods, each line after its pod's name, or searches them by time and text."""
+"""``serving logs``: follows the logs of services' pods, each line after the pod's name, or searches by time and text."""
 
 import contextlib
 import datetime as dt
@@ -25,13 +25,13 @@ from serving.tools.cli.client.output import clock_text, counted, paint, print_as
 from serving.tools.cli.client.resources import path_of
 
 _POLL_S = 0.3
-# Without following, only the end is awaited.
+# Without following, the command waits only for the end.
 _END_POLL_S = 0.02
 _COLORS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
-# Attempts to read the log of a pod that has not written yet.
+# Attempts to read the log of a pod without output.
 _TRIES_MAX = 100
 
-# Number of deleted pods to show, and of their last lines without --tail.
+# Number of deleted pods in the output, and of their last lines without --tail.
 _GONE_MAX = 3
 _GONE_LINES = 1000
 
@@ -80,7 +80,7 @@ def logs(*, api: ApiClient, names: tuple[str, ...], follow: bool, wanted: str, o
     prefix, with_times = options.pop("prefix"), options.pop("timestamps")
     has_times = output == "json" or with_times or search.is_given
     reader = _Reader(api, lines, {**options, "follow": follow, "times": has_times, "search": search})
-    # The pod that ended last comes last.
+    # The most recently ended pod comes last.
     for pod in reversed(gone):
         reader.start(pod, is_gone=True)
     for pod in pods:
@@ -103,7 +103,7 @@ def _since_last_start(pods: Sequence[Object]) -> str:
 
 
 class SearchedLines(msgspec.Struct, frozen=True, kw_only=True):
-    """The lines that are wanted."""
+    """The search for log lines."""
 
     since_s: float = 0.0
     until_s: float = float("inf")
@@ -111,22 +111,22 @@ class SearchedLines(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_given(self) -> bool:
-        """Whether lines are left out."""
+        """Whether the search excludes lines."""
         return self != SearchedLines()
 
     @property
     def since_stamp(self) -> str:
-        """The first time as the API has it; "" for none."""
+        """The start time in the API's format; "" without a start time."""
         return dt.datetime.fromtimestamp(self.since_s, tz=dt.UTC).strftime(_STAMP) if self.since_s else ""
 
     def takes(self, line: str, at_s: float | None) -> bool:
-        """Whether a line is wanted. One without a time is."""
+        """Whether a line matches the search. A line without a time matches."""
         is_in_time = at_s is None or self.since_s <= at_s <= self.until_s
         return is_in_time and (self.pattern is None or self.pattern.search(line) is not None)
 
 
 def searched_lines(since: str | None, until: str | None, grep: str | None) -> SearchedLines:
-    """The search of the options. Exits if they are wrong."""
+    """The search from the options. Exits for invalid options."""
     try:
         pattern = None if grep is None else re.compile(grep)
     except re.error as error:
@@ -152,7 +152,7 @@ def moment_s(text: str, option: str, *, now_s: float) -> float:
             found_s = dt.datetime.fromisoformat(text).timestamp()
         else:
             found_s = now_s - parse_duration_s(text)
-        # No log is older than the epoch, and 0 would be no limit.
+        # Logs begin after the epoch, and 0 would mean no limit.
         return max(1.0, found_s)
     except (ValueError, OverflowError):
         fail_usage(f"{option} {text!r} is not a time: expected 10m (ago), 13:05 (of today) or 2026-11-24T13:05")
@@ -161,7 +161,7 @@ def moment_s(text: str, option: str, *, now_s: float) -> float:
 def _shown(
     form: str, search: SearchedLines, *, has_times: bool, with_times: bool
 ) -> Callable[[str, str, str], str | None]:
-    """The printed form of a pod's log line, without the pod's mark; None for filtered lines."""
+    """The printed form of a pod's log line without the pod's mark; None for excluded lines."""
 
     def shown(pod: str, mark: str, line: str) -> str | None:
         stamp, _, rest = line.partition(" ") if has_times else ("", "", line)
@@ -210,14 +210,14 @@ def short_name(pod: str, service: str) -> str:
 
 
 def pods_of(api: ApiClient, names: Sequence[str], wanted: str) -> list[Object]:
-    """The pods of services, of all without a name; ``wanted`` selects one by its name or suffix."""
+    """The pods of services, or of all services without a name; ``wanted`` selects a pod by name or suffix."""
     return _named(items_of(api, POD, selector_of(*names)), wanted)
 
 
 def _gone(
     api: ApiClient, names: Sequence[str], wanted: str, *, search: SearchedLines, shows_last: bool
 ) -> list[Object]:
-    """Deleted pods, the latest first: those with lines in the search's time, else the last ones if they are shown."""
+    """Deleted pods, latest first: pods with lines in the time range, else the last pods if ``shows_last``."""
     if not search.is_given and not shows_last:
         return []
     pods = _named(gone_pods(api, revisions_of(api, *names), since_s=search.since_s), wanted)
@@ -229,7 +229,7 @@ def _named(pods: Sequence[Object], wanted: str) -> list[Object]:
 
 
 class _Reader:
-    """A thread for each pod, which puts its lines into one queue."""
+    """One thread per pod, which puts log lines into a common queue."""
 
     def __init__(self, api: ApiClient, lines: _Lines, options: dict[str, Any]) -> None:
         self.api = api
@@ -249,7 +249,7 @@ class _Reader:
         return not any(thread.is_alive() for thread in self._threads.values())
 
     def start(self, pod: Object, *, is_gone: bool = False) -> None:
-        """Start reading a pod's log once. A deleted pod's log is read to its end."""
+        """Start reading a pod's log once. The log of a deleted pod is read to its end."""
         name = name_of(pod)
         if name in self._threads:
             return
@@ -279,11 +279,11 @@ class _Reader:
         try:
             self._copy(name, path, query)
         except Unavailable:
-            # The server or the pod ended meanwhile; everything received has been printed.
+            # The server or the pod has ended; all received lines are printed.
             return
         except ServingError as error:
             if is_gone and not options["previous"]:
-                # The pod was deleted while it waited for its next start.
+                # The pod was deleted while it waited for a restart.
                 self._read(pod, {**options, "previous": True}, is_gone)
                 return
             self.problem = str(error)
@@ -298,7 +298,7 @@ class _Reader:
                     is_open = True
                     self._put_lines(name, response)
             except ServingError:
-                # A pod that has just been made has no log yet, and a busy server may not answer. Lines that came are not read twice.
+                # A new pod has no log yet, and a busy server may not respond. A retry skips the lines already read.
                 if is_open or not tries:
                     raise
                 time.sleep(_POLL_S)

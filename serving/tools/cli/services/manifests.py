@@ -1,8 +1,8 @@
-"""Reads manifests before anything is sent: files and folders of YAML or JSON, with many documents in each.
+"""Reads manifests before the command sends anything: files and folders of YAML or JSON, several documents per file.
 
-Input: paths, "-" for standard input; output: the documents with their place, or ``SettingsError`` with everything that
-is wrong in any of them, so that half of a broken folder is never applied. A kind that no server here has is not wrong: files
-for a cluster have a few, and the rest of such a file is read.
+Input: paths, "-" for standard input; output: the documents with their positions, or ``SettingsError`` with every problem in
+any document, so that no half of a broken folder is applied. An unsupported kind is no problem: files for a cluster may contain
+such objects, and the other documents are read.
 """
 
 import difflib
@@ -31,13 +31,13 @@ from serving.net.cluster.kinds import (
 )
 
 _SUFFIXES = {".yaml", ".yml", ".json"}
-# Manifests nest about ten levels; a hundred is an attack.
+# Manifests nest about ten levels; a hundred levels are an attack.
 _DEPTH_MAX = 100
-# Dependencies are created first, whatever the order of the files.
+# Dependencies are created first, regardless of the order of the files.
 _FIRST = {NAMESPACE: 0, **dict.fromkeys((CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LIMIT_RANGE, RESOURCE_QUOTA), 1)}
-# Names and versions this near are misspelt: "Deploymnet", "app/v1". A PersistentVolume is no PersistentVolumeClaim (0.86).
+# Names and versions above this similarity are misspelt: "Deploymnet", "app/v1". PersistentVolume and PersistentVolumeClaim: 0.86.
 _NEAR = 0.88
-# Kinds of other platforms, and what there is here in their place.
+# Kinds of other platforms, and their replacements.
 _CLOUD_RUN_GROUP = "run.googleapis.com"
 _INSTEAD = {
     (_CLOUD_RUN_GROUP, "Job"): "a Service: jobs of Cloud Run do not run here",
@@ -47,7 +47,7 @@ _EXPECTED = "a manifest: apiVersion, kind and metadata.name"
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One document: its kind, body and place."""
+    """One document: kind, body and position in its file."""
 
     kind: Kind
     body: Object
@@ -60,7 +60,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ManifestFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The documents of files; ``foreign`` names those of kinds that are not served here."""
+    """The documents of files; ``foreign`` names the documents of unsupported kinds."""
 
     manifests: list[Manifest]
     foreign: list[Problem]
@@ -91,7 +91,7 @@ class ManifestLoader(JsonTypesLoader):
     """Rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the library's own
-        """Build a mapping. Raises ``YAMLError`` for a duplicate key: the last would win silently."""
+        """Build a mapping. Raises ``YAMLError`` for a duplicate key: the last value would silently replace the first."""
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
@@ -125,7 +125,7 @@ def _texts(path: str, problems: list[Problem]) -> Iterator[tuple[str, str]]:
 
 
 def _documents(name: str, text: str, problems: list[Problem]) -> Iterator[tuple[str, Any]]:
-    """Each document with its place. Empty documents are skipped; a text without any other is a problem."""
+    """Each document with its position. Empty documents are skipped; a text with only empty documents is a problem."""
     is_empty = True
     try:
         check_depth(text)
@@ -147,7 +147,7 @@ def _documents(name: str, text: str, problems: list[Problem]) -> Iterator[tuple[
 
 
 def check_depth(text: str) -> None:
-    """Raise ``YAMLError`` for nesting beyond the stack: the library builds nodes by recursion."""
+    """Raise ``YAMLError`` for deep nesting, because the library builds nodes by recursion on the stack."""
     depth = 0
     for event in yaml.parse(text, Loader=ManifestLoader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -159,7 +159,7 @@ def check_depth(text: str) -> None:
 
 
 def _bodies(where: str, document: Any, problems: list[Problem]) -> Iterator[tuple[str, Object]]:  # noqa: ANN401 - YAML
-    """The objects of a document with their places: itself, or the items of a list."""
+    """The objects of a document with their positions: the document, or the items of a list."""
     if not isinstance(document, dict):
         what = f"{_shown(document)} is not an object"
         problems.append(Problem(where=where, what=what, expected=_EXPECTED))
@@ -212,7 +212,7 @@ def _manifest(where: str, body: Object, problems: list[Problem]) -> Iterator[Man
 
 
 def _problem(version: object, name: object, metadata: object) -> tuple[str, str] | None:
-    """The problem of a document's head and the expected value; None if it is fine."""
+    """The problem in a document's head and the expected value; None without a problem."""
     if not isinstance(version, str) or not isinstance(name, str):
         missing = "apiVersion" if not isinstance(version, str) else "kind"
         return f"{missing} is missing or not a text", _EXPECTED

@@ -1,7 +1,7 @@
-"""Finds the web apps of a folder of Python files from their syntax trees. Nothing is imported.
+"""Finds the web apps in a folder of Python files from the syntax trees, without importing a file.
 
-Input: a folder. Output: apps with their module, object and kind, and commands that run them. An app that a module imports from
-another is that of the other module. Files that are no Python are skipped.
+Input: a folder. Output: apps with module, object and kind, and commands that run them. An app imported from another module
+belongs to that module. Files with invalid Python are skipped.
 """
 
 import ast
@@ -14,7 +14,7 @@ import msgspec
 
 ASGI, WSGI, SCRIPT = "ASGI", "WSGI", "script"
 
-# Classes and functions that make an app, by their package and last name.
+# Classes and functions that create an app, by package and last name.
 _MAKERS: Final[Mapping[tuple[str, str], str]] = {
     **dict.fromkeys(
         (
@@ -34,16 +34,16 @@ _MAKERS: Final[Mapping[tuple[str, str], str]] = {
     ),
     ("sanic", "Sanic"): "sanic",
 }
-# Plain functions are apps by their parameters.
+# Plain functions are apps if their parameters match.
 _PARAMETERS: Final = {("scope", "receive", "send"): ASGI, ("environ", "start_response"): WSGI}
-# Tools that run a file: the package that it imports, which is also the program, and the command.
+# Tools that run a file: the imported package, which is also the program's name, and the command.
 _TOOLS: Final = {
     "streamlit": "streamlit run {path} --server.port $PORT --server.headless true --browser.gatherUsageStats false",
     "chainlit": "chainlit run {path} --headless --port $PORT",
     "panel": "panel serve {path} --port $PORT --allow-websocket-origin '*'",
     "marimo": "marimo run {path} --headless --port $PORT",
 }
-# Packages whose servers read a variable in place of PORT.
+# Packages whose servers read another variable than PORT.
 _VARIABLES: Final = {"gradio": "GRADIO_SERVER_PORT=$PORT "}
 _SERVERS: Final = {
     ASGI: {
@@ -59,7 +59,7 @@ _SERVERS: Final = {
     },
     "sanic": {"sanic": "sanic {target} --host 127.0.0.1 --port $PORT"},
 }
-# Files that exist to name the app, those in which it often is, and programs.
+# File names in order of precedence: for the app alone, often with an app, and programs.
 _ENTRIES: Final = ("asgi.py", "wsgi.py")
 _MODULES: Final = ("main.py", "app.py", "server.py", "api.py", "application.py", "index.py", "run.py")
 _FOLDERS: Final = ("", "app", "src", "src/app")
@@ -70,7 +70,7 @@ _BYTES_MAX = 2**20
 
 
 class PythonApp(msgspec.Struct, frozen=True, kw_only=True):
-    """An app: ``name`` is its object in ``path``, or "" for a file that is run; ``origin`` is where it is made."""
+    """An app: ``name`` is the object in ``path``, or "" for a file to run; ``origin`` is the place of its creation."""
 
     path: Path
     name: str
@@ -95,7 +95,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Module:
-    """The names at the top of one file."""
+    """The top-level names of one file."""
 
     def __init__(self, folder: Path, path: Path) -> None:
         self.folder, self.path = folder, path
@@ -131,7 +131,7 @@ class _Module:
             self.values[statement.target.id] = statement.value
         elif isinstance(statement, ast.Assign):
             for target in statement.targets:
-                # `app, route = fast_app()`: the app is the first.
+                # `app, route = fast_app()`: the first name is the app.
                 first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
                 if isinstance(first, ast.Name):
                     self.values[first.id] = statement.value
@@ -141,7 +141,7 @@ class _Module:
         )
 
     def dotted(self, node: ast.expr) -> str:
-        """The whole name of an expression such as ``flask.Flask``; "" for another."""
+        """The whole name in an expression such as ``flask.Flask``; "" for another expression."""
         if isinstance(node, ast.Attribute):
             before = self.dotted(node.value)
             return before and f"{before}.{node.attr}"
@@ -153,7 +153,7 @@ class _Module:
 
 
 def python_apps(folder: Path) -> list[PythonApp]:
-    """The apps of a folder, each once. asgi.py and wsgi.py come alone: they exist to name the app."""
+    """The apps of a folder without duplicates. asgi.py and wsgi.py have precedence, because they name the app."""
     for names in (_ENTRIES, _MODULES):
         apps: dict[tuple[Path, str], PythonApp] = {}
         for path in _files(folder, names):
@@ -165,7 +165,7 @@ def python_apps(folder: Path) -> list[PythonApp]:
 
 
 def lone_programs(folder: Path) -> list[PythonApp]:
-    """The Python files at the top of a folder that are run, whatever their names."""
+    """The Python files at the top of a folder that run as programs, with any name."""
     names = (path.relative_to(folder) for path in sorted(folder.glob("*.py")))
     return _programs(folder, [path for path in names if path.name not in {"setup.py", "conftest.py"}])
 
@@ -185,7 +185,7 @@ def _apps_of(folder: Path, path: Path) -> list[PythonApp]:
         kind, origin = _kind_of(module, name)
         if kind:
             apps.append(PythonApp(path=path, name=name, kind=kind, origin=origin))
-    # Apps that are mounted in another have other names.
+    # Apps inside other apps have other names.
     named = [app for name in _NAMES for app in apps if app.name == name]
     if named or apps:
         return named[:1] or apps
@@ -197,7 +197,7 @@ def _apps_of(folder: Path, path: Path) -> list[PythonApp]:
 
 
 def _kind_of(module: _Module, name: str, depth: int = 0) -> tuple[str, tuple[Path, str]]:
-    """The kind of the app of that name, or "", and its origin."""
+    """The kind of the app with that name, or "", and its origin."""
     here = (module.path, name)
     if name in module.functions:
         parameters = tuple(argument.arg for argument in module.functions[name].args.args)
@@ -234,14 +234,14 @@ def _made_by(maker: str) -> str:
 
 
 def _made_in(module: _Module, function: str) -> str:
-    """The kind of the app that a function makes; "" if it makes none."""
+    """The kind of the app that a function creates; "" if it creates no app."""
     body = module.functions.get(function)
     calls = (node for node in ast.walk(body) if isinstance(node, ast.Call)) if body else ()
     return next((kind for call in calls if (kind := _made_by(module.dotted(call)))), "")
 
 
 def _local(module: _Module, dotted: str) -> tuple[_Module, str] | None:
-    """The module of the folder that has a name such as "shop.web.app", and the name in it."""
+    """The module in the folder for a name such as "shop.web.app", and the name inside the module."""
     parent, _, name = dotted.rpartition(".")
     below = Path(*parent.split(".")) if parent else Path()
     for base in dict.fromkeys((Path(), module.path.parent)):
@@ -252,7 +252,7 @@ def _local(module: _Module, dotted: str) -> tuple[_Module, str] | None:
 
 
 def _programs(folder: Path, paths: Collection[Path]) -> list[PythonApp]:
-    """The files with statements of their own, without imported ones."""
+    """The files with top-level statements, without imported files."""
     modules = [_Module(folder, path) for path in paths]
     imported = {part for module in modules for name in module.imports.values() for part in name.split(".")}
     return [
@@ -263,7 +263,7 @@ def _programs(folder: Path, paths: Collection[Path]) -> list[PythonApp]:
 
 
 def command_of_app(folder: Path, app: PythonApp, *, has: Callable[[str], bool], python: str) -> Choice:
-    """The command for an app, with an installed server. ``has`` tells whether a program is installed."""
+    """The command for an app, with an installed server. ``has`` returns whether a program is installed."""
     module = _Module(folder, app.path)
     packages = {name.partition(".")[0] for name in module.imports.values()}
     path = shlex.quote(str(app.path))
@@ -292,7 +292,7 @@ def _is_module(folder: Path, name: str) -> bool:
 
 
 def django_settings(folder: Path) -> str:
-    """The settings module that manage.py names; "" without one."""
+    """The settings module in manage.py; "" without one."""
     for node in ast.walk(_tree_of(folder / "manage.py")):
         match node:
             case ast.Call(args=[ast.Constant(value="DJANGO_SETTINGS_MODULE"), ast.Constant(value=str(settings))]):
@@ -301,7 +301,7 @@ def django_settings(folder: Path) -> str:
 
 
 def django_command(folder: Path, *, has: Callable[[str], bool], python: str) -> Choice:
-    """The command of a Django project: its WSGI or ASGI module by a server that is installed, else its own server."""
+    """The command of a Django project: the WSGI or ASGI module with an installed server, else Django's server."""
     parts = django_settings(folder).split(".")[:-1]
     for kind, name in ((WSGI, "wsgi"), (ASGI, "asgi")):
         for depth in range(len(parts), 0, -1):
@@ -314,7 +314,7 @@ def django_command(folder: Path, *, has: Callable[[str], bool], python: str) -> 
 
 
 def _tree_of(path: Path) -> ast.Module:
-    """The syntax tree of a file; an empty one for what is no Python of this version."""
+    """The syntax tree of a file; an empty tree for invalid Python."""
     try:
         with path.open("rb") as file:
             return ast.parse(file.read(_BYTES_MAX))

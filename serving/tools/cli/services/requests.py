@@ -64,12 +64,12 @@ def requests(
         records = _chosen(merged(sources.read(name, is_again=True)), list_name)
         for record in sorted({*records} - seen, key=_end_s):
             click.echo(msgspec.json.encode(record).decode() if output == "json" else "\n".join(_lines(record)))
-        # An activator that did not respond this time still has its older ones.
+        # An activator that does not respond to this query keeps its earlier records.
         seen = {*records} | {record for record in seen if record.at_wall_s > time.time() - SLOW_AGE_MAX_S}
 
 
 class _RequestSources:
-    """The activators: those of the system, or those that the user names. The first query must succeed."""
+    """The activators: the system's, or those in the options. The first query must succeed."""
 
     def __init__(self, api: ApiClient, urls: Sequence[str]) -> None:
         self._api = api
@@ -78,8 +78,8 @@ class _RequestSources:
         self._token = self._reach.token()
 
     def read(self, name: str, *, is_again: bool = False) -> Iterator[RequestReport]:
-        """The reports of all activators; ``is_again``: one that does not respond is skipped, as it may be restarting."""
-        # Pods come and go.
+        """The reports of all activators; with ``is_again`` a missing response is skipped, because the activator may be restarting."""
+        # The set of pods changes.
         urls = self._urls or list(self._reach.activator_pages().values())
         problems = []
         for url in urls:
@@ -108,7 +108,7 @@ def _explain_nothing(api: ApiClient, name: str) -> None:
 
 
 def _chosen(reports: Iterable[RequestReport], list_name: str | None) -> list[RequestRecord]:
-    """The records of a list in its order; without one, failed and sampled requests, each once."""
+    """The records of a list in order; without a list, failed and sampled requests without duplicates."""
     if list_name == "slow":
         return sorted((record for report in reports for record in report.slow), key=lambda record: -record.duration_s)
     if list_name == "failed":
@@ -131,7 +131,7 @@ def _print_report(api: ApiClient, reports: Sequence[RequestReport], chosen: Sequ
 
 
 def error_table(causes: Sequence[ErrorCause]) -> list[str]:
-    """Errors by cause, the most frequent first, and an empty line; nothing without errors."""
+    """Errors by cause, the most frequent first, and an empty line; empty without errors."""
     if not causes:
         return []
     rows = [
@@ -160,14 +160,14 @@ def _lines(record: RequestRecord) -> Iterator[str]:
 
 
 def time_text(record: RequestRecord) -> str:
-    """How long a request took, and where: "1204 ms, cold: start 1010, app 194"."""
+    """The duration of a request and its parts: "1204 ms, cold: start 1010, app 194"."""
     parts = {"wait": record.waited_s, "start": record.start_s, "pod queue": record.queued_s, "app": record.app_s}
     named = [f"{name} {round(_MS * took_s)}" for name, took_s in parts.items() if round(_MS * took_s)]
     return f"{round(_MS * record.duration_s)} ms{', cold' if record.is_cold else ''}{': ' if named else ''}{', '.join(named)}"
 
 
 def logs_command(record: RequestRecord, namespace: str) -> str:
-    """The command that prints the logs of a request's pod from its beginning to just after its end."""
+    """The command that prints the logs of a request's pod from its start to shortly after its end."""
     since_s, until_s = record.at_wall_s - record.duration_s - 1, record.at_wall_s + 2
     since, until = (time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s)) for at_s in (since_s, until_s))
     return f"serving logs {record.service or record.revision} -n {namespace} --pod {record.pod} --since {since} --until {until}"

@@ -1,4 +1,4 @@
-"""What applied Ingresses and HTTPRoutes do on this machine, for the output of ``serving apply``."""
+"""The effect of applied Ingresses and HTTPRoutes on this machine, for the output of ``serving apply``."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -10,16 +10,16 @@ from serving.net.cluster.kinds import DEPLOYMENT, HTTP_ROUTE, INGRESS, SCALED_WO
 from serving.tools.cli.client.api import ApiClient
 from serving.tools.cli.client.objects import items_of
 
-# The controller follows within milliseconds.
+# The controller needs milliseconds.
 _WITHIN_S, _PAUSE_S = 3.0, 0.05
 _ROUTES = (INGRESS, HTTP_ROUTE)
 
 
 def routing_lines(api: ApiClient, routes: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """A line for each Deployment that routes of a namespace, by kind and name, lead to, and one for each part without effect."""
+    """A line for each Deployment behind a namespace's routes, by kind and name, and for each part without effect."""
     chosen = set(routes)
     present = [route for kind in _ROUTES for route in items_of(api, kind)]
-    # The domain is in what the controller writes.
+    # The domain is in the objects that the controller writes.
     routing = routing_of(present, items_of(api, SERVICE), items_of(api, DEPLOYMENT), domain="localhost")
     workloads = _written(api, routing)
     for name, routed in routing.deployments.items():
@@ -32,7 +32,7 @@ def routing_lines(api: ApiClient, routes: Iterable[tuple[str, str]]) -> Iterator
 
 
 def _written(api: ApiClient, routing: Routing) -> dict[str, Object]:
-    """The ScaledWorkloads by their targets, once all of them are there."""
+    """The ScaledWorkloads by target, once all of them exist."""
     deadline_s = time.monotonic() + _WITHIN_S
     while True:
         workloads = {

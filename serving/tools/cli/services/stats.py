@@ -1,4 +1,4 @@
-"""``serving stats``: the history of a service's revisions from the dashboard, summed up or as a table for other programs."""
+"""``serving stats``: the history of a service's revisions from the dashboard, summed up or as a table."""
 
 import csv
 import datetime as dt
@@ -21,7 +21,7 @@ from serving.tools.dashboard.cost import History, StatsSummary, summary
 _TITLES = ("REVISION", "REQUESTS", "5XX", "P99 MAX", "PODS", "MAX", "POD-HOURS")
 _HOUR_S = 3600.0
 KNOWN_RATIO_MIN = 0.98
-"""Less of a range, whose ends are cut to whole steps, is worth a word."""
+"""The output mentions a history that covers less of the range; the range's ends are rounded to steps."""
 _NOT_COLUMNS = {"at_s", "marks", "decisions", "step_s"}
 
 
@@ -85,7 +85,7 @@ def _line(sums: StatsSummary) -> tuple[str, ...]:
 
 
 def _table(histories: Mapping[str, History]) -> Iterator[Sequence[object]]:
-    """A title and the rows of all revisions, oldest first; times are UTC, as RFC 3339 writes them."""
+    """A title and the rows of all revisions, oldest first; times are in UTC and RFC 3339."""
     columns = [name for name in next(iter(histories.values()), {}) if name not in _NOT_COLUMNS]
     yield ("time", "revision", *columns)
     for revision, history in histories.items():
@@ -101,7 +101,7 @@ def fail_unless_service(api: ApiClient, name: str) -> None:
 
 
 def range_of(begin: str, end: str) -> dict[str, str]:
-    """The query for a range by the texts of ``--from`` and ``--to``. Ends the command if it is none."""
+    """The query for the range in ``--from`` and ``--to``. Ends the command for an invalid range."""
     now_s = time.time()
     from_s, to_s = moment_s(begin, "--from", now_s=now_s), moment_s(end, "--to", now_s=now_s)
     if from_s >= to_s:
@@ -112,6 +112,6 @@ def range_of(begin: str, end: str) -> dict[str, str]:
 def histories_of(
     pages: DashboardPages, namespace: str, revisions: Iterable[str], *, span: Mapping[str, str]
 ) -> dict[str, History]:
-    """The histories of revisions by name, from a dashboard; those that it knows nothing of are left out."""
+    """The histories of revisions by name, from a dashboard; revisions without a history are omitted."""
     histories = {name: pages.read("history", {"revision": f"{namespace}/{name}", **span}) for name in sorted(revisions)}
     return {name: history for name, history in histories.items() if history["at_s"]}

@@ -1,7 +1,7 @@
-"""A user's Service that leads to the activators in place of its pods, and back.
+"""Moves a user's Service from its pods to the activators, and back.
 
-A twin without an address gets its selector, so that the EndpointSlices of the pods are those of the twin. The Service stays as
-it is, without a selector: the controller makes its slices. Each step leaves pods or activators behind the Service.
+A headless twin gets the selector, so that the EndpointSlices of the pods belong to the twin. The Service stays without a
+selector: the controller writes its slices. After each step the Service leads to pods or to activators.
 """
 
 import json
@@ -27,7 +27,7 @@ def twin_name(service: str) -> str:
 
 
 def short_hosts(api: ApiClient, service: Object) -> tuple[str, ...]:
-    """The name by which pods of its namespace call a Service, unless another namespace has it."""
+    """The names by which pods of the namespace call a Service, unless another namespace uses a name."""
     status, listing = api.send(ApiCall(path=path_of(SCALED_WORKLOAD, None)))
     name = name_of(service)
     for workload in listing.get("items", ()) if status < 400 else ():
@@ -41,7 +41,7 @@ def short_hosts(api: ApiClient, service: Object) -> tuple[str, ...]:
 
 
 def make_twin(api: ApiClient, name: str, *, wait_s: float) -> None:
-    """Create the twin of a Service, and wait until it leads to the pods, if there are any. Exits if it has several ports."""
+    """Create the twin of a Service, and wait until the twin leads to the existing pods. Exits for a Service with several ports."""
     service = api.done("GET", path_of(SERVICE, api.namespace, name))
     ports: list[Object] = nested(service, "spec", "ports") or []
     if len(ports) != 1:
@@ -61,13 +61,13 @@ def make_twin(api: ApiClient, name: str, *, wait_s: float) -> None:
 
 
 def take_over(api: ApiClient, name: str, *, timeout_s: float) -> None:
-    """Remove the selector of a Service, once its slices of activators are there, and then the slices of its pods."""
+    """Remove the selector of a Service once the activators' slices exist, and then the slices of the pods."""
     _until_led(api, name, "the activators", timeout_s=timeout_s, is_ours=True)
     path = path_of(SERVICE, api.namespace, name)
     selector = nested(api.done("GET", path), "spec", "selector")
     annotations = {SELECTOR_BEFORE_ANNOTATION: json.dumps(selector)}
     api.done("PATCH", path, {"metadata": {"annotations": annotations}, "spec": {"selector": None}})
-    # Kubernetes leaves them behind, and mirrors the Endpoints.
+    # Kubernetes does not delete these slices, and mirrors the Endpoints.
     _delete(api, _ENDPOINTS.format(namespace=api.namespace, name=name))
     for listed in _slices(api, name):
         if not _is_ours(listed):
@@ -82,7 +82,7 @@ def _delete(api: ApiClient, path: str) -> None:
 
 
 def give_back(api: ApiClient, name: str, *, has_pods: bool, timeout_s: float) -> None:
-    """Restore the selector of a Service, and wait until it leads to pods, if there are to be any."""
+    """Restore the selector of a Service, and wait until the Service leads to pods, if ``has_pods``."""
     path = path_of(SERVICE, api.namespace, name)
     status, service = api.call("GET", path)
     before = annotations_of(service).get(SELECTOR_BEFORE_ANNOTATION) if status < 400 else None
@@ -99,7 +99,7 @@ def give_back(api: ApiClient, name: str, *, has_pods: bool, timeout_s: float) ->
 
 
 def delete_twin(api: ApiClient, name: str) -> None:
-    """Delete the twin of a Service, if it is there."""
+    """Delete the twin of a Service, if it exists."""
     status, response = api.call("DELETE", path_of(SERVICE, api.namespace, twin_name(name)))
     if status >= 400 and status != _NOT_FOUND:
         fail(message_of(response))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def token_of(api: ApiClient, service: Object, *, namespace: str = "") -> str | None:
-    """The token of a service; None if it is public. Exits if the key cannot be read."""
+    """The token of a service; None for a public service. Exits if the key cannot be read."""
     policy = route_policy(annotations_of(service))
     if not policy.is_private:
         return None
@@ -51,7 +51,7 @@ def _key(api: ApiClient, namespace: str) -> bytes:
 
 
 class _TokenGroup(click.Group):
-    """``token NAME`` is ``token show NAME``, as before there were users."""
+    """``token NAME`` is ``token show NAME``, as in earlier versions."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the default command."""

@@ -25,12 +25,12 @@ _ALL_PERCENT = 100
 
 
 class NewTraffic(msgspec.Struct, frozen=True, kw_only=True):
-    """What the traffic of a service does about its next revision."""
+    """The traffic options for a service's next revision."""
 
     is_pinned: bool = False
-    """Whether the present revisions keep all of it."""
+    """Whether the present revisions keep all traffic."""
     tag: str = ""
-    """The tag of the next revision; "" for none."""
+    """The tag of the next revision; "" for no tag."""
 
 
 traffic_options = adding(
@@ -41,7 +41,7 @@ traffic_options = adding(
 
 
 def taken_traffic(options: dict[str, Any], *, wait: bool) -> NewTraffic:
-    """Remove and return what the options say about traffic. Exits if they are wrong."""
+    """Remove and return the traffic options. Exits if they are wrong."""
     traffic = NewTraffic(is_pinned=options.pop("no_traffic"), tag=options.pop("tag"))
     if traffic.tag and not is_dns_label(traffic.tag):
         fail_usage(
@@ -55,7 +55,7 @@ def taken_traffic(options: dict[str, Any], *, wait: bool) -> NewTraffic:
 
 
 def tagged(api: ApiClient, service: Object, tag: str) -> Object:
-    """Tag the newest revision of a service that is ready, and wait for its URL."""
+    """Tag the newest ready revision of a service, and wait for the tag's URL."""
     newest = str(nested(service, "status", "latestReadyRevisionName"))
     targets = desired_traffic(service, AskedService(tags={tag: newest}))
     api.done("PATCH", path_of(SERVING_SERVICE, api.namespace, name_of(service)), {"spec": {"traffic": targets}})
@@ -100,7 +100,7 @@ def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, 
 
 
 def _record(api: ApiClient, service: Object, shares: Mapping[str, int], *, is_rollback: bool) -> None:
-    """Record an Event of the service for ``serving why``. Without the right to write Events there is none."""
+    """Record an Event of the service for ``serving why``. Without the right to write Events, the command records nothing."""
     from serving.net.aio.clock import stamp  # noqa: PLC0415 - it loads asyncio, which other commands of this file do not need
 
     reason, flag = (ROLLBACK_REASON, " --rollback") if is_rollback else (TRAFFIC_REASON, "")
@@ -138,7 +138,7 @@ def _requested(
 
 
 def revision_named(word: str, service: Object, names: Sequence[str]) -> str:
-    """The revision of a service that a word such as "2" or "@latest" stands for. Raises ``InvalidValue``."""
+    """The revision of a service for a word such as "2" or "@latest". Raises ``InvalidValue``."""
     if word == LATEST:
         return word
     prefix = f"{name_of(service)}-"

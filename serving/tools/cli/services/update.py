@@ -1,4 +1,4 @@
-"""``serving update``: changes some settings of a service, as a new revision, and keeps all others."""
+"""``serving update``: changes some settings of a service as a new revision, and keeps all other settings."""
 
 import copy
 import json
@@ -46,15 +46,15 @@ class ServiceUpdate(ServiceChanges, frozen=True, kw_only=True):
 
 
 def updated(service: Object, wanted: ServiceUpdate) -> Object:
-    """The service with the change. Raises ``InvalidValue`` if a variable to remove does not exist."""
+    """The service with the changes. Raises ``InvalidValue`` if a variable to remove does not exist."""
     changed = copy.deepcopy(service)
     template = changed["spec"].setdefault("template", {})
     metadata, spec = template.setdefault("metadata", {}), template.setdefault("spec", {})
-    # A revision's name is used once.
+    # A revision name cannot be used twice.
     metadata.pop("name", None)
     annotations = metadata.setdefault("annotations", {})
     if wanted.command:
-        # A command of the container would run in its place.
+        # A command of the container would replace it.
         for field in ("command", "args"):
             spec["containers"][0].pop(field, None)
     command = {COMMAND_ANNOTATION: wanted.command} if wanted.command else {}
@@ -80,7 +80,7 @@ def updated(service: Object, wanted: ServiceUpdate) -> Object:
 
 
 def _annotate(annotations: dict[str, str], changes: Mapping[str, str | None]) -> None:
-    """Set annotations; those without a text go."""
+    """Set annotations; remove annotations with an empty text."""
     for key, text in changes.items():
         if text:
             annotations[key] = text
@@ -145,7 +145,7 @@ def _written(api: ApiClient, name: str, wanted: ServiceUpdate, *, traffic: NewTr
     def write() -> tuple[int, Any]:
         before = service_of(api, name)
         command = command_of(nested(before, "spec", "template") or {})
-        # A cluster runs the image, whatever the annotation says.
+        # A cluster runs the image, regardless of the annotation.
         if command and wanted.image is not None and wanted.command is None and api.state_path is not None:
             raise InvalidValue(
                 text=f"--image {wanted.image}",

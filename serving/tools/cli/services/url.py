@@ -18,7 +18,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 class ServiceAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """The address to connect to for a service, and its host name."""
+    """The address to connect to for a service, and the host name."""
 
     url: str
     host: str
@@ -27,14 +27,14 @@ class ServiceAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def curl(self) -> str:
-        """The call that needs no name resolution."""
+        """The curl command that needs no name resolution."""
         return f"curl -H 'Host: {self.host}' http://{self.connect_host}:{self.connect_port}/"
 
 
 def address_of(api: ApiClient, service: Object, *, tag: str = "", is_inner: bool = False) -> ServiceAddress:
-    """The address of a service or tag; exits if it has none yet.
+    """The address of a service or tag; exits if it has no address yet.
 
-    ``is_inner`` asks for the cluster-local address, at which other services call it.
+    ``is_inner`` selects the cluster-local address, at which other services call it.
     """
     url = str(nested(service, "status", *(("address", "url") if is_inner else ("url",))) or "")
     if tag:
@@ -48,11 +48,11 @@ def address_of(api: ApiClient, service: Object, *, tag: str = "", is_inner: bool
     parts = urllib.parse.urlsplit(url)
     host, port = parts.hostname or "", parts.port or 80
     if host.endswith(".localhost"):
-        # This machine by definition (RFC 6761), though not every resolver supports it.
+        # localhost is this machine by definition (RFC 6761), though not every resolver supports it.
         return ServiceAddress(url=url, host=host, connect_host=_LOOPBACK, connect_port=port)
     if api.state_path is None:
         return ServiceAddress(url=url, host=host, connect_host=host, connect_port=port)
-    # Cluster-local: another listener of this machine.
+    # Cluster-local addresses have another listener on this machine.
     with contextlib.suppress(OSError, ValueError, LookupError):
         port = StateFolder(api.state_path).read_ports()["inner"]
     return ServiceAddress(url=url, host=host, connect_host=_LOOPBACK, connect_port=port)
@@ -86,7 +86,7 @@ def url(*, api: ApiClient, name: str, tag: str, cluster_local: bool, output: str
 
 
 def print_unrouted(service: Object) -> None:
-    """Print that the new revision gets no traffic, where traffic is pinned to others."""
+    """Print that the new revision gets no traffic because the traffic is pinned to other revisions."""
     created = nested(service, "status", "latestCreatedRevisionName")
     targets = nested(service, "spec", "traffic") or ()
     is_routed = any(

@@ -98,7 +98,7 @@ def delete(*, api: ApiClient, name: str) -> None:
 def _described(api: ApiClient, claim: Object) -> Object:
     name = name_of(claim)
     folder = None if api.state_path is None else StateFolder(api.state_path).volumes / api.namespace / name
-    # Only its owner may look into the folder.
+    # Only the folder's owner may read the folder.
     is_readable = folder is not None and os.access(folder, os.R_OK | os.X_OK)
     return {
         "name": name,

@@ -1,6 +1,6 @@
 """``serving wait``, and the waiting of other commands: until a service is ready, in force, gone or at zero.
 
-A failure ends the command and prints its reason.
+A failure ends the command and prints the reason.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.url import ServiceAddress, address_of
 
 _PAUSE_S = 0.01
-# Consecutive equal responses: several activators share one port.
+# Number of equal consecutive responses: several activators share one port.
 _AGREEING = 4
 
 _POLL_S = 0.1
@@ -44,7 +44,7 @@ _LOG_LINES = 10
 _IN_FORCE_WITHIN_S = 2.0
 # A route follows its configuration within milliseconds.
 _ROUTE_FAILS_S = 3.0
-# An app may open a port for administration a moment before the one for requests.
+# An app may open an administration port a moment before the port for requests.
 _WRONG_PORT_S = 8.0
 _ITS_PORT = re.compile(rf"listens on port (\d+){re.escape(OTHER_PORT)}")
 _LISTENING = re.compile(r"\b(?:bind|listen)")
@@ -53,25 +53,25 @@ _REFUSED_PORT = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _TIMEOUT_S = 60.0
-# A revision that took 3 s to be ready must stay so for 3 s.
+# A revision that became ready after 3 s must stay ready for 3 s.
 _SETTLE_MIN_S, _SETTLE_MAX_S = 1.0, 5.0
 
 
 class NotReady(ServingError):
-    """A service that is not ready, with its reason and the end of its log.
+    """A service that is not ready, with the reason and the end of the log.
 
-    ``port`` is that on which the app listens, or tried to, in place of $PORT; 0 where that is unknown, None where its port is right.
+    ``port`` is the port on which the app listens, or tried to, in place of $PORT; 0 if unknown, None if the port is right.
     """
 
     def __init__(self, message: str) -> None:
-        # Landlock lets a process of this machine listen on its own port only.
+        # Landlock lets a process of this machine listen only on its assigned port.
         match = _ITS_PORT.search(message) or (_REFUSED_PORT.search(message) if _LISTENING.search(message) else None)
         self.port = int(match[1] or 0) if match else None
         super().__init__(message)
 
 
 def until_in_force(address: ServiceAddress, service: Object, *, within_s: float) -> bool:
-    """Wait until requests are split as in the status; False at the timeout."""
+    """Wait until the traffic split equals the status; False at the timeout."""
     deadline_s = time.monotonic() + within_s
     targets = nested(service, "status", "traffic") or ()
     expected = split_digest((str(target.get("revisionName")), target.get("percent") or 0) for target in targets)
@@ -98,19 +98,19 @@ def _split_at(address: ServiceAddress, timeout_s: float) -> str:
 
 
 class Readiness(NamedTuple):
-    """A ready service, and for how long it was waited."""
+    """A ready service, and the duration of the wait."""
 
     service: Object
     after_s: float
 
 
 def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = False) -> Readiness:
-    """Wait until the service is ready, and stays so for about as long. ``patient`` allows recovery from a failure until the timeout.
+    """Wait until the service is ready, and stays ready for about as long. ``patient`` allows recovery from a failure.
 
-    Raises ``NotReady`` if it fails, and exits at the timeout.
+    Raises ``NotReady`` if the service fails, and exits at the timeout.
     """
     service: Object = {}
-    # When the route began to fail while the configuration was ready.
+    # Since when the route failed while the configuration was ready.
     route_failed_s: list[float] = []
     wrong_port_s: list[float] = []
 
@@ -147,7 +147,7 @@ def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = 
 
 
 def _until_settled(api: ApiClient, service: Object, *, settle_s: float) -> None:
-    """End the command if a container of the newest revision ends soon after the revision was ready.
+    """End the command if a container of the newest revision ends soon after the revision became ready.
 
     A server such as gunicorn listens before its workers have imported the app.
     """
@@ -177,8 +177,8 @@ def _last_end_of(pod: Object) -> str:
 def _has_failed(service: Object, route_failed_s: list[float], *, now_s: float) -> bool:
     """Whether the applied generation has failed.
 
-    The controller reports on a configuration only once it has seen the present generation. A route still repeats the
-    failure of the revision before, until the new one is ready: it has failed if it does so after the configuration is ready.
+    The controller reports on a configuration only after observing the present generation. A route still repeats the
+    failure of the previous revision until the new revision is ready: such a route has failed if the configuration is ready.
     """
     if not is_settled(service):
         route_failed_s.clear()
@@ -212,7 +212,7 @@ def until_zero(api: ApiClient, name: str, *, timeout_s: float) -> None:
     """Return when the service has no pod."""
 
     def pending() -> str | None:
-        # Its existence is checked each time: a deleted service has no pods for another reason.
+        # Check the existence each time, because a deleted service has no pods either.
         api.done("GET", path_of(SERVING_SERVICE, api.namespace, name))
         # A failed, superseded revision keeps retrying, but serves nothing.
         ignored = superseded_failures(revisions_of(api, name))
@@ -227,7 +227,7 @@ def until_zero(api: ApiClient, name: str, *, timeout_s: float) -> None:
 def until(
     pending: Callable[[], str | None], what: str, *, late: Callable[[str], str], timeout_s: float, poll_s: float
 ) -> None:
-    """Poll until nothing is pending, and show the progress. Exits at the timeout."""
+    """Poll until ``pending`` returns nothing, and show the progress. Exits at the timeout."""
     deadline_s = time.monotonic() + timeout_s
     with Progress(what) as progress:
         while (state := pending()) is not None:
@@ -256,9 +256,9 @@ def failure_text(api: ApiClient, service: Object) -> str:
 
 
 def _reason(api: ApiClient, service: Object) -> str:
-    """The reason of an unready service: its failed condition, else its revision's pending one."""
+    """The reason of an unready service: the failed condition, else the revision's pending condition."""
     if nested(service, "status", "observedGeneration") != nested(service, "metadata", "generation"):
-        # The status is of the revision before.
+        # The status is that of the previous revision.
         return "its new revision is being made"
     ready = condition_of(service, "Ready")
     if ready.get("status") != "False" or not _is_of_configuration(service):
@@ -272,7 +272,7 @@ def _reason(api: ApiClient, service: Object) -> str:
 
 
 def _unready_revision(api: ApiClient, service: Object) -> str:
-    """The revision that explains it: a failed one in the traffic, else the newest."""
+    """The revision that explains an unready service: a failed revision in the traffic, else the newest."""
     newest = str(nested(service, "status", "latestCreatedRevisionName") or "")
     if condition_of(service, "RoutesReady").get("status") == "True":
         return newest

@@ -1,4 +1,4 @@
-"""Waits for the daemons of an installation, or for its removal, and says what is in the way."""
+"""Waits for the daemons of an installation, or for its removal, and reports obstacles."""
 
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -31,7 +31,7 @@ def until_available(api: ApiClient, objects: Sequence[Object], *, timeout_s: flo
 
 
 def until_removed(api: ApiClient, objects: Sequence[Object], *, timeout_s: float) -> None:
-    """Return when no object of an installation is left, nor its namespace."""
+    """Return when no object of an installation is left, and its namespace is gone."""
     left = list(objects)
 
     def pending() -> str | None:
@@ -63,7 +63,7 @@ def rollout_state(deployment: Object) -> str | None:
 
 
 def obstacle_of(pod: Object) -> str | None:
-    """Why a pod is not ready: a container's reason and message, or that of scheduling; None for a ready pod."""
+    """The reason that a pod is not ready: a container's reason and message, or the scheduler's; None for a ready pod."""
     status = pod.get("status") or {}
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     if conditions.get("Ready", {}).get("status") == "True":
@@ -83,7 +83,7 @@ def _state_text(state: Object) -> str:
 
 
 def obstacles(api: ApiClient, deployment: Object) -> list[str]:
-    """Why pods of a Deployment are not ready, by their names."""
+    """The reasons that pods of a Deployment are not ready, by pod name."""
     labels = deployment["spec"]["selector"]["matchLabels"]
     selector = ",".join(f"{key}={value}" for key, value in labels.items())
     path = f"/api/v1/namespaces/{deployment['metadata']['namespace']}/pods"

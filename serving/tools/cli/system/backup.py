@@ -1,4 +1,4 @@
-"""``serving backup`` and ``serving restore``: save the state folder of one machine to a file, and start from one; save a cluster's manifests."""
+"""``serving backup`` and ``serving restore``: saves a state folder to a file, and restores it; saves a cluster's manifests."""
 
 import time
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ def backup(*, place: Place, file: Path, images: bool, volumes: bool) -> None:
     if place.state_path is None:
         if images or volumes:
             fail_usage("--images and --volumes are of one machine: a cluster has them in its registry and storage")
-        # The kinds of a cluster, and YAML.
+        # Imports for clusters and YAML.
         from serving.tools.cli.system.clusterbackup import write_cluster_backup  # noqa: PLC0415 - as said
 
         write_cluster_backup(place.api(), file)

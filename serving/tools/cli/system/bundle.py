@@ -1,4 +1,4 @@
-"""``serving bundle``: collects what a bug report needs in one archive, without secrets."""
+"""``serving bundle``: collects data for a bug report in one archive, without secrets."""
 
 import base64
 import binascii
@@ -31,13 +31,13 @@ from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.client.stats import Stats
 from serving.tools.cli.client.tree import OUR_LABEL
 
-# The end of each log: days of a calm system, minutes of a bad one.
+# The end of each log: days of a calm system, minutes of a failing one.
 _LOG_BYTES = 2 * 2**20
 _LOG_LINES = "20000"
 _REMOVED = "<removed>"
-# Shorter ones are in other words by chance.
+# Shorter secrets occur in other words by chance.
 _SECRET_CHARACTERS_MIN = 6
-# Parts of an object that repeat others, values included.
+# Parts of an object that repeat other parts, including values.
 _COPIES = frozenset({"managedFields", LAST_APPLIED_ANNOTATION})
 _COMMANDS = {
     "version.json": ("version", "--client", "-o", "json"),
@@ -48,12 +48,12 @@ _COMMANDS = {
 _NAMED = re.compile(
     r"""(?i)((?:password|passwd|secret|token|api[_-]?key|authorization)["']?\s*[=:]\s*["']?(?:bearer\s+|basic\s+)?)[^\s"',;&}]+"""
 )
-# An option of a command line, whose value is the next word.
+# An option of a command line whose value is the next word.
 _OPTION = re.compile(r"""(?i)(--[\w-]*(?:password|passwd|secret|token|api[_-]?key)["']?[\s,]+["']?)(?!-)[^\s"',;&}]+""")
 _URL_PASSWORD = re.compile(r"""(://[^\s/:@"']*:)[^\s/@"']+(?=@)""")
-# Words of a command in a pod, as the audit log has them in the URI of a request.
+# Words of a command in a pod, as in a request's URI in the audit log.
 _WORDS = re.compile(r"""([?&]command=)[^&\s"']+""")
-# Tokens by their shape, also of Secrets that are gone: JSON Web Tokens, those of clouds and forges, and long random words. Names and digests have
+# Tokens by their form, also of deleted Secrets: JSON Web Tokens, tokens of clouds and forges, and long random words. Names and digests have
 # no capitals.
 _SHAPES = (
     re.compile(r"\beyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?"),
@@ -103,7 +103,7 @@ def bundle(*, place: Place, file: Path) -> None:
 
 
 def redacted(text: str, secrets: list[str]) -> str:
-    """A text without the given secrets, private keys, passwords of URLs, and values that are named as secrets."""
+    """A text without the given secrets, private keys, passwords of URLs, and values named as secrets."""
     for secret in secrets:
         text = text.replace(secret, _REMOVED)
     text = _PEM.sub(_REMOVED, text)
@@ -115,9 +115,9 @@ def redacted(text: str, secrets: list[str]) -> str:
 
 
 def without_values(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Remove the values of environment variables, the data of a ConfigMap, and the words of commands that ``exec`` runs in a pod.
+    """Remove the values of environment variables, the data of a ConfigMap, and the command words of ``exec`` in a pod.
 
-    Settings have a file of their own.
+    Settings are in a separate file.
     """
     if isinstance(value, list):
         return [without_values(element) for element in value]
@@ -138,7 +138,7 @@ def without_values(value: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def _command_parts(*options: str) -> Iterator[tuple[str, str]]:
-    """The outputs of commands; ``options`` name the system."""
+    """The outputs of commands; ``options`` select the system."""
     for name, words in _COMMANDS.items():
         command = [sys.executable, "-m", "serving", *words, *(options if name != "version.json" else ())]
         done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - our own CLI
@@ -146,7 +146,7 @@ def _command_parts(*options: str) -> Iterator[tuple[str, str]]:
 
 
 def _object_parts(api: ApiClient) -> Iterator[tuple[str, str]]:
-    """The objects of each kind without Secrets. Kinds that the user may not list are left out."""
+    """The objects of each kind without Secrets. Kinds without the right to list are omitted."""
     for kind in KINDS:
         if kind != SECRET:
             status, listing = api.call("GET", path_of(kind, None))
@@ -155,7 +155,7 @@ def _object_parts(api: ApiClient) -> Iterator[tuple[str, str]]:
 
 
 def _cluster_parts(place: Place, api: ApiClient) -> Iterator[tuple[str, str]]:
-    """Name and content of each file on a cluster: of logs, those of the daemons."""
+    """Name and content of each file on a cluster; the only logs are those of the daemons."""
     yield from _command_parts(
         f"--kubeconfig={place.kubeconfig}", *(() if place.context is None else (f"--context={place.context}",))
     )
@@ -180,7 +180,7 @@ def _cluster_parts(place: Place, api: ApiClient) -> Iterator[tuple[str, str]]:
 
 
 def _cluster_secrets(api: ApiClient) -> list[str]:
-    """The Secrets that the user may list. The daemons have none of others in their logs."""
+    """The Secrets that the user may list. The daemons do not log other Secrets."""
     for namespace in (None, system_namespace()):
         status, listing = api.call("GET", path_of(SECRET, namespace))
         if status == HTTPStatus.OK:
@@ -201,7 +201,7 @@ def _parts(state: StateFolder, api: ApiClient | None) -> Iterator[tuple[str, str
             cut = path.stat().st_size - _LOG_BYTES
             if cut > 0:
                 log.seek(cut)
-                # The rest of a line may be the rest of a secret, which nothing would recognize.
+                # The rest of a line may be the rest of a secret, and could not be recognised.
                 log.readline()
             yield (
                 f"{'logs' if path.parent == state.logs else 'decisions'}/{path.name}",
@@ -210,7 +210,7 @@ def _parts(state: StateFolder, api: ApiClient | None) -> Iterator[tuple[str, str
 
 
 def _secrets(state: StateFolder, api: ApiClient | None) -> list[str]:
-    """All secrets of the folder and the store in each form in which they may be written, longest first."""
+    """All secrets of the folder and the store in each written form, longest first."""
     values = {path.read_bytes() for path in state.secrets if path.exists()}
     objects = _stored_secrets(state) if api is None else api.done("GET", path_of(SECRET, None))["items"]
     for secret in objects:
@@ -221,7 +221,7 @@ def _secrets(state: StateFolder, api: ApiClient | None) -> list[str]:
 
 
 def secret_forms(values: Iterable[bytes]) -> list[str]:
-    """The forms in which secrets may be written, longest first: whole, in parts, trimmed, encoded and decoded."""
+    """The forms of written secrets, longest first: whole, in parts, trimmed, encoded and decoded."""
     plain = {part for value in values for part in _parts_of(value)}
     plain |= {decoded for part in plain if (decoded := _decoded(part.decode("latin-1")))}
     texts = set[str]()
@@ -231,7 +231,7 @@ def secret_forms(values: Iterable[bytes]) -> list[str]:
         quoted = quote(part, safe=""), quote(part), quote_plus(part)
         texts.update((text, *encoded, *(form.rstrip("=") for form in encoded), part.hex(), part.hex().upper(), *quoted))
         texts.update(_ESCAPE.sub(lambda match: match[0].lower(), form) for form in quoted)
-    # In a line of a log, and in a JSON document that such a line quotes.
+    # In a log line, and in a JSON document quoted by the line.
     for _ in range(2):
         texts |= {json.dumps(text)[1:-1] for text in texts} | {
             json.dumps(text, ensure_ascii=False)[1:-1] for text in texts
@@ -240,9 +240,9 @@ def secret_forms(values: Iterable[bytes]) -> list[str]:
 
 
 def _parts_of(value: bytes) -> Iterator[bytes]:
-    """A value, its lines, what follows a name in them, and the texts of a JSON document."""
+    """A value, its lines, the texts after a name in them, and the texts of a JSON document."""
     yield value
-    # A certificate is public; a key is found by its shape.
+    # A certificate is public; a key is found by its form.
     lines = [] if b"-----BEGIN" in value else value.splitlines()
     for line in lines if len(lines) > 1 else ():
         yield line
@@ -266,7 +266,7 @@ def _texts_in(document: Any) -> Iterator[bytes]:  # noqa: ANN401 - JSON
 
 
 def _decoded(text: str) -> bytes:
-    """A text decoded from base64 of either alphabet; empty for another."""
+    """A text decoded from either base64 alphabet; empty for invalid text."""
     try:
         word = "".join(text.split()).rstrip("=").translate(_URL_SAFE)
         return base64.b64decode(word + "=" * (-len(word) % 4), validate=True)
@@ -275,7 +275,7 @@ def _decoded(text: str) -> bytes:
 
 
 def _stored_secrets(state: StateFolder) -> list[dict[str, Any]]:
-    """The Secrets of a system that does not run."""
+    """The Secrets in the store of a stopped system."""
     from serving.home.store.repair import read_damaged  # noqa: PLC0415 - the store, for a stopped system alone
 
     if not state.journal.exists():

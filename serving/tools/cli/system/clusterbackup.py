@@ -1,6 +1,6 @@
 """``serving backup`` on a cluster.
 
-The file has what users wrote, as manifests for ``serving apply -f`` and kubectl: services, what their specs name, and settings.
+The file has the users' objects as manifests for ``serving apply -f`` and kubectl: services, objects that their specs name, and settings.
 """
 
 import os
@@ -35,7 +35,7 @@ from serving.net.cluster.kinds import (
 from serving.tools.cli.client.api import ApiClient, message_of
 from serving.tools.cli.client.resources import path_of
 
-# What needs nothing else comes first.
+# Objects without dependencies come first.
 _OURS = (
     CLUSTER_DOMAIN_CLAIM,
     SCALING_POLICY,
@@ -47,9 +47,9 @@ _OURS = (
     DOMAIN_MAPPING,
 )
 _METADATA = ("name", "namespace", "labels", "annotations")
-# Written by the server: the restoring user is another one.
+# Written by the server: another user restores the file.
 _SERVERS = {LAST_APPLIED_ANNOTATION, CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION}
-# Fields of a pod's spec that name an object of its namespace, by the kind of it.
+# Fields of a pod's spec that name an object of the namespace, by the object's kind.
 _REFERENCES: dict[str, tuple[Kind, str]] = {
     "configMapRef": (CONFIG_MAP, "name"),
     "configMapKeyRef": (CONFIG_MAP, "name"),
@@ -64,7 +64,7 @@ _REFERENCES: dict[str, tuple[Kind, str]] = {
 
 
 def write_cluster_backup(api: ApiClient, file: Path) -> None:
-    """Write the manifests to a new file. Raises ``ServingError``, also for objects without the right to read them."""
+    """Write the manifests to a new file. Raises ``ServingError``, also without the right to read an object."""
     manifests = [as_manifest(resource) for resource in _saved(api)]
     text = yaml.safe_dump_all(manifests, sort_keys=False, width=120)
     try:
@@ -81,7 +81,7 @@ def write_cluster_backup(api: ApiClient, file: Path) -> None:
 
 
 def as_manifest(resource: Object) -> Object:
-    """An object without what the server adds."""
+    """An object without the server's additions."""
     metadata = {name: resource["metadata"][name] for name in _METADATA if resource["metadata"].get(name)}
     if annotations := {key: text for key, text in annotations_of(resource).items() if key not in _SERVERS}:
         metadata["annotations"] = annotations
@@ -125,7 +125,7 @@ def _labels(api: ApiClient, namespace: str) -> dict[str, str]:
 
 
 def _references(objects: Iterable[Object]) -> Iterator[tuple[Kind, str, str]]:
-    """The objects of users that specs name: kind, namespace, name."""
+    """The users' objects that specs name: kind, namespace, name."""
     for resource in objects:
         namespace = namespace_of(resource)
         account = str(nested(resource, "spec", "template", "spec", "serviceAccountName") or "default")

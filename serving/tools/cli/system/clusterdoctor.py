@@ -1,4 +1,4 @@
-"""The checks of ``serving doctor`` on a cluster, with the user's own rights. A check that they do not allow says so and fails nothing."""
+"""The checks of ``serving doctor`` on a cluster, with the user's rights. A check without the required right reports this and does not fail."""
 
 import base64
 import datetime as dt
@@ -26,7 +26,7 @@ from serving.tools.cli.system.clusterstatus import daemon_deployments
 from serving.tools.cli.system.config import read_live_config
 
 _VERSION = re.compile(r"v1\.(\d+)\.")
-# The oldest with the admission policies of an installation.
+# The oldest version with the admission policies of an installation.
 _MINOR_MIN = 30
 _SKEW_MAX_S = 5.0
 _LEASE_AGE_MAX_S = 60.0
@@ -39,7 +39,7 @@ _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailab
 
 
 def cluster_findings(api: ApiClient) -> Iterator[Finding]:
-    """All checks, in the order in which one depends on the other."""
+    """All checks, in dependency order."""
     checks: Sequence[tuple[str, Callable[[ApiClient], Iterator[Finding]]]] = (
         ("api", _check_api),
         ("rights", _check_rights),
@@ -80,7 +80,7 @@ def _check_api(api: ApiClient) -> Iterator[Finding]:
 
 
 def _check_rights(api: ApiClient) -> Iterator[Finding]:
-    """Rights without which commands do less: verb, resource, its namespace or name, and the commands."""
+    """Rights for full function of commands: verb, resource, its namespace or name, and the commands."""
     system = system_namespace()
     wanted = (
         ("create", SERVING_SERVICE.group, "services", "", api.namespace, "", "deploy, apply"),
@@ -189,7 +189,7 @@ def _check_certificates(api: ApiClient) -> Iterator[Finding]:
 
 
 def _check_settings(api: ApiClient) -> Iterator[Finding]:
-    # Without the right to list them this ends the check, and the next would end the command.
+    # A missing right to list them ends this check, and would end the command in the next.
     _items(api, CONFIG_MAP, system_namespace())
     live = read_live_config(api)
     problems: list[Problem] = list(live.problems)
@@ -222,7 +222,7 @@ def _check_nodes(api: ApiClient) -> Iterator[Finding]:
 
 
 def _check_clocks(api: ApiClient) -> Iterator[Finding]:
-    """Kubelets renew the leases of their nodes with their own time."""
+    """Kubelets renew the leases of their nodes with their local time."""
     leases, now_s = _items(api, LEASE, _NODE_LEASES), time.time()
     ages = {name_of(lease): now_s - (timestamp_s(nested(lease, "spec", "renewTime")) or now_s) for lease in leases}
     ahead = [f"{name} is {-age_s:.0f} s ahead" for name, age_s in ages.items() if age_s < -_SKEW_MAX_S]

@@ -27,7 +27,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of an installation. Counts include all namespaces, or ``namespace`` alone where the user may not list others."""
+    """The state of an installation. Counts include all namespaces, or only ``namespace`` without the right to list others."""
 
     server: str
     system_namespace: str
@@ -40,7 +40,7 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def print_cluster_status(api: ApiClient, *, output: str) -> None:
-    """Print whether the system runs on a cluster; exits with 1 unless each daemon has a pod that is available."""
+    """Print whether the system runs on a cluster; exits with 1 unless each daemon has an available pod."""
     status = cluster_status(api)
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(status), indent=2).decode())
@@ -57,7 +57,7 @@ def print_cluster_status(api: ApiClient, *, output: str) -> None:
 
 
 def cluster_status(api: ApiClient) -> ClusterStatus:
-    """The state of the installation; ends the command if there is none."""
+    """The state of the installation; ends the command without an installation."""
     deployments = daemon_deployments(api)
     if not deployments:
         fail(
@@ -86,7 +86,7 @@ def cluster_status(api: ApiClient) -> ClusterStatus:
 
 
 def daemon_deployments(api: ApiClient) -> list[Object]:
-    """The Deployments of the daemons by name. Raises ``ServingError`` for a user who may not list them."""
+    """The Deployments of the daemons by name. Raises ``ServingError`` for a user without the right to list them."""
     call = ApiCall(path=path_of(DEPLOYMENT, system_namespace()), query={"labelSelector": "=".join(OUR_LABEL)})
     return sorted(api.read(call)["items"], key=name_of)
 

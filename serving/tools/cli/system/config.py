@@ -1,6 +1,6 @@
 """``serving config``: shows settings in force with their origin, checks files, prints defaults.
 
-Settings in force are read from the store and the environments of running daemons. Exit code 2 means invalid settings; then
+Settings in force come from the store and from the environments of running daemons. Exit code 2 means invalid settings; then
 each problem is one line on standard error.
 """
 
@@ -43,7 +43,7 @@ _ROOT = "node_groups"
 
 NOT_LIVE = frozenset({"dashboard", "placement", "queueproxy"})
 """Daemons that read their settings from the environment only."""
-# The process of `serving up` that has the settings of a daemon.
+# The process of `serving up` with the settings of a daemon.
 _MODULES = {
     "activator": "serving.activator.main",
     "autoscaler": "serving.autoscaler.main",
@@ -52,13 +52,13 @@ _MODULES = {
     "election": "serving.home.main",
 }
 
-# A value as `serving config defaults` prints it and a ConfigMap takes it.
+# A value as printed by `serving config defaults` and accepted in a ConfigMap.
 _FIELDS = {"DAEMON": "daemon", "CONFIGMAP": "config_map", "KEY": "key", "VALUE": "written", "FROM": "origin"}
-# Narrower screens have no room for the name of the ConfigMap.
+# Narrower screens have no space for the name of the ConfigMap.
 _WIDE = 120
 # Columns to shorten on narrow screens, in this order, and their minimum widths.
 _LEASTS = (("VALUE", 24), ("FROM", 24), ("VALUE", 12), ("FROM", 12), ("KEY", 20))
-# The width for a pipe, and the maximum: longer lines are hard to read.
+# The width for a pipe, which is also the maximum: longer lines are hard to read.
 _SCREEN = (160, 24)
 _BY_NAME = {daemon.name: daemon for daemon in DAEMONS}
 
@@ -66,7 +66,7 @@ _files = click.argument("files", nargs=-1, required=True, type=click.Path(exists
 
 
 class GroupFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of node groups in files, their problems, keys without effect, and files of other kinds."""
+    """The number of node groups in files, their problems, unused keys, and files of other kinds."""
 
     count: int
     problems: tuple[Problem, ...]
@@ -75,7 +75,7 @@ class GroupFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_group_files(paths: Iterable[Path]) -> GroupFiles:
-    """The files whose every document is about node groups. The reader of ConfigMaps reports files that cannot be read."""
+    """Read the files with node groups only. The reader of ConfigMaps reports unreadable files."""
     readings: list[GroupReading] = []
     others: list[Path] = []
     for path in paths:
@@ -100,7 +100,7 @@ def groups_in_config_maps(config_maps: Sequence[ConfigMap]) -> GroupFiles:
 
 
 def _reading_of(path: Path) -> list[GroupReading] | None:
-    """The node groups in a file; None unless the file is about node groups."""
+    """The node groups in a file; None for a file without node groups."""
     if path.is_dir():
         return None
     try:
@@ -139,14 +139,14 @@ def _summed(readings: Iterable[GroupReading], others: Iterable[Path] = ()) -> Gr
 
 
 class LiveConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """ConfigMaps with their problems, and environments by running daemon."""
+    """ConfigMaps with their problems, and the environments of running daemons."""
 
     config_maps: Sequence[ConfigMap]
     problems: Sequence[Problem]
     environments: Mapping[str, Mapping[str, str]]
 
     def maps_of(self, daemon: str) -> Sequence[ConfigMap]:
-        """The ConfigMaps that a daemon follows."""
+        """The ConfigMaps that a daemon watches."""
         return () if daemon in NOT_LIVE else self.config_maps
 
 
@@ -290,7 +290,7 @@ def _live(place: Place) -> LiveConfig | None:
 
 
 def _load_live(names: Sequence[str], live: LiveConfig) -> dict[str, Loaded[SettingsRecord] | None]:
-    """The settings of running daemons. An invalid ConfigMap is reported and ignored, as by the daemons."""
+    """The settings of running daemons. An invalid ConfigMap is reported and ignored, as in the daemons."""
     problems = list(live.problems)
     loaded: dict[str, Loaded[SettingsRecord] | None] = {}
     for name in names:
@@ -347,7 +347,7 @@ def _load(
     problems: list[Problem],
     environment: dict[str, str] | None = None,
 ) -> Loaded[SettingsRecord] | None:
-    """The daemon's settings, or None with its problems added: several daemons may share a ConfigMap and its mistakes."""
+    """The daemon's settings, or None with new problems: several daemons may share a ConfigMap and its mistakes."""
     try:
         loaded = load(
             daemon,

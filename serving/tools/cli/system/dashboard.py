@@ -1,4 +1,4 @@
-"""``serving dashboard``: prints the link that opens the dashboard; on a cluster it forwards the dashboard's port until it is interrupted."""
+"""``serving dashboard``: prints the link to the dashboard; on a cluster also forwards the dashboard's port until interrupted."""
 
 import threading
 

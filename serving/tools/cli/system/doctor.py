@@ -108,7 +108,7 @@ def _short_names(state: Path) -> Iterator[Finding]:
 
 
 def _full_volumes(state: Path) -> Iterator[Finding]:
-    """A line for each volume that holds more than its size."""
+    """A line for each volume with more data than its size."""
     for claim in items_of(ApiClient(state), PERSISTENT_VOLUME_CLAIM, everywhere=True):
         if is_true(claim, OVER_SIZE):
             size = nested(claim, "spec", "resources", "requests", "storage")
@@ -121,7 +121,7 @@ def _reached(name: str, port: int) -> Finding:
     connection = http.client.HTTPConnection(_LOOPBACK, port, timeout=_TIMEOUT_S)
     try:
         if name == "api":
-            # It speaks TLS; the next check sends a request.
+            # The port uses TLS; the next check sends a request.
             connection.connect()
         else:
             connection.request("GET", "/healthz", headers={"Host": f"localhost:{port}"})
@@ -163,7 +163,7 @@ def _started_as(pid: int) -> tuple[str, str]:
 
 
 def _last_error(log: Path) -> str:
-    """The last error in a daemon's log, "" if it has none."""
+    """The last error in a daemon's log, "" without errors."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _LOG_END_BYTES))
@@ -216,7 +216,7 @@ def doctor(*, place: Place, output: str, repair: bool, yes: bool) -> None:
 
 
 def _repair(state: StateFolder, *, is_confirmed: bool) -> None:
-    """Report losses of a repair of the journal, and carry it out once confirmed."""
+    """Report the losses of a journal repair, and repair the journal after confirmation."""
     from serving.home.store.repair import read_damaged, write_repaired  # noqa: PLC0415 - the store, for this alone
 
     holder = state.holder()
@@ -236,7 +236,7 @@ def _repair(state: StateFolder, *, is_confirmed: bool) -> None:
         fail("nothing can be read, and nothing was changed; move the file away, then `serving restore FILE`")
     if not is_confirmed:
         click.confirm("Make a new journal of what is kept? The damaged one stays beside it", abort=True)
-    # No system may start meanwhile.
+    # The lock prevents a start of the system during the repair.
     state.hold()
     damaged = write_repaired(state.journal, journal, stamp=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
     click.echo(f"repaired; the damaged file is {damaged}")
@@ -245,7 +245,7 @@ def _repair(state: StateFolder, *, is_confirmed: bool) -> None:
 def _findings_of(place: Place) -> Iterator[Finding]:
     if place.state_path is not None:
         return _findings(place.state_path.absolute())
-    # The settings of all daemons, and more that one machine does not need.
+    # The module loads the settings of all daemons, and more that one machine does not need.
     from serving.tools.cli.system.clusterdoctor import cluster_findings  # noqa: PLC0415 - as said
 
     return cluster_findings(place.api())

@@ -40,7 +40,7 @@ from serving.tools.cli.client.tree import (
 from serving.tools.cli.system.availability import until_available, until_removed
 
 _MANAGER = "serving-install"
-# Owns the keys of ConfigMaps that --domain and its like set, and those kept from a version that shipped every key.
+# Owns the ConfigMap keys set by options such as --domain, and the keys kept from a version that shipped every key.
 _SETTINGS_MANAGER = "serving-install-settings"
 _APPLY = "application/apply-patch+yaml"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -55,12 +55,12 @@ _ESTABLISHED_S = 60.0
 _PAUSE_S = 0.2
 _NAMES_SHOWN_MAX = 10
 _COLORS = {"created": "green", "changed": "yellow", "unchanged": "white", "kept": "yellow", "deleted": "yellow"}
-# This server has no such kind, and the installation does without the object.
+# This server lacks the kind, and the installation works without the object.
 _COLORS["not served"] = "yellow"
 
 
 class Installation:
-    """The objects of one installation, and their target cluster."""
+    """The objects of one installation, and the target cluster."""
 
     def __init__(self, api: ApiClient, objects: Sequence[Object]) -> None:
         self._api = api
@@ -101,7 +101,7 @@ class Installation:
 
     def apply(self, *, is_waited_for: bool = False) -> None:
         """Create or change every object and print the result of each; a refused object ends the command."""
-        # It records the components: last, so that a later installation does not keep those of one that failed.
+        # The namespace records the components: last, so that a failed installation does not record its components.
         namespace_object = next(resource for resource in self._objects if resource["kind"] == "Namespace")
         is_new = self._api.call("GET", path_of(namespace_object))[0] == _NOT_FOUND
         with Progress("installing", terminal_only=True) as progress:
@@ -127,7 +127,7 @@ class Installation:
             print_aside(f"the daemons are starting: kubectl -n {namespace} get pods -w (--wait waits for them)")
 
     def remove(self, *, with_services: bool) -> None:
-        """Delete every object in reverse order. Services of users are deleted only ``with_services``."""
+        """Delete every object in reverse order. Users' services are deleted only ``with_services``."""
         present = [name for crd in self._crds for name in self._names(crd)]
         if present and not with_services:
             more = f" and {len(present) - _NAMES_SHOWN_MAX} more" if len(present) > _NAMES_SHOWN_MAX else ""
@@ -141,9 +141,9 @@ class Installation:
                 self._remove(resource)
 
     def leftovers(self) -> list[Object]:
-        """Objects that an earlier installation applied and this one has not, in reverse order.
+        """Objects of an earlier installation that this installation lacks, in reverse order.
 
-        Definitions stay, because users' objects would go with them, and so do ConfigMaps with keys of other managers.
+        Definitions stay, because their deletion would delete users' objects, and so do ConfigMaps with keys of other managers.
         """
         present = {path_of(resource) for resource in self._objects}
         namespace = _namespace_of(self._objects)
@@ -179,14 +179,14 @@ class Installation:
         return _result(before if status < 400 else None, after)
 
     def _apply_settings(self, resource: Object) -> str:
-        """Apply the example of a ConfigMap, then the keys that the command line names. Every other key stays."""
+        """Apply the example of a ConfigMap, then the keys from the command line. Other keys do not change."""
         path = path_of(resource)
         status, before = self._api.call("GET", path)
         present = (before.get("data") or {}) if status < 400 else {}
         example = {EXAMPLE_KEY: resource["data"][EXAMPLE_KEY]}
         requested = {key: value for key, value in resource["data"].items() if key != EXAMPLE_KEY}
         if present and EXAMPLE_KEY not in present and (retained := _not_default(present, resource)):
-            # An older version owns every key and would remove them: keys that differ from their default get another owner.
+            # An older version owns every key and would remove them: changed keys therefore get another owner.
             self._must_send(path, {**resource, "data": retained}, manager=_SETTINGS_MANAGER)
         after = self._must_send(path, {**resource, "data": example})
         if requested.items() - after["data"].items():
@@ -218,7 +218,7 @@ class Installation:
                 time.sleep(_PAUSE_S)
 
     def _names(self, crd: Object) -> list[str]:
-        """The users' objects of one kind; none if the kind is gone."""
+        """The users' objects of one kind; empty if the kind is gone."""
         spec = crd["spec"]
         version, kind = spec["versions"][0]["name"], spec["names"]["singular"]
         status, response = self._api.call("GET", f"/apis/{spec['group']}/{version}/{spec['names']['plural']}?limit=500")
@@ -227,7 +227,7 @@ class Installation:
 
 
 def is_older_than_inner_tls(api: ApiClient, namespace: str) -> bool:
-    """Whether an installation has the mode Permissive by default, because its key is older than inner TLS."""
+    """Whether an installation has the mode Permissive by default, because its key predates inner TLS."""
     core = f"/api/v1/namespaces/{namespace}"
     status, secret = api.call("GET", f"{core}/secrets/{KEY_SECRET}")
     if status >= 400 or (secret.get("data") or {}).get(KEY_MODE_FIELD):
@@ -253,7 +253,7 @@ def _without_components(namespace: Object) -> Object:
 
 
 def _is_left(resource: Object) -> bool:
-    """Whether an object was applied by ``serving install`` and, for a ConfigMap, holds no keys of other managers."""
+    """Whether ``serving install`` applied an object and, for a ConfigMap, no other manager owns keys."""
     managers = {entry["manager"] for entry in resource["metadata"].get("managedFields") or ()}
     return _MANAGER in managers and (resource["kind"] != _CONFIG_MAP or managers == {_MANAGER})
 
@@ -266,7 +266,7 @@ def _not_default(data: dict[str, str], shipped: Object) -> dict[str, str]:
 def _result(before: Object | None, after: Object) -> str:
     if before is None:
         return "created"
-    # Controllers write statuses meanwhile, and the server lists its managers again.
+    # Controllers write statuses concurrently, and the server lists their managers again.
     mine, theirs = (
         {
             **state,
@@ -390,7 +390,7 @@ def _named_components(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _pushed(release: Path, wanted: InstallOptions, *, is_dry: bool) -> InstallOptions:
-    """The options with the images of a release, which are in the registry now."""
+    """The options with the images of a release, after pushing them to the registry."""
     if not wanted.registry or is_dry:
         fail_usage(
             "--images pushes to the registry that --registry names, and goes with neither --dry-run nor --uninstall"
@@ -414,7 +414,7 @@ def _wanted_objects(wanted: InstallOptions) -> list[Object]:
 def _check_images(objects: Sequence[Object], *, named: Collection[str] | None = None) -> None:
     """End the command for an image without a registry.
 
-    ``named`` are the images that the user names: without a name the shipped ones are refused too.
+    ``named`` are images from the user's options: without such options the shipped images are rejected too.
     """
     for name, image in images_of(objects).items():
         if problem := image_problem(image):
@@ -437,7 +437,7 @@ def _with_installed(api: ApiClient, objects: list[Object], wanted: InstallOption
 
 
 def _cluster(kubeconfig: Path | None, context: str | None) -> Place:
-    """The place of the options, else kubectl's default kubeconfig."""
+    """The cluster from the options, else from kubectl's default kubeconfig."""
     if kubeconfig is None and not os.environ.get("KUBECONFIG"):
         kubeconfig = Path.home() / ".kube" / "config"
         if not kubeconfig.exists():

@@ -16,7 +16,7 @@ from serving.tools.cli.client.api import fail, state_option
 
 _UNIT = "serving.service"
 _SYSTEM_FOLDER = Path("/etc/systemd/system")
-# A minute for a start on a loaded machine; requests that run have two to end.
+# A minute for a start on a loaded machine; running requests have two minutes to end.
 _TEMPLATE = """\
 [Unit]
 Description=serving: request-driven services on this machine
@@ -79,7 +79,7 @@ def install_service(*, prints: bool, replace: bool, up_options: Sequence[str], s
 
 
 def unit_text(program: Sequence[str], state: Path, up_options: Sequence[str], *, is_root: bool) -> str:
-    """The unit that runs ``program up``."""
+    """The systemd unit that runs ``program up``."""
     start = [*program, "up", "--systemd", f"--state={state}", *up_options]
     return _TEMPLATE.format(
         start=_quoted(start),
@@ -89,7 +89,7 @@ def unit_text(program: Sequence[str], state: Path, up_options: Sequence[str], *,
 
 
 def verify(text: str) -> list[str]:
-    """The problems of a unit found by `systemd-analyze verify`; none if it is not installed."""
+    """The problems that `systemd-analyze verify` finds in a unit; empty without systemd-analyze."""
     program = shutil.which("systemd-analyze")
     if program is None:
         return []
@@ -99,12 +99,12 @@ def verify(text: str) -> list[str]:
         done = subprocess.run(  # noqa: S603 - systemd's own
             [program, "verify", "--man=no", str(path)], check=False, capture_output=True, text=True
         )
-    # It also reports other units of the machine.
+    # systemd-analyze also reports other units of the machine.
     return [line for line in done.stderr.splitlines() if _UNIT in line]
 
 
 def _check(up_options: Sequence[str]) -> None:
-    """Refuse options that ``serving up`` does not take: the service would end as soon as it is started. Raises ``click.UsageError``."""
+    """Raise ``click.UsageError`` for options unknown to ``serving up``: the service would end immediately."""
     root = click.get_current_context().find_root()
     assert isinstance(root.command, click.Group)
     command = root.command.get_command(root, "up")
@@ -112,7 +112,7 @@ def _check(up_options: Sequence[str]) -> None:
     try:
         command.make_context("up", [*up_options], parent=root)
     except click.UsageError as error:
-        # Its usage would be that of `serving up`.
+        # The usage text would be that of `serving up`.
         here = click.get_current_context()
         raise click.UsageError(
             f"{error.format_message()} `serving up` takes no such option; --print shows the unit, and writes nothing.",
@@ -133,5 +133,5 @@ def _unit_folder() -> Path:
 
 
 def _quoted(words: Sequence[str]) -> str:
-    """A command line of a unit: systemd reads % and $ itself."""
+    """A command line of a unit with escaped % and $, which systemd expands."""
     return " ".join(shlex.quote(word.replace("%", "%%").replace("$", "$$")) for word in words)

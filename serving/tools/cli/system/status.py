@@ -81,7 +81,7 @@ def _status(state: StateFolder, pid: int) -> _SystemStatus:
     ports = state.read_ports()
     api = ApiClient(state.path)
     services = items_of(api, SERVING_SERVICE, everywhere=True)
-    # Evicted pods are listed, but over.
+    # Evicted pods are listed, but have ended.
     all_pods = items_of(api, POD, everywhere=True)
     pods = [pod for pod in all_pods if nested(pod, "status", "phase") != "Failed"]
     return _SystemStatus(
@@ -119,7 +119,7 @@ def version(*, api: Callable[[], ApiClient], client: bool, output: str) -> None:
 
 
 def _commit() -> str:
-    """The commit that this program was built from; of a checkout, its present one. Empty where neither is known."""
+    """The commit of this program's build, or the present commit of a checkout. Empty if unknown."""
     package = Path(__file__).parents[3]
     noted = package / "_commit"
     if noted.exists():

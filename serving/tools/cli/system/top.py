@@ -24,17 +24,17 @@ _NODE_STATES = {"True": ("ready", "green"), "False": ("not ready", "red")}
 _PERIOD_S = 2.0
 _TIMEOUT_S = 10.0
 _TONES = {"active": "green", "dormant": "cyan", "starting": "yellow", "failed": "red", "at zero": "dim"}
-# Least width for the reasons beside the numbers.
+# Minimum width for the reasons beside the numbers.
 _WIDE = 110
 _BELOW_MAX = 5
-# Least width of a name beside its numbers; with less room the numbers have a line of their own below it.
+# Minimum width of a name beside its numbers; with less space the numbers are on a separate line below.
 _NAME_LEAST, _NAME_ROOMY = 12, 24
 _WHY_LEAST = 30
-# Least width for all numbers.
+# Minimum width for all numbers.
 _ROOMY = 96
 _NUMBERS = ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "4XX", "5XX", "P50", "P95", "P99")
 _FEW_NUMBERS = ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "5XX", "P95")
-# Lines that are not rows: the title, heads, separators and ends of tables.
+# Lines other than rows: the title, heads, separators and ends of tables.
 _FRAME = 8
 _NODES_LEAST = 4
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -48,7 +48,7 @@ def node_lines(nodes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def shortened(text: str, width_max: int) -> str:
-    """A text of at most ``width_max`` columns: its middle is left out, as names differ at their start and end."""
+    """Shorten a text to ``width_max`` columns in the middle, because names differ at their start and end."""
     if cell_len(text) <= width_max:
         return text
     room = max(0, width_max - 1)
@@ -61,14 +61,14 @@ def shortened(text: str, width_max: int) -> str:
 def fitted(
     heads: Sequence[str], rows: Sequence[Sequence[Text]], *, width: int, name_max: int | None = None
 ) -> tuple[list[Text], bool]:
-    """The lines of a table of name, state and numbers, and whether each row is two lines, for lack of room.
+    """The lines of a table of name, state and numbers, and whether each row takes two lines for lack of space.
 
     Numbers are never shortened. Names are, in the middle, down to ``_NAME_LEAST`` columns.
     """
     cells = [_texts(heads), *map(_texts, rows)]
     longest, *others = [max(cell_len(cell.plain) for cell in column) for column in zip(*cells, strict=True)]
     longest = min(longest, name_max or longest)
-    # A wide gap is for names that have room enough.
+    # A wide gap needs enough space for the names.
     gap, least = 2, _NAME_ROOMY
     beside = width - sum(others) - gap * len(others)
     if beside < min(longest, least):
@@ -100,7 +100,7 @@ def _padded(text: Text, width: int, *, is_left: bool = False) -> Text:
 
 
 def node_table(lines: Sequence[Mapping[str, Any]], *, width: int) -> tuple[list[Text], bool]:
-    """Nodes as ``fitted``: requested and used amounts, out of each one's capacity."""
+    """Nodes in the form of ``fitted``: requested and used amounts, and each node's capacity."""
     is_roomy = width >= _ROOMY
     heads = ["NODE", "STATE", "PODS", "CPU ASKED", "CPU USED", *(["CORES"] if is_roomy else [])]
     heads += ["MEM ASKED", "MEM USED", *(["GIB"] if is_roomy else []), "SCORE"]
@@ -122,7 +122,7 @@ def _cells(node: Mapping[str, Any], *, is_roomy: bool) -> list[Text]:
 
 
 def _amount(part: int | None, whole: int, unit: int) -> Text:
-    """An amount with its share of the whole, if known: "1.8 46%"."""
+    """An amount with its percentage of the whole, if known: "1.8 46%"."""
     if part is None:
         return Text("-")
     ratio = part / whole if whole else 0.0
@@ -155,7 +155,7 @@ def top(*, place: Place, once: bool, output: str, url: str | None, namespace: st
         return
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            # The window may have been resized.
+            # The user may have resized the window.
             width, height = console.size
             live.update(screen_of(pages.read("state"), namespace=namespace, width=width, height=height), refresh=True)
             time.sleep(_PERIOD_S)
@@ -177,9 +177,9 @@ def _rows(state: Mapping[str, Any], namespace: str) -> list["_Row"]:
 
 
 def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WIDE, height: int | None = None) -> Group:
-    """The screen for one state of the dashboard, busiest revisions first; narrow ones show reasons below.
+    """The screen for one state of the dashboard, busiest revisions first; narrow screens show reasons below.
 
-    ``height`` is the number of lines; None is unlimited. Nodes come below revisions, which leave some room for them.
+    ``height`` is the number of lines; None is unlimited. Nodes come below revisions, which leave some lines for them.
     """
     rows = _rows(state, namespace)
     ready, dormant = (sum(row.number(name) for row in rows) for name in ("ready", "dormant"))
@@ -225,7 +225,7 @@ def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WI
 
 
 def _saved(state: Mapping[str, Any], namespace: str) -> str:
-    """The summed costs of all revisions, a line for each policy in force; "" without any."""
+    """The summed costs of all revisions, one line per policy in force; "" without policies."""
     by_policy: dict[str, list[Mapping[str, float]]] = {}
     for policy in state.get("policies") or ():
         if namespace in {"", policy["namespace"]}:
@@ -243,7 +243,7 @@ def _saved(state: Mapping[str, Any], namespace: str) -> str:
 
 
 def _revisions(rows: list["_Row"], *, width: int) -> tuple[list[Text], int, bool]:
-    """The lines of the table, how many a row has, and whether the reasons are beside the numbers."""
+    """The lines of the table, the number of lines per row, and whether the reasons are beside the numbers."""
     lines, is_stacked = _table(rows, has_all=width >= _ROOMY, width=width)
     if is_stacked and width >= _ROOMY:
         lines, is_stacked = _table(rows, has_all=False, width=width)
@@ -316,7 +316,7 @@ class _Row:
         return "active" if ready else "starting"
 
     def _pods(self) -> str:
-        # From the decision that is printed beside it: the metric of the same name arrives up to a second later.
+        # From the decision on the same line: the metric of the same name arrives up to a second later.
         ready, desired = self.number("ready"), self._numbers.get("desired")
         if self._decision is not None:
             desired = self._decision["wanted"]

@@ -37,11 +37,11 @@ from serving.tools.cli.client.api import adding, fail, fail_usage
 from serving.tools.cli.client.output import Progress, print_aside
 from serving.tools.cli.nodes.nodeflags import NODE_FLAGS, nodes_environment, with_node_flags
 
-# The descriptor on which the system in the background reports that it has started.
+# The file descriptor on which the background system reports its start.
 _READY_VARIABLE = "SERVING_UP_READY_FD"
 
 _LOG = "up.log"
-# Four daemons that take a second each, on a machine under heavy load.
+# Four daemons with one second each, on a machine under heavy load.
 _READY_S = 180.0
 _EXIT_FAILED = 1
 # Variables that only `serving up` reads.
@@ -55,10 +55,10 @@ _TLS_SOURCES = ("CERTIFICATE_FILES", "FOLDER", "SECRETS")
 
 
 def start_in_background(arguments: Sequence[str], logs: Path) -> int:
-    """Run ``serving up`` in the background, print its output until it has started; returns its exit code or 0."""
+    """Run ``serving up`` in the background, print its output until the start; return the exit code or 0."""
     log = logs / _LOG
     try:
-        # Parents that are made on the way have the mode of the umask: the state folder is closed, too.
+        # New parent folders have the umask's mode, but the state folder is always private.
         for folder in (logs.parent, logs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         output = log.open("ab")
@@ -86,7 +86,7 @@ def start_in_background(arguments: Sequence[str], logs: Path) -> int:
             raise
         has_started = not is_late and bool(pipe.read())
     code = 0 if has_started else _EXIT_FAILED if is_late else process.wait()
-    # The process goes on when this one ends.
+    # The process outlives this command.
     process.returncode = 0
     with log.open("rb") as file:
         file.seek(begin)
@@ -99,10 +99,10 @@ def start_in_background(arguments: Sequence[str], logs: Path) -> int:
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
-    """Raise ``SettingsError`` for each invalid variable, with the expected value; warn of those that have no effect any more."""
+    """Raise ``SettingsError`` for invalid variables, with the expected values; warn about variables without effect."""
     variables = {name: text for name, text in environment.items() if _SETTING.fullmatch(name) and name not in _OWN}
     if not variables:
-        # The records of all daemons take a while to import.
+        # Importing the settings of all daemons is slow.
         return
     from serving.core.settings.daemons import DAEMONS  # noqa: PLC0415 - as above
     from serving.core.settings.load import removed_variables, wrong_variables  # noqa: PLC0415 - as above
@@ -120,9 +120,9 @@ def check_environment(environment: Mapping[str, str]) -> None:
 
 
 def path_lines(program: Path, python: Path, path: str) -> list[str]:
-    """Advice on running this program in another shell; empty if ``serving`` on PATH is this program.
+    """Advice for running this program in another shell; empty if ``serving`` on PATH is this program.
 
-    ``program`` is how this process was started, ``python`` its interpreter, whose folder has the program too.
+    ``program`` is the path that started this process, ``python`` the interpreter; the interpreter's folder has the program too.
     """
     own = program.absolute() if program.name == _NAME else python.with_name(_NAME)
     program_path = shutil.which(_NAME, path=path)
@@ -139,7 +139,7 @@ class _Size(click.ParamType):  # type: ignore[type-arg]  # generic in newer vers
     name = "SIZE"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the bytes."""
+        """Parse a size; return bytes."""
         try:
             size = parse_quantity(str(value), "a size such as 10Mi or 500k")
         except InvalidValue as error:
@@ -255,7 +255,7 @@ def up(  # noqa: PLR0913 - options
         name.removesuffix("_port").replace("_", "-"): port for name, port in more.items() if name not in NODE_FLAGS
     }
     children = CHILDREN(activator_count, has_node_groups=more["nodes"] is not None)
-    # Metrics of further activators and of node groups are served at any free port.
+    # Metrics of further activators and of node groups use any free port.
     by_name |= {
         name: 0 for child in children for name in child.sockets if name.endswith("-metrics") and name not in by_name
     }
@@ -263,10 +263,10 @@ def up(  # noqa: PLR0913 - options
         environment = _tls_environment(tls_certificates, tls_keys) | nodes_environment(more) | limits
         environment |= {ISOLATION_VARIABLE: isolation}
         has_certificate = any({**os.environ, **environment}.get(f"{_TLS}{name}") for name in _TLS_SOURCES)
-        # First: the holder of the state folder also holds its ports, and explains more.
+        # First: the process that locks the state folder also uses its ports, and its error explains more.
         state.hold()
         environment |= {GAP_VARIABLE: isolation_gap(isolation, state.path)}
-        # Until there is a certificate, of a DomainMapping, connections are refused.
+        # Connections fail until a DomainMapping has a certificate.
         sockets = bind(by_name, unheard=() if has_certificate else ("tls",))
         state.open("https://{}:{}".format(*sockets["api"].getsockname()))
         state.write_ports({name: listener.getsockname()[1] for name, listener in sockets.items()})
@@ -309,8 +309,8 @@ def _started_lines(
 
 
 def _run_in_background(state: StateFolder, *, has_sample: bool) -> int:
-    """Start the system, and the sample if it is wanted; returns the exit code."""
-    # Options are passed on unchanged: only one place parses them.
+    """Start the system, and the sample if requested; return the exit code."""
+    # Options are passed on unchanged: only one function parses them.
     arguments = [
         argument for argument in sys.argv[sys.argv.index("up") + 1 :] if argument not in {"-d", "--detach", "--sample"}
     ]
@@ -334,7 +334,7 @@ def _refuse_wrong_settings() -> None:
 
 
 def _refuse_other_options() -> None:
-    """Reject options beside ``--reload``: a running system keeps its own."""
+    """Reject options beside ``--reload``: a running system keeps its options."""
     context = click.get_current_context()
     typed = [
         param.opts[0]
@@ -349,7 +349,7 @@ def _refuse_other_options() -> None:
 
 
 def _tls_environment(certificates: Sequence[Path], keys: Sequence[Path]) -> dict[str, str]:
-    """The activator's settings for these certificates, each of which works; the first is the default.
+    """The activator's settings for these certificates; the first is the default. All of them must be valid.
 
     Raises:
         SettingsError: with a problem for each invalid one.
@@ -384,7 +384,7 @@ def _tls_environment(certificates: Sequence[Path], keys: Sequence[Path]) -> dict
 
 
 def _dashboard_text(port: int, state: StateFolder) -> str:
-    """Where the dashboard is. A terminal shows the link to the owner of its token; a log would keep it."""
+    """The dashboard's address. On a terminal it is the link with the token, which a log would store."""
     page = f"http://127.0.0.1:{port}"
     if sys.stdout.isatty():
         return f"{page}/?token={state.query_token.read_text()}"

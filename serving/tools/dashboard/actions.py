@@ -42,7 +42,7 @@ from serving.tools.dashboard.viewers import current_actor
 
 _log = logging.getLogger("dashboard")
 
-# A cold start may take this long; the user watches the page meanwhile.
+# A cold start may take this long, while the user watches the page.
 _WAKE_WITHIN_S = 60.0
 _COUNT_MAX = 10_000
 _UNFOLLOWED = "newer revisions get traffic when you move it"
@@ -58,20 +58,20 @@ class _WakeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class _ScaleRequest(_WakeRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The bounds of a service's pods; None leaves one unchanged, 0 means "may go to zero" and "no limit"."""
+    """The bounds of a service's pods; None leaves a bound unchanged, 0 means "may scale to zero" or "no limit"."""
 
     min: _Count | None = None
     max: _Count | None = None
 
 
 class _TrafficRequest(_WakeRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Percent by name of revision; "@latest" is the newest ready one."""
+    """Percentages by revision name; "@latest" is the newest ready revision."""
 
     shares: dict[str, _Percent]
 
 
 class _RollbackRequest(_WakeRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The revision to go back to; None is the one before the newest with traffic."""
+    """The revision to roll back to; None is the revision before the newest one with traffic."""
 
     revision: _Name | None = None
 
@@ -85,7 +85,7 @@ _BODIES: Mapping[str, type[_WakeRequest]] = {
 
 
 class DashboardActions:
-    """Carries out actions of authorised users. ``activator_address`` is the host and port of the public listener."""
+    """Executes actions of authorised users. ``activator_address`` is the host and port of the public listener."""
 
     def __init__(self, cluster: Cluster, gate: Gate, *, activator_address: str) -> None:
         self._cluster = cluster
@@ -183,7 +183,7 @@ class DashboardActions:
         return f"{action.service}: rolled back to {name} from {left or 'no revision'}; {_UNFOLLOWED}"
 
     async def _revisions(self, action: _WakeRequest) -> list[Object]:
-        """The revisions of the service, the newest first."""
+        """The revisions of the service, newest first."""
         listing = await self._cluster.list(
             REVISION, action.namespace, label_selector=f"{SERVICE_LABEL}={action.service}"
         )
@@ -230,7 +230,7 @@ class DashboardActions:
 
 
 def _may_act(actor: Grant, namespace: str) -> bool:
-    """Whether a user may act there, as the API server decides: in the system's namespace only an admin of all may."""
+    """Whether a user may act in a namespace, as in the API server: in the system's namespace only an admin of all namespaces may."""
     return actor.may_act(namespace) and (actor.is_full or namespace != system_namespace())
 
 

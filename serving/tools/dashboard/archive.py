@@ -1,10 +1,10 @@
-"""The history of revisions on disk: one SQLite file, bounded in time and in bytes.
+"""The history of revisions on disk: one SQLite file, limited in time and in bytes.
 
-Rows are kept in three steps: each 5 s for two hours, each minute for a day and a half, each 10 minutes for as long as
-``history-days`` says. A row of a longer step is the mean of those of the shorter one, or their maximum for ``panic`` and
-for latencies above the median. Marks are what changed: decisions, revisions, traffic, failures.
+The file has rows in three steps: 5 s for two hours, a minute for a day and a half, and 10 minutes for ``history-days``. A row of
+a longer step is the mean of the shorter step's rows, or their maximum for ``panic`` and for latencies above the median. Marks are
+changes: decisions, revisions, traffic, failures.
 
-The methods block for milliseconds, and their caller is a thread of its own (``HistoryKeeper``).
+The methods block for milliseconds, so ``HistoryKeeper`` calls them in a thread.
 """
 
 import contextlib
@@ -21,19 +21,19 @@ from serving.tools.dashboard.cost import RevisionOwner, RevisionUsage, ServiceUs
 from serving.tools.dashboard.marks import Mark
 
 VERSION = 2
-"""The format of the file, in its ``user_version``."""
+"""The format version of the file, in its ``user_version``."""
 
 DAY_S = 86_400.0
 POINTS_MAX = 2_200
-"""Most rows of one answer: two hours, a day and a half, or two weeks in their steps."""
+"""Maximum number of rows per response: two hours, a day and a half, or two weeks in the three steps."""
 
 _WORST = frozenset({"is_panic", "p95_s", "p99_s"})
 # SQLite's default.
 _PAGE_BYTES = 4096
-# What is dropped at once of each step when the file is full.
+# The part of each step to drop when the file is full.
 _DROPPED_PART = 8
 ARCHIVE_ERRORS = (sqlite3.Error, TypeError, ValueError)
-"""What reading and writing an open file raises."""
+"""Errors of reading and writing an open file."""
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
@@ -48,7 +48,7 @@ class HistoryStep(msgspec.Struct, frozen=True):
 
 
 class HistoryRange(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of a revision in a range of time: ``at_s`` and the columns by name. A gap has a row without numbers."""
+    """The rows of a revision in a time range: ``at_s`` and the columns by name. A gap has one row without numbers."""
 
     step_s: int
     columns: dict[str, list[float | None]]
@@ -56,7 +56,7 @@ class HistoryRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def history_steps(days: float) -> tuple[HistoryStep, ...]:
-    """The steps, the shortest first. Each step is a multiple of the one before."""
+    """The steps, shortest first. Each step is a multiple of the previous one."""
     whole_s = days * DAY_S
     return tuple(
         HistoryStep(step_s, min(kept_s, whole_s))
@@ -65,7 +65,7 @@ def history_steps(days: float) -> tuple[HistoryStep, ...]:
 
 
 def step_of(steps: Sequence[HistoryStep], *, from_s: float, to_s: float, now_s: float) -> HistoryStep:
-    """The shortest step that is kept since ``from_s`` and gives at most ``POINTS_MAX`` rows; else the longest."""
+    """The shortest step stored since ``from_s`` that gives at most ``POINTS_MAX`` rows; else the longest."""
     return next(
         (step for step in steps if from_s >= now_s - step.kept_s and to_s - from_s <= POINTS_MAX * step.step_s),
         steps[-1],
@@ -73,7 +73,7 @@ def step_of(steps: Sequence[HistoryStep], *, from_s: float, to_s: float, now_s: 
 
 
 def merged_row(rows: Sequence[Row]) -> list[float | None]:
-    """One row for several: the mean of each column, or its maximum; None where no row has a number."""
+    """Merge several rows: the mean of each column, or its maximum; None if no row has a number."""
     merged: list[float | None] = []
     for name, *values in zip(COLUMNS, *rows, strict=True):
         known = [value for value in values if value is not None]
@@ -87,7 +87,7 @@ class ArchiveNewerError(Exception):
 
 
 class Archive:
-    """The open file. Raises ``sqlite3.Error``, ``OSError``, and ``ArchiveNewerError`` when it is opened."""
+    """The open file. Opening raises ``sqlite3.Error``, ``OSError``, and ``ArchiveNewerError``."""
 
     def __init__(self, path: Path, steps: Sequence[HistoryStep], *, bytes_max: int) -> None:
         self._steps = steps
@@ -107,7 +107,7 @@ class Archive:
         if version > VERSION:
             raise ArchiveNewerError(f"{path} has format {version}, this version knows up to {VERSION}")
         path.chmod(0o600)
-        # Without a sync for each commit, a lost machine loses the last seconds, never the file.
+        # Without a sync per commit, a machine failure loses the last seconds, never the file.
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
         self._db.execute("PRAGMA cache_size = -512")
@@ -123,7 +123,7 @@ class Archive:
                 "CREATE TABLE IF NOT EXISTS owner (id INTEGER PRIMARY KEY, service TEXT, memory_bytes INTEGER)"
             )
             for step in self._steps:
-                # In the order of time, so that a step of all revisions is written to few pages.
+                # Sorted by time, so that a step of all revisions is on few pages.
                 self._db.execute(
                     f"CREATE TABLE IF NOT EXISTS row_{step.step_s} (at_s INTEGER, id INTEGER, {columns}, "
                     "PRIMARY KEY (at_s, id)) WITHOUT ROWID"
@@ -133,7 +133,7 @@ class Archive:
         self._load()
 
     def _add_columns(self, table: str) -> None:
-        """Add the columns that a file of an earlier version lacks; they are the last ones."""
+        """Add the columns missing in a file of an earlier version, as the last columns."""
         known = {name for _, name, *_ in self._db.execute(f"PRAGMA table_info({table})")}
         for name in COLUMNS:
             if name not in known:
@@ -151,9 +151,9 @@ class Archive:
         *,
         owners: Mapping[str, RevisionOwner] = MappingProxyType({}),
     ) -> None:
-        """Write the rows of a step of 5 s that began at ``at_s``, by "namespace/revision", and marks. All or nothing.
+        """Write the rows of the 5 s step from ``at_s`` on, by "namespace/revision", and marks, in one transaction.
 
-        ``owners`` of revisions outlive them, as their rows do.
+        ``owners`` of revisions outlive them, as the rows do.
         """
         places = ", ".join("?" * (len(COLUMNS) + 2))
         table = f"row_{self._steps[0].step_s}"
@@ -173,14 +173,14 @@ class Archive:
             self._owners |= new
 
     def roll(self, now_s: float) -> None:
-        """Write the longer steps that have ended, and delete expired and surplus rows."""
+        """Write the longer steps that have ended, and delete expired and excess rows."""
         for fine, coarse in zip(self._steps, self._steps[1:], strict=False):
             self._merge(fine.step_s, coarse.step_s, now_s)
         with self._change():
             for step in self._steps:
                 self._db.execute(f"DELETE FROM row_{step.step_s} WHERE at_s < ?", (now_s - step.kept_s,))  # noqa: S608
             self._db.execute("DELETE FROM mark WHERE at_s < ?", (now_s - self._steps[-1].kept_s,))
-        # A part is left for what comes until the next time.
+        # Space stays free for the rows until the next roll.
         while self._used_bytes() > self._bytes_max * 0.9 and self._drop_oldest():
             pass
 
@@ -195,7 +195,7 @@ class Archive:
                 number, step.step_s, from_s=max(cursor, now_s - step.kept_s - step.step_s), to_s=to_s
             )
             for row in step_rows:
-                # The dashboard did not run: a line must not lead across.
+                # The dashboard did not run: charts must not draw a line across the gap.
                 if rows and row[0] > cursor + step.step_s:
                     rows.append((cursor, *[None] * len(COLUMNS)))
                 rows.append(row)
@@ -213,7 +213,7 @@ class Archive:
         )
 
     def usage(self, *, from_s: float, to_s: float, now_s: float) -> UsageReport:
-        """The use of all revisions and services in a range, in whole steps. Revisions without an owner are left out."""
+        """The use of all revisions and services in a range, in whole steps. Revisions without an owner are omitted."""
         chosen = step_of(self._steps, from_s=from_s, to_s=to_s, now_s=now_s)
         pods_s: defaultdict[str, float] = defaultdict(float)
         known_s: defaultdict[str, float] = defaultdict(float)
@@ -249,7 +249,7 @@ class Archive:
 
     def _rows(self, number: int, step_s: int, *, from_s: float, to_s: float) -> list[tuple[float, ...]]:
         first = int(-(-from_s // step_s) * step_s)
-        # One lookup for each time, since rows of other revisions lie between.
+        # One lookup per time, since rows of other revisions are in between.
         return self._db.execute(
             "WITH RECURSIVE grid (at_s) AS (VALUES (?) UNION ALL SELECT at_s + ? FROM grid WHERE at_s + ? <= ?) "  # noqa: S608
             f"SELECT row.at_s, {', '.join(COLUMNS)} FROM grid JOIN row_{step_s} row ON row.at_s = grid.at_s AND row.id = ?",
@@ -264,7 +264,7 @@ class Archive:
         )
         if oldest is None:
             return
-        # The last one again: its end may have come later, and a clock may have been set back.
+        # Write the last step again: its end may have been incomplete, and a clock may have been set back.
         start = min(oldest // coarse_s * coarse_s if last is None else last, end - coarse_s)
         columns = ", ".join(f"max({name})" if name in _WORST else f"round(avg({name}), 4)" for name in COLUMNS)
         with self._change():
@@ -279,7 +279,7 @@ class Archive:
         return int(pages - free) * _PAGE_BYTES
 
     def _drop_oldest(self) -> bool:
-        """Delete the oldest part of each step; return whether there was something."""
+        """Delete the oldest part of each step; return whether any row existed."""
         dropped = 0
         with self._change():
             for step in self._steps:
@@ -305,7 +305,7 @@ class Archive:
             yield
             self._db.execute("COMMIT")
         except BaseException:
-            # SQLite itself rolls back for some errors, such as a full disk.
+            # SQLite rolls back by itself for some errors, such as a full disk.
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
             self._ids = {}
@@ -316,5 +316,5 @@ class Archive:
 
 
 def is_damaged(error: Exception) -> bool:
-    """Whether a file is no database, or a broken one: SQLite takes values of any type and texts that are not UTF-8."""
+    """Whether a file is a broken database, or no database: SQLite accepts values of any type and texts in invalid UTF-8."""
     return isinstance(error, TypeError | ValueError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED

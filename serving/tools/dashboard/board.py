@@ -1,7 +1,7 @@
-"""The state of the dashboard: versioned objects, recent decisions, and an hour of samples.
+"""The state of the dashboard: versioned objects, recent decisions, and an hour of samples. Pure.
 
-Pure. Objects, samples, decisions and metric readings go in; the changes since a version come out, so that each open page
-receives only what it lacks. ``tick`` builds one row per revision from the latest samples.
+Input: objects, samples, decisions and metric readings; output: the changes since a version, so that each open page
+receives only the missing changes. ``tick`` builds one row per revision from the latest samples.
 """
 
 import math
@@ -83,25 +83,25 @@ COLUMNS = (
     *("p50_s", "p95_s", "p99_s"),
     *("cpu_cores", "memory_bytes"),
 )
-"""The columns of a row: requests in flight, pod counts, responses a second by class, latencies in seconds, use of all pods."""
+"""The columns of a row: requests in flight, pod counts, responses per second by class, latencies in seconds, use of all pods."""
 
 _BUNCH = 128
 _READY = COLUMNS.index("ready")
-# Longest time for which a row is valid if the next one is late.
+# Maximum time for which a row is valid if the next row is late.
 _ROW_STANDS_S = 10.0
 _RATES = slice(COLUMNS.index("rps_2xx"), COLUMNS.index("rps_5xx") + 1)
 
 _DECISIONS_MAX = 200
-# Deleted pods of a service whose logs a page may show.
+# Number of a service's deleted pods whose logs a page may show.
 _GONE_PODS_MAX = 3
-# Deletions kept for pages that have not received them. A page that is further behind receives everything again.
+# Number of stored deletions for pages that have not received them. A page further behind receives all objects again.
 _GONE_MAX = 10_000
-# A sample is drawn as unknown so many seconds after the time that it is valid for: decisions arrive every 2 s, but at rest.
+# A sample counts as unknown this many seconds after its time: decisions arrive every 2 s, but not at rest.
 _SAMPLE_VALID_S = 10.0
 
 STEP_S = 20
 STEPS = 45
-"""The steps of a sparkline: the last 15 minutes."""
+"""The number of steps in a sparkline: the last 15 minutes."""
 
 _Key = tuple[str, str]
 """Kind ("service", "revision", "pod") and "namespace/name"."""
@@ -130,7 +130,7 @@ class RevisionHistory:
             self._drop()
 
     def read(self, key: str, *, from_s: float = 0.0, to_s: float = math.inf) -> dict[str, list[float]]:
-        """The columns of a revision by name in a range of time, and ``at_s``; empty columns for an unknown revision."""
+        """The columns of a revision by name in a time range, and ``at_s``; empty columns for an unknown revision."""
         columns = self._columns.get(key) or tuple(array("f") for _ in COLUMNS)
         count = min(len(columns[0]), self._rows_max, len(self._times) - bisect_left(self._times, from_s))
         # From the end: a revision has the times since its first row.
@@ -139,7 +139,7 @@ class RevisionHistory:
         return {"at_s": list(self._times[places]), **tails}
 
     def usage(self, owners: Mapping[str, RevisionOwner], *, from_s: float, to_s: float) -> UsageReport:
-        """The use of revisions with an owner in a range. A row is valid until the next one."""
+        """The use of revisions with an owner in a range. A row is valid until the next row."""
         times = np.array(self._times)
         stands_s = np.minimum(np.diff(times, append=times[-1:]), _ROW_STANDS_S)
         stands_s[(times < from_s) | (times >= to_s)] = 0.0
@@ -169,7 +169,7 @@ class RevisionHistory:
 
 
 class Sparklines:
-    """Sums of requests and of server errors a second, a step each 20 s. A revision without a row is forgotten."""
+    """Sums of requests and of server errors per second, in steps of 20 s. A revision without a row is removed."""
 
     def __init__(self) -> None:
         self._step = 0
@@ -177,7 +177,7 @@ class Sparklines:
         self._sums: dict[str, tuple[array[float], array[float]]] = {}
 
     def add(self, at_s: float, rates: Mapping[str, Sequence[float | None]]) -> None:
-        """Add one tick: responses a second by class, from 2xx to 5xx, of each revision."""
+        """Add one tick: each revision's responses per second by class, from 2xx to 5xx."""
         self._move(int(at_s // STEP_S))
         self._ticks[-1] += 1
         for key in self._sums.keys() - rates.keys():
@@ -191,7 +191,7 @@ class Sparklines:
             sums[1][-1] += errors
 
     def read(self) -> dict[str, Any]:
-        """The step of the last sums, the ticks in each step, and the sums of revisions that had requests."""
+        """The step of the last sums, the ticks per step, and the sums of revisions with requests."""
         sums = {
             key: [[round(count, 2) for count in column] for column in columns]
             for key, columns in self._sums.items()
@@ -200,7 +200,7 @@ class Sparklines:
         return {"step_s": STEP_S, "step": self._step, "ticks": list(self._ticks), "sums": sums}
 
     def _move(self, step: int) -> None:
-        """Start the step of a time; steps without a tick are empty. If the clock is set back, the current step continues."""
+        """Start the step of a time; steps without a tick are empty. After the clock is set back, the current step continues."""
         count = min(STEPS, step - self._step)
         if count <= 0:
             return
@@ -222,12 +222,12 @@ class Board:
         self.cold = ColdStarts()
         self.marks = Marks()
         self.owners: dict[str, RevisionOwner] = {}
-        """The service of each revision, and the memory of its pods."""
+        """The service of each revision, and its pods' memory."""
         self._facts: dict[str, StartFacts] = {}
         self._views: dict[_Key, tuple[int, View]] = {}
         self._gone: deque[tuple[int, _Key]] = deque(maxlen=_GONE_MAX)
         self.revision_pods: dict[str, dict[str, View]] = {}
-        """The pods of each revision that has any, by key."""
+        """The pods by revision key; without revisions that have no pod."""
         self._revision_of_pod: dict[str, str] = {}
         self._gone_pods: dict[str, deque[View]] = {}
         self._uses: Mapping[str, PodUse] = {}
@@ -276,7 +276,7 @@ class Board:
             self._changed_s[key] = max(seen["at_s"], self._changed_s.get(key, 0.0))
             self.marks.decide(seen)
         decisions = self._decisions.setdefault(key, deque(maxlen=_DECISIONS_MAX))
-        # A stream that reconnects repeats recent decisions.
+        # A reconnected stream repeats recent decisions.
         if all(decision["at_s"] != seen["at_s"] for decision in decisions):
             decisions.append(seen)
         return seen
@@ -290,7 +290,7 @@ class Board:
         self._requests = seen
 
     def tick(self, at_s: float) -> dict[str, list[float | None]]:
-        """Build a row for each revision; returns the rows that changed."""
+        """Build a row for each revision; return the changed rows."""
         before = self._rows
         self._fresh = {
             key: sample
@@ -322,7 +322,7 @@ class Board:
         return gone + changed
 
     def pods(self, revision: str) -> list[View]:
-        """The pods of a revision by name, each with its requests in flight and its use; None without a sample."""
+        """The pods of a revision by name, each with requests in flight and use; None without a sample."""
         running = (self._samples.get(revision) or {}).get("pods", {})
         pods = self.revision_pods.get(revision, {})
         return [{**pods[key], "running": running.get(pods[key]["name"]), **self._use_of(key)} for key in sorted(pods)]
@@ -341,7 +341,7 @@ class Board:
         return [pod for key in sorted(keys, reverse=True) for _, pod in sorted(self.revision_pods.get(key, {}).items())]
 
     def gone_pods_of_service(self, namespace: str, service: str) -> list[View]:
-        """The last pods of a service that were deleted, the latest last."""
+        """The most recently deleted pods of a service, latest last."""
         return list(self._gone_pods.get(f"{namespace}/{service}", ()))
 
     def workload_kinds(self) -> dict[str, str]:
@@ -358,7 +358,7 @@ class Board:
         return self._changed_s
 
     def present(self, revision: str) -> View | None:
-        """The decision that the last row of a revision shows; without a row, the last known decision."""
+        """The decision in the last row of a revision; without a row, the last known decision."""
         sample = self._fresh.get(revision)
         if sample is None or not sample.get("sentence"):
             decisions = self._decisions.get(revision)
@@ -367,9 +367,9 @@ class Board:
         return {"key": revision, "is_change": False, **decision}
 
     def created_s(self, revision: str) -> float:
-        """The creation of a revision, in seconds since the epoch; 0 if it is unknown.
+        """The creation time of a revision, in seconds since the epoch; 0 if unknown.
 
-        What is older belongs to a deleted revision of the same name.
+        Older data belongs to a deleted revision of the same name.
         """
         _, view = self._views.get(("revision", revision), (0, {}))
         return timestamp_s(view.get("created")) or 0.0
@@ -379,14 +379,14 @@ class Board:
         self._facts[revision] = facts
 
     def revisions_of(self, name: str) -> list[str]:
-        """The revisions of the service "namespace/name", the newest first, or the revision of that name; none if unknown."""
+        """The revisions of the service "namespace/name", newest first, or the revision with that name; empty if unknown."""
         if ("revision", name) in self._views:
             return [name]
         views = [(key, view) for (kind, key), (_, view) in self._views.items() if kind == "revision"]
         return sorted((key for key, view in views if f"{view['namespace']}/{view['service']}" == name), reverse=True)
 
     def cold_starts(self, revision: str, requests: Sequence[ColdRequest]) -> View:
-        """The last cold starts of a revision in steps, their median, and what would shorten them."""
+        """The last cold starts of a revision in steps, their median, and advice for shortening them."""
         starts = self.cold.starts(
             revision, [request for request in requests if request.revision == revision.partition("/")[2]]
         )
@@ -394,7 +394,7 @@ class Board:
         return {"revision": revision, "starts": starts, "median": summary(starts, facts)}
 
     def last_decisions(self) -> dict[str, View]:
-        """The latest decision about each revision, as ``present``."""
+        """The latest decision about each revision, as in ``present``."""
         views = {key: self.present(key) for key in self._decisions.keys() | self._fresh.keys()}
         return {key: view for key, view in views.items() if view is not None}
 
@@ -446,7 +446,7 @@ class Board:
             desired, is_panic = _wanted(sample), float(sample["is_panic"])
         seen = RequestRates() if self._requests is None else self._requests.get(key, RequestRates())
         if self._requests is not None:
-            # The activators count exactly how many requests wait; the autoscaler's number counts some of them twice.
+            # The activators count waiting requests exactly; the autoscaler's number counts some of them twice.
             load[1] = seen.waiting
         counts = (float(ready_count), float(starting_count), is_panic, float(dormant_count))
         uses = [use for pod in self.revision_pods.get(key, ()) if (use := self._uses.get(pod)) is not None]

@@ -1,7 +1,7 @@
-"""Cold starts as steps: where the time from a request at zero to its pod went, the median, and what shortens it.
+"""Cold starts in steps: the parts of the time from a request at zero to its pod, the median, and advice for shortening it.
 
-Input: the requests that waited for a first pod (from activators), changes of scale, and pods as they are seen to change. Output: the steps of
-each start in seconds. What lies before a time that is not known is in no step of its own, but ``UNKNOWN``. Pure: each time is an argument, in seconds since the epoch.
+Input: the requests that waited for a first pod (from activators), changes of scale, and observed changes of pods. Output: the steps of
+each start in seconds. Time before an unknown milestone counts as ``UNKNOWN``. Pure: each time is an argument, in seconds since the epoch.
 """
 
 import statistics
@@ -23,7 +23,7 @@ DECIDED, CREATED, SCHEDULED, STARTED, READY, SENT, UNKNOWN = STEPS = (
     "request is sent",
     "unknown",
 )
-"""The steps of a cold start in order. The last is the sum of unobserved steps."""
+"""The steps of a cold start in order. The last step is the sum of unobserved steps."""
 
 _REMEDIES = {
     STARTED: "A smaller image, or one that is on the node already, starts sooner.",
@@ -31,15 +31,15 @@ _REMEDIES = {
     UNKNOWN: "The dashboard did not see these steps: it started later, or its watch was away.",
 }
 _KEPT_MAX = 20
-# A pod that is first seen later than this after its creation, in seconds, was found, not seen to be created.
+# If the first observation of a pod is later than this after its creation, in seconds, the creation was not observed.
 _FOUND_S = 5.0
-# A change may be seen a little later here than by the activator.
+# The dashboard may observe a change slightly later than the activator.
 _LAG_S = 0.5
 _LEAST_S = 0.0005
 
 
 class ColdRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The first request of a cold start: when it came, and how long it waited for its pod, in seconds."""
+    """The first request of a cold start: the arrival time, and the wait for a pod, in seconds."""
 
     revision: str
     asked_s: float
@@ -47,7 +47,7 @@ class ColdRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodMilestones(msgspec.Struct, kw_only=True):
-    """The times at which a pod was observed to be created, scheduled, running and ready; None: not observed."""
+    """The times of observing a pod as created, scheduled, running and ready; None without an observation."""
 
     created_s: float | None
     scheduled_s: float | None = None
@@ -65,7 +65,7 @@ class StartFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ColdStarts:
-    """Keeps the times of the last pods and changes of scale of each revision."""
+    """Stores the times of the last pods and changes of scale of each revision."""
 
     def __init__(self) -> None:
         self._pods: dict[str, dict[str, PodMilestones]] = {}
@@ -94,7 +94,7 @@ class ColdStarts:
             times.ready_s = at_s
 
     def take_change(self, revision: str, at_s: float) -> None:
-        """Note a change of the scale of "namespace/revision"."""
+        """Record a change of the scale of "namespace/revision"."""
         self._changes.setdefault(revision, deque(maxlen=2 * _KEPT_MAX)).append(at_s)
 
     def forget(self, revision: str) -> None:
@@ -103,7 +103,7 @@ class ColdStarts:
         self._changes.pop(revision, None)
 
     def starts(self, revision: str, requests: Sequence[ColdRequest]) -> list[dict[str, Any]]:
-        """The last cold starts of "namespace/revision", newest first: time, seconds in all, and in each step."""
+        """The last cold starts of "namespace/revision", newest first: time, total seconds, and seconds per step."""
         latest = sorted(requests, key=lambda request: request.asked_s, reverse=True)[:_KEPT_MAX]
         return [
             {"at_s": request.asked_s, "took_s": request.waited_s, "steps": self._steps(revision, request)}
@@ -126,7 +126,7 @@ class ColdStarts:
             if at_s is None:
                 is_known = False
                 continue
-            # Clocks of several machines, and watches, differ a little.
+            # Clocks of several machines differ slightly, and so do watches.
             ended_s = min(max(at_s, before_s), sent_s)
             if ended_s - before_s >= _LEAST_S:
                 name = step if is_known else UNKNOWN
@@ -136,7 +136,7 @@ class ColdStarts:
 
 
 def _started_s(pod: Object, at_s: float) -> float | None:
-    """The time at which all containers of a pod ran: their timestamps if these have fractions of a second, else observed."""
+    """The time from which all containers of a pod ran: their timestamps if these have fractions of a second, else the observation."""
     states = [
         nested(container_status, "state", "running")
         for container_status in nested(pod, "status", "containerStatuses") or ()
@@ -149,7 +149,7 @@ def _started_s(pod: Object, at_s: float) -> float | None:
 
 
 def summary(starts: Sequence[Mapping[str, Any]], facts: StartFacts) -> dict[str, Any]:
-    """The median of each step and of all, and what would shorten the longest step; empty without a start."""
+    """The medians of each step and of the total, and advice for the longest step; empty without a start."""
     if not starts:
         return {"took_s": None, "steps": {}, "advice": ""}
     steps = {

@@ -1,7 +1,7 @@
-"""Compares two revisions of a service over a range: traffic, responses, latency, pods, cost, and settings.
+"""Compares two revisions of a service over a range: traffic, responses, latency, pods, cost, and settings. Pure.
 
-Pure. Revisions and their histories go in. The history has the quantiles of each step, not of the range: those of the range come
-from the spread that they imply, in which each step counts as often as it has responses.
+Input: revisions and their histories. The history has the quantiles of each step, not of the range: the range's quantiles come
+from the estimated distribution, in which each step has the weight of its number of responses.
 """
 
 import json
@@ -102,9 +102,9 @@ def _written(value: object) -> str:
 
 
 _P95, _P99 = 0.95, 0.99
-# A step with fewer responses has its slowest one as p95.
+# In a step with fewer responses, p95 is the slowest response.
 _MANY = 20
-# Where the responses of a step lie among them, and what part of them: finer towards the slow end.
+# Parts of a step's responses by duration, and their levels: finer towards the slow end.
 _LEVELS = (
     *((0.02 * place - 0.01, 0.02) for place in range(1, 46)),
     *((0.9 + 0.01 * place - 0.005, 0.01) for place in range(1, 6)),
@@ -142,7 +142,7 @@ class RevisionComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def chosen_pair(service: Object, revisions: Sequence[Object], requested: Sequence[str] = ()) -> tuple[Object, Object]:
-    """The two revisions of a service to compare: those ``requested``, else those with the most traffic.
+    """The two revisions of a service to compare: those ``requested``, else the two with the most traffic.
 
     A service whose traffic goes to one revision is compared with the one before it. Raises ``ServingError``.
     """
@@ -218,9 +218,9 @@ def spread_of(history: History) -> dict[int, float]:
 
 
 def _at_level(level: float, quantiles: tuple[float, float, float], *, middle: float, top: float) -> float:
-    """The logarithm of a duration by the part of a step's responses that are not slower.
+    """The logarithm of the duration at a ``level``, which is the share of a step's responses up to this duration.
 
-    ``quantiles`` are the logarithms of the step's. ``middle`` and ``top`` are the parts at p50 and p95; below the median durations spread as above it.
+    ``quantiles`` are the logarithms of the step's. ``middle`` and ``top`` are the levels of p50 and p95; below the median durations spread as above it.
     """
     p50, p95, p99 = quantiles
     if level > top:

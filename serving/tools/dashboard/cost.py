@@ -1,6 +1,6 @@
-"""The use and price of services over a range, beside those always on and under Knative's policy.
+"""The use and price of services over a range, compared with services always on and with Knative's policy. Pure.
 
-Pure. Input: the use of revisions and services, summed up from the history (``archive``, ``board``), and the estimates of the
+Input: the use of revisions and services, summed up from the history (``archive``, ``board``), and the estimates of the
 autoscalers. ``serving cost`` and the page show the same records.
 """
 
@@ -92,7 +92,7 @@ class RevisionUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The seconds with history of a service, and the pod-seconds that it lacked for one pod at each moment."""
+    """The seconds with history of a service, and the pod-seconds missing for one pod at each moment."""
 
     service: str
     known_s: float
@@ -140,9 +140,9 @@ def workload_owner(pod: Mapping[str, Any], workload: str) -> RevisionOwner:
 
 
 def knative_ratios(stories: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Pod-seconds under Knative's policy for each that was used, by "namespace/revision", from the autoscalers' estimates.
+    """Pod-seconds under Knative's policy per used pod-second, by "namespace/revision", from the autoscalers' estimates.
 
-    It is 1 where Knative's policy is in force, or nothing was used.
+    The ratio is 1 under Knative's policy, or without any use.
     """
     ratios = {}
     for story in stories:

@@ -1,8 +1,8 @@
-"""Decision streams of all autoscalers: one event stream per address that the autoscaler's name resolves to.
+"""Decision streams of all autoscalers: one event stream per address of the autoscaler's host name.
 
-Several autoscalers share the revisions. A headless Service resolves to all of them, and each one streams its own decisions.
-An autoscaler without shards redirects to one that has them; the dashboard follows the redirect only if the name has a single
-address. A stream that ends is requested again from the time it began, so no decision is lost.
+Several autoscalers share the revisions. A headless Service resolves to all of them, and each streams its decisions.
+An autoscaler without shards redirects to another one; the dashboard follows the redirect only if the name has a single
+address. A new request for an ended stream starts at the end of the old one, so no decision is lost.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ _PAGE_BYTES_MAX = 32 * 2**20
 _log = logging.getLogger("dashboard")
 
 _RETRY_S = 1.0
-# How often the name is resolved again.
+# Interval for resolving the name again.
 _CHECK_S = 5.0
 _TEMPORARY_REDIRECT = 307
-# As the session's.
+# The session's limit.
 _NO_LIMIT = aiohttp.ClientTimeout(total=None, connect=5)
 
 
@@ -47,12 +47,12 @@ async def read_pages(
     headers: Mapping[str, str] = MappingProxyType({}),
     queries: Callable[[], DaemonQueries] = DaemonQueries,
 ) -> dict[str, str]:
-    """The metrics pages of ``urls`` (separated by commas), or their pages at ``path``, by address; {} for "".
+    """Read the metrics pages of ``urls`` (separated by commas), or their pages at ``path``; by address, {} for "".
 
-    ``headers`` are those of each query, ``queries`` says how activators are asked.
+    ``headers`` are the headers of each query, ``queries`` the settings for queries of activators.
 
     Raises:
-        OSError: no name resolves, no activator answers, or its authority is not known.
+    OSError: no name resolves, no activator responds, or the certificate authority is unknown.
     """
     secured = queries()
     bases = [URL(address.strip()) for address in urls.split(",") if address.strip()]
@@ -81,9 +81,9 @@ async def read_pages(
 
 
 async def addresses_of(url: URL) -> list[str]:
-    """The addresses of a URL's host, of one family, as both lead to the same process. Raises ``OSError`` if it is unknown."""
+    """The addresses of a URL's host, of one family, as both lead to the same process. Raises ``OSError`` if the host is unknown."""
     with contextlib.suppress(ValueError):
-        # The resolver would take a thread for it.
+        # The resolver would use a thread for it.
         return [str(ipaddress.ip_address(url.host or ""))]
     infos = await asyncio.get_running_loop().getaddrinfo(url.host or "", url.port or 80, type=socket.SOCK_STREAM)
     family = socket.AF_INET if any(info[0] == socket.AF_INET for info in infos) else socket.AF_INET6
@@ -94,7 +94,7 @@ async def _read(
     session: aiohttp.ClientSession, place: URL, headers: Mapping[str, str], *, secured: DaemonQueries
 ) -> str:
     limit = aiohttp.ClientTimeout(total=_RESPONSE_MAX_S)
-    # Uncompressed: the page is read every two seconds, from the same machine or the same cluster.
+    # Uncompressed: the dashboard reads the page every two seconds, from the same machine or the same cluster.
     wanted = {**headers, "Accept": FINE_TYPE, "Accept-Encoding": "identity"}
     async with session.get(place, headers=wanted, timeout=limit, **secured.options(ACTIVATOR)) as response:
         response.raise_for_status()
@@ -107,7 +107,7 @@ async def _read(
 
 
 class Deciders:
-    """The streams of one URL, or of several separated by commas. Run it with ``run``.
+    """The streams of one URL, or of several URLs separated by commas. Start them with ``run``.
 
     ``on_event`` gets the kind (sample, decision) and the content of each event from ``since_s`` (epoch) on.
     """
@@ -131,7 +131,7 @@ class Deciders:
         self._followed: dict[_DecisionSource, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Follow every autoscaler until cancelled."""
+        """Watch every autoscaler until cancelled."""
         async with supervise() as group:
             while True:
                 self._keep(await self._places(), group)
@@ -161,7 +161,7 @@ class Deciders:
         *,
         limit: aiohttp.ClientTimeout = _NO_LIMIT,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Query a source. A single one's redirect is followed with the token, which aiohttp would drop."""
+        """Query a source. The redirect of a single source is followed with the token, which aiohttp would drop."""
         secured = self._queries()
         options: dict[str, Any] = {"allow_redirects": False, "timeout": limit, **secured.options(AUTOSCALER)}
         url, own = place.url.with_name(name).with_scheme(secured.scheme), {**self._headers(), "Host": place.host}
@@ -183,7 +183,7 @@ class Deciders:
         return {_DecisionSource(url=url, host=host, is_alone=len(places) == 1) for url, host in places}
 
     def _keep(self, wanted: set["_DecisionSource"], group: SupervisedTasks) -> None:
-        """Follow exactly these sources. A change from one to several restarts all, because redirects are handled differently."""
+        """Watch exactly these sources. A change from one to several sources restarts all, because redirects differ."""
         for gone in self._followed.keys() - wanted:
             self._followed.pop(gone).cancel()
         for place in wanted - self._followed.keys():

@@ -1,6 +1,6 @@
-"""Feeds the dashboard: objects by watches, decisions by the autoscalers' event streams, counters by the activators' metrics.
+"""Feeds the dashboard: objects from watches, decisions from the autoscalers' event streams, counters from the activators' metrics.
 
-Each source reconnects on its own: while the autoscaler restarts, the page keeps showing objects.
+Each source reconnects independently: while the autoscaler restarts, the page continues to show objects.
 """
 
 import asyncio
@@ -50,10 +50,10 @@ _T = TypeVar("_T")
 
 PERIOD_S = 2.0
 _PAST_S = 3600.0
-# As often as metrics-server measures.
+# The interval of metrics-server.
 _USES_PERIOD_S = 15.0
 _GROUPS_RETRY_S = 30.0
-# For all open maps together.
+# A limit for all open maps together.
 _HOSTS_VALID_S = 10.0
 _LINE_BYTES_MAX = 2**20
 _LEAN = ReflectorSettings(transform=lean_pod)
@@ -79,7 +79,7 @@ def _put_pod(board: Board, key: Key, pod: Object | None) -> None:
     board.put("pod", "/".join(key), None if pod is None else pod_view(pod))
     if pod is not None:
         board.cold.take_pod(pod, wall_s())
-    # Pods of other owners count too: their requests take room on nodes.
+    # Pods of other owners count too, because their requests use resources of nodes.
     board.nodes.put_pod(key, pod)
 
 
@@ -99,7 +99,7 @@ _FOLLOWED: Mapping[Kind, Callable[[Board, Key, Object | None], None]] = {
 class Feed:
     """Feeds a board. ``on_tick`` gets the time, the changed rows and the marks of each tick, ``on_decision`` each decision.
 
-    ``headers`` gives those of queries, ``queries`` how daemons are asked.
+    ``headers`` returns the headers of queries, ``queries`` the settings for queries of daemons.
     """
 
     def __init__(  # noqa: PLR0913 - its sources, and what it feeds
@@ -131,11 +131,11 @@ class Feed:
 
     @property
     def is_synced(self) -> bool:
-        """Whether all objects have been seen once."""
+        """Whether the watches have delivered all existing objects."""
         return all(reflector.synced.is_set() for reflector in self._reflectors)
 
     def service(self, namespace: str, name: str) -> tuple[Object | None, list[Object]]:
-        """A Service, None if it is unknown, and its Revisions."""
+        """A Service, None if unknown, and its Revisions."""
         services, revisions = (self._caches[kind] for kind in (SERVING_SERVICE, REVISION))
         own = [
             revision
@@ -149,16 +149,16 @@ class Feed:
         return [] if self._deciders is None else await self._deciders.policies(names)
 
     async def cold_requests(self, namespace: str) -> list[ColdRequest]:
-        """The last cold starts in a namespace from all activators that answer."""
+        """The last cold starts in a namespace from all activators that respond."""
         return await self._read_records(f"/coldstarts/{namespace}", list[ColdRequest])
 
     async def recorded(self, namespace: str, revision: str) -> RequestReport | None:
-        """The recorded requests of a revision from all activators that answer; None if they have none."""
+        """The stored requests of a revision from all activators that respond; None without any."""
         reports = await self._read_records(f"/requests/{namespace}/{revision}", list[RequestReport])
         return next(iter(merged(reports)), None)
 
     async def _read_records(self, path: str, kind: type[list[_T]]) -> list[_T]:
-        """Read lists in JSON from all activators that answer."""
+        """Read JSON lists from all activators that respond."""
         if self._session is None:
             return []
         urls = self._settings.activator_metrics_url
@@ -170,7 +170,7 @@ class Feed:
             return []
 
     async def hosts(self) -> list[ServedHost]:
-        """The hosts of Routes and DomainMappings, listed at most every 10 s; none of a kind that cannot be listed."""
+        """The hosts of Routes and DomainMappings, listed at most every 10 s; empty for a kind without the right to list."""
         if now_s() >= self._hosts_until_s:
             self._hosts_until_s = now_s() + _HOSTS_VALID_S
             routes, mappings = [await self._listed(kind) for kind in (ROUTE, DOMAIN_MAPPING)]
@@ -185,7 +185,7 @@ class Feed:
             return []
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Follow everything until ``stop`` is set."""
+        """Watch all sources until ``stop`` is set."""
         limits = aiohttp.ClientTimeout(total=None, connect=5)
         async with (
             aiohttp.ClientSession(timeout=limits, read_bufsize=_LINE_BYTES_MAX) as session,
@@ -238,12 +238,12 @@ class Feed:
             try:
                 listing = await self._cluster.list(NODE_METRICS)
             except ClusterError as error:
-                # A cluster without metrics-server has no use to show.
+                # A cluster without metrics-server has no measured use.
                 _log.debug("use.unknown", extra={"error": str(error)})
             else:
                 self._board.nodes.measured(listing.items, wall_s())
                 await self._measure_pods()
-                # A metrics-server that has just started answers soon.
+                # A metrics-server that has just started responds soon.
                 wait_s = _USES_PERIOD_S if listing.items else PERIOD_S
             await next_beat(wait_s)
 
@@ -251,7 +251,7 @@ class Feed:
         try:
             listing = await self._cluster.list(POD_METRICS)
         except ClusterError as error:
-            # An installation of before may not list them.
+            # An installation of an earlier version may not list them.
             _log.debug("pod_use.unknown", extra={"error": str(error)})
         else:
             self._board.measured(pod_uses(listing.items))
@@ -264,7 +264,7 @@ class Feed:
             try:
                 await self._cluster.list(NODE_GROUP)
             except ClusterError as error:
-                # A cluster without the component nodegroup has no such kind, which a reflector would report.
+                # A cluster without the component nodegroup lacks the kind, and a reflector would report an error.
                 _log.debug("groups.unknown", extra={"error": str(error)})
                 await asyncio.sleep(_GROUPS_RETRY_S)
             else:

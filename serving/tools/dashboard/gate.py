@@ -1,7 +1,7 @@
-"""Authorises actions: the holder of the token or a proxy's user, from this page, a bounded number of times a minute.
+"""Authorises actions: of the token's holder or a proxy's user, from this page, up to a maximum number per minute.
 
-Input: a request's headers and the time. Output: None, or the reason to refuse. A browser adds a header's token only for this
-page's own script, so no other site can act for the user; the gate also checks Origin, Sec-Fetch-Site and the content type.
+Input: a request's headers and the time. Output: None, or the reason for rejecting it. A browser adds the token header only for
+this page's script, so no other site can act for the user; the gate also checks Origin, Sec-Fetch-Site and the content type.
 """
 
 import hmac
@@ -12,20 +12,20 @@ from urllib.parse import urlsplit
 import msgspec
 
 _PERIOD_S = 60.0
-# Actions with the token, and attempts with a wrong one, a minute. More is a faulty script or a guess.
+# Maximum number of actions with the token, and of attempts with a wrong token, per minute. More indicate a faulty script or an attack.
 _ACTIONS_MAX = 30
 _WRONG_MAX = 10
 
 
 class GateRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason to refuse a request: an HTTP status and a sentence."""
+    """The reason for rejecting a request: an HTTP status and a sentence."""
 
     status: int
     why: str
 
 
 class Gate:
-    """Authorises action requests. Without a ``token`` it refuses all of them."""
+    """Authorises action requests. Without a ``token`` the gate rejects all of them."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
@@ -40,12 +40,12 @@ class Gate:
     def judge(self, headers: Mapping[str, str], *, now_s: float, user: str | None = None) -> GateRefusal | None:
         """None if the request may act, which counts as one action of its user. Header names are lower case.
 
-        A request of a known ``user`` needs no token; None is the holder of the token.
+        A request of a known ``user`` needs no token; None means the token's holder.
         """
         refused = self._unfit(headers) or (self._unknown(headers, now_s) if user is None else None)
         if refused is not None:
             return refused
-        # Else a user who may only look could hold up the actions of all others.
+        # Otherwise a user with only the right to view could block the actions of others.
         actions = self._actions.setdefault(user, deque(maxlen=_ACTIONS_MAX))
         if _is_full(actions, now_s):
             return GateRefusal(status=429, why=f"more than {_ACTIONS_MAX} actions in a minute; try again soon")
@@ -79,7 +79,7 @@ class Gate:
 
 
 def _foreign(headers: Mapping[str, str]) -> str:
-    """Evidence of a cross-site request; "" if there is none."""
+    """Evidence of a cross-site request; "" without evidence."""
     site = headers.get("sec-fetch-site", "same-origin")
     if site not in {"same-origin", "none"}:
         return f"the request comes from another site ({site})"
@@ -91,7 +91,7 @@ def _foreign(headers: Mapping[str, str]) -> str:
 
 
 def _netloc(origin: str) -> str:
-    """Host and port of an origin, "" if it has none."""
+    """Host and port of an origin, "" if the origin has no host."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:

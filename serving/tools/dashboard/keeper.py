@@ -1,6 +1,6 @@
-"""Keeps the history of a running dashboard on disk. What the disk refuses costs history, never the live page.
+"""Stores the history of a running dashboard on disk. A failed write loses history, and never affects the live page.
 
-All work on the file runs in one thread. A damaged file, or one of a newer version, is put aside beside the new one.
+All work on the file runs in one thread. A damaged file, or a file of a newer version, is renamed before a new file is created.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ _log = logging.getLogger("dashboard")
 _T = TypeVar("_T")
 
 _ROLL_PERIOD_S = 60
-# Steps that wait for a slow disk: a minute of them.
+# Maximum number of steps queued for a slow disk: a minute.
 _WAITING_MAX = 12
 _WARN_PERIOD_S = 60.0
 
 
 class HistoryKeeper:
-    """Stores and reads the dashboard's history. ``path`` is the file, of at most ``bytes_max`` bytes for ``days``."""
+    """Stores and reads the dashboard's history. ``path`` is a file of at most ``bytes_max`` bytes for ``days``."""
 
     def __init__(self, path: Path, *, days: float, bytes_max: int) -> None:
         self._path = path
@@ -64,7 +64,7 @@ class HistoryKeeper:
         *,
         owners: Mapping[str, RevisionOwner] = MappingProxyType({}),
     ) -> None:
-        """Record the rows of a tick, its marks, and the owners of revisions. A step is written once the next one begins."""
+        """Record the rows of a tick, its marks, and the owners of revisions. A step is written once the next step begins."""
         step_s = self._steps[0].step_s
         step = int(at_s // step_s) * step_s
         if step != self._step:
@@ -76,15 +76,15 @@ class HistoryKeeper:
         self._owners = owners
 
     async def read(self, key: str, *, from_s: float, to_s: float, now_s: float) -> HistoryRange | None:
-        """The history of "namespace/revision" in a range; None if it cannot be read, which is logged."""
+        """The history of "namespace/revision" in a range; None after a read error, which is logged."""
         return await self._run(functools.partial(Archive.read, key=key, from_s=from_s, to_s=to_s, now_s=now_s), now_s)
 
     async def usage(self, *, from_s: float, to_s: float, now_s: float) -> UsageReport | None:
-        """The use of all revisions in a range; None if it cannot be read, which is logged."""
+        """The use of all revisions in a range; None after a read error, which is logged."""
         return await self._run(functools.partial(Archive.usage, from_s=from_s, to_s=to_s, now_s=now_s), now_s)
 
     async def close(self, now_s: float) -> None:
-        """Write what is left, and close the file."""
+        """Write the remaining rows, and close the file."""
         self._flush(now_s)
         await asyncio.to_thread(self._thread.shutdown)
         if self._archive is not None:
@@ -103,7 +103,7 @@ class HistoryKeeper:
         self._waiting_count += 1
         self._thread.submit(self._write, self._step, rows, marks, owners=dict(self._owners), now_s=now_s)
 
-    # In the thread.
+    # The following methods run in the thread.
 
     def _write(
         self,

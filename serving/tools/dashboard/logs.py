@@ -1,7 +1,7 @@
 """``POST /logs`` streams the logs of a service's pods to the holder of the token, because logs may contain secrets.
 
-The body is ``{"namespace", "service"}``. The response is one JSON object a line, a ``LogBatch`` each: the last lines of each
-pod's app first, of the last deleted pods too, then new ones, and those of new pods. A page that reads slowly loses lines and learns how many.
+The body is ``{"namespace", "service"}``. The response has one JSON object per line, a ``LogBatch``: first the last lines of each
+pod, including the last deleted pods, then new lines, also of new pods. A page that reads slowly loses lines and gets their number.
 """
 
 import asyncio
@@ -22,29 +22,29 @@ from serving.tools.dashboard.gate import Gate
 from serving.tools.dashboard.viewers import current_actor
 from serving.tools.dashboard.views import View
 
-# A line of a log may be a whole JSON document; the page shows the beginning.
+# A log line may be a whole JSON document; the page shows the beginning.
 _LINE_BYTES_MAX = 4096
 _CUT = " … (cut)"
 
 _log = logging.getLogger("dashboard")
 
 _PAGES_MAX = 4
-# Each is a connection to the API server, and a container that the kubelet follows.
+# Each log uses a connection to the API server, and is a container that the kubelet follows.
 _PODS_MAX = 32
-# Lines at first, of all pods together, but some of each.
+# Number of first lines of all pods together, with a minimum per pod.
 _TAIL_LINES = 200
 _TAIL_LINES_MIN = 20
-# As many as a page keeps.
+# The number of lines that a page keeps.
 _WAITING_LINES_MAX = 2000
 _BATCH_LINES_MAX = 500
-# Time between two batches, between two looks at the pods, and until a pod without a log is asked again.
+# Time between two batches, between two listings of the pods, and between two requests for a missing log.
 _PAUSE_S = 0.1
 _CHECK_S = 0.5
-# A log that has ended goes on when the container is restarted; without a restart the server may have ended it.
+# An ended log continues after a restart of the container; without a restart the server may have ended the response.
 _ENDED_S = 10.0
 # An empty batch detects that the page was closed.
 _ALIVE_S = 5.0
-# A pod that has just been made has no log yet. A server that restarts is away for a moment.
+# A new pod has no log yet, and a restarting server is unavailable for a moment.
 _NOT_YET = frozenset({Invalid.status, NotFound.status})
 _FAILED_MAX = 10
 _encode = msgspec.json.Encoder().encode
@@ -56,21 +56,21 @@ class LogBatch(msgspec.Struct, frozen=True, kw_only=True):
     """One message to a page."""
 
     lines: list[tuple[str, str]]
-    """Pod and text of each line, oldest first; a pod of "" marks the dashboard's own remark."""
+    """Pod and text of each line, oldest first; a pod of "" marks a remark of the dashboard."""
 
     dropped: int
-    """Lines before these that the reader was too slow for."""
+    """Number of dropped lines before these, because the reader was too slow."""
 
 
 class LineSplitter:
-    """Splits the pieces of one log into lines. A line over 4 KiB is cut; its rest is skipped, not kept."""
+    """Splits the pieces of one log into lines. A line over 4 KiB is truncated and its rest dropped."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._is_cut = False
 
     def feed(self, piece: bytes) -> list[str]:
-        """The lines completed by a piece."""
+        """The lines that a piece completes."""
         *ends, rest = piece.split(b"\n")
         lines = []
         for end in ends:
@@ -80,7 +80,7 @@ class LineSplitter:
         return lines
 
     def finish(self) -> list[str]:
-        """The last line, if it lacks a line end."""
+        """The last line, if it has no line end."""
         return [self._text()] if self._rest else []
 
     def _grow(self, part: bytes) -> None:
@@ -104,7 +104,7 @@ class LogQueue:
         self._dropped = 0
 
     def add(self, pod: str, text: str) -> None:
-        """Append a line. A full queue drops its oldest one."""
+        """Append a line. A full queue drops its oldest line."""
         self._dropped += len(self._lines) == self._lines_max
         self._lines.append((pod, text))
 
@@ -141,7 +141,7 @@ class LogPages:
         self._open_count = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Stream the logs of one service until the page goes away."""
+        """Stream the logs of one service until the page is closed."""
         headers = {name.lower(): value for name, value in request.headers.items()}
         actor = current_actor()
         refused = self._gate.judge(headers, now_s=now_s(), user=None if actor is None else actor.user)
@@ -185,7 +185,7 @@ class LogPages:
                 is_full = True
                 while is_full:
                     batch = follower.queue.pop_batch(_BATCH_LINES_MAX)
-                    # Waits while the page does not read; meanwhile the queue drops lines.
+                    # The write blocks while the page does not read; meanwhile the queue drops lines.
                     await response.write(_encode(batch) + b"\n")
                     is_full = len(batch.lines) == _BATCH_LINES_MAX
                 await asyncio.sleep(_PAUSE_S)
@@ -202,7 +202,7 @@ class _Follower:
         self._is_crowded = False
 
     async def run(self) -> None:
-        """Read the last deleted pods, then follow existing and new ones until cancelled."""
+        """Read the last deleted pods, then follow existing and new pods until cancelled."""
         for pod in self._gone_pods:
             await self._read_gone(pod)
         tasks: dict[str, asyncio.Task[None]] = {}
@@ -225,7 +225,7 @@ class _Follower:
         self._is_crowded = is_crowded
 
     async def _read_gone(self, pod: View) -> None:
-        """Add the last lines of a deleted pod. A cluster has none."""
+        """Add the last lines of a deleted pod. A cluster stores no such lines."""
         splitter, lines = LineSplitter(), []
         with contextlib.suppress(ClusterError):
             async with self._source.pod_log(
@@ -243,7 +243,7 @@ class _Follower:
             self._add("", f"{pod['name']} is gone")
 
     async def _read(self, name: str, tail: int) -> None:
-        """Follow one pod over restarts of its container until it is deleted."""
+        """Follow one pod across restarts of its container until the pod is deleted."""
         failed_count, is_reported = 0, False
         while (pod := self._views.get(name)) is not None:
             splitter = LineSplitter()
@@ -268,7 +268,7 @@ class _Follower:
                 self._add(name, line)
 
     async def _restarted(self, pod: View) -> int:
-        """Wait for the next run of a container; return how many of its lines the reader has not seen."""
+        """Wait for the container's next run; return the number of its lines that the reader has not seen."""
         for _ in range(int(_ENDED_S / _CHECK_S)):
             now = self._views.get(pod["name"])
             if now is None or now["restarts"] != pod["restarts"]:

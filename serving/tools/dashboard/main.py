@@ -10,7 +10,7 @@ Environment:
 """
 
 if __name__ == "__main__":
-    # Before the imports below, which take long: see there.
+    # Before the slow imports below; see ``serving.net.aio.startup``.
     from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()
@@ -59,7 +59,7 @@ _TOKEN = f"a file with a random text of at least {_TOKEN_LENGTH_MIN} characters"
 
 
 class InnerQueries:
-    """How the dashboard queries other daemons. The file of the authority ("" for none) may appear later and change."""
+    """The settings for queries of other daemons. The authority's file ("" for no file) may appear later and change."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -75,10 +75,10 @@ class InnerQueries:
 
 
 class Dashboard:
-    """The wired dashboard. ``address`` is set once ``is_serving`` is; ``token`` "" disables actions and logs.
+    """The dashboard with its components. ``address`` is set once ``is_serving`` is; ``token`` "" disables actions and logs.
 
-    ``queries`` judges who may see the page, and gives the token for the other daemons; None is a page that all may see.
-    ``proxy_secret`` is that of an authenticating proxy.
+    ``queries`` decides who may see the page, and supplies the token for the other daemons; with None all users may see the page.
+    ``proxy_secret`` is the secret of an authenticating proxy.
     """
 
     def __init__(  # noqa: PLR0913 - its settings, its secrets, and where it reads
@@ -159,7 +159,7 @@ class Dashboard:
 
     @contextlib.asynccontextmanager
     async def _served(self, listener: socket.socket | None) -> AsyncIterator[tuple[str, int]]:
-        # Pages stay connected for ever; closing their connection is how they learn of the end.
+        # Pages stay connected indefinitely; closing their connection signals the end.
         runner = web.AppRunner(self._pages.application(), access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         host, _, port = self._settings.address.rpartition(":")
@@ -172,17 +172,17 @@ class Dashboard:
 
 
 def history_file(configured: str, state: str) -> Path | None:
-    """The file for history by the setting and the state folder of ``serving up``, "" without one; None for no file."""
+    """The history file from the setting and the state folder of ``serving up``, "" without one; None for no file."""
     if configured == "none" or not (configured or state):
         return None
     return Path(configured) if configured else Path(state) / "history.db"
 
 
 def read_token(path: str, *, key: str = "token-file") -> str:
-    """The token in a file that the setting ``key`` names; "" if there is no path.
+    """The token in the file of the setting ``key``; "" without a path.
 
     Raises:
-        SettingsError: it cannot be read, or is so short that it can be guessed.
+    SettingsError: the file cannot be read, or the token is short enough to guess.
     """
     if not path:
         return ""
@@ -197,7 +197,7 @@ def read_token(path: str, *, key: str = "token-file") -> str:
 
 
 def read_proxy_secret(settings: DashboardSettings) -> str:
-    """The secret of the authenticating proxy. Raises ``SettingsError``, also if a header is to be believed without one."""
+    """The secret of the authenticating proxy. Raises ``SettingsError``, also for a user header without a secret."""
     read_users(settings.proxy_users)
     secret = read_token(settings.proxy_secret_file, key="proxy-secret-file")
     if settings.proxy_user_header and not secret:
@@ -207,7 +207,7 @@ def read_proxy_secret(settings: DashboardSettings) -> str:
 
 
 def main() -> int:
-    """Run until a signal; returns the exit code."""
+    """Run until a signal; return the exit code."""
     try:
         loaded = load(DASHBOARD, registry=DAEMONS, environment=os.environ)
         placement = load(PLACEMENT, registry=DAEMONS, environment=os.environ).settings

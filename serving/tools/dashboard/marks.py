@@ -1,7 +1,7 @@
-"""Marks of the charts: what changed at a moment, of a revision.
+"""Marks of the charts: changes of a revision at a moment. Pure.
 
-Pure. Views of objects go in, before and after a change; marks come out. A change of which the object has no time has that of
-the tick at which it is seen.
+Input: views of objects before and after a change; output: marks. A change without a time in the object gets the time of
+the tick that observes it.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import msgspec
 
 from serving.core.model.event import OOM_KILLED_REASON
 
-# As many as one answer has from the disk.
+# The maximum in one response from the disk.
 _RECENT_MAX = 2_200
 _ENDED = frozenset({OOM_KILLED_REASON, "Evicted"})
 
@@ -29,7 +29,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Marks:
-    """Collects marks until ``drain``, and keeps the last ones of each revision."""
+    """Collects marks until ``drain``, and stores the last marks of each revision."""
 
     def __init__(self) -> None:
         self._recent: dict[str, deque[Mark]] = {}
@@ -44,7 +44,7 @@ class Marks:
     def change(self, kind: str, key: str, *, before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> None:
         """Record the changes between two views of an object.
 
-        Without the one before, only the creation of a revision is marked.
+        Without a previous view, only the creation of a revision is marked.
         """
         if kind == "revision" and before is None:
             with contextlib.suppress(ValueError):
@@ -55,7 +55,7 @@ class Marks:
             self._seen += changes(key, before, after)
 
     def drain(self, at_s: float) -> list[Mark]:
-        """Return the marks since the last call; those without a time get this one."""
+        """Return the marks since the last call; marks without a time get this time."""
         seen = [Mark(key=key, at_s=at_s, kind=kind, text=text) for key, kind, text in self._seen]
         marks, self._timed, self._seen = self._timed + seen, [], []
         for mark in marks:
@@ -63,7 +63,7 @@ class Marks:
         return marks
 
     def recent(self, key: str, *, from_s: float, to_s: float) -> list[Mark]:
-        """The last marks of a revision in a range, in the order in which they were taken."""
+        """The last marks of a revision in a range, in the order of their creation."""
         return [mark for mark in self._recent.get(key, ()) if from_s <= mark.at_s <= to_s]
 
     def forget(self, key: str) -> None:

@@ -1,8 +1,8 @@
-"""Node groups, and nodes with their pods' requests, their use, and their scores for the next pod of a revision.
+"""Node groups, and nodes with their pods' requests, their use, and their scores for the next pod of a revision. Pure.
 
-Pure: Nodes, all Pods, Revisions and NodeMetrics go in as API objects; lines for the page and the terminal come out. Requests
-and scores come from the scheduler extender's code and settings (``serving.nodes.placement``), so the page shows what a scheduler
-receives.
+Input: Nodes, all Pods, Revisions and NodeMetrics as API objects; output: lines for the page and the terminal. Requests
+and scores come from the scheduler extender's code and settings (``serving.nodes.placement``), so the page shows the
+scheduler's values.
 """
 
 import functools
@@ -29,7 +29,7 @@ from serving.nodes.placement.scores.provider import PROVIDERS, ScorePart, Scorer
 from serving.nodes.placement.scores.score import NODE_SCORES
 from serving.tools.dashboard.views import View, amount, node_view
 
-# The last action, cut to fit into a line.
+# The last action, truncated to fit into a line.
 _ACTIONS_MAX = 5
 
 _GIB = 2**30
@@ -44,11 +44,11 @@ SCORE_WORDS: Mapping[str, str] = {
 """Display names of node scores by their names in the settings."""
 
 NODES_MAX = 100
-"""Most nodes in one response. Beyond it: the nodes of the revision's pods, then the best-scored ones."""
+"""Maximum number of nodes per response. Above it: the nodes of the revision's pods, then the nodes with the best scores."""
 
-# metrics-server measures each 15 s; four of its rounds.
+# metrics-server measures every 15 s; this is four intervals.
 _VALID_S = 60.0
-# How long a score stays valid while nothing changes: scores of measured load depend on its age.
+# Validity of a score without changes: scores of measured load depend on the load's age.
 _STANDS_S = 10.0
 _KEPT_MAX = 100
 _SCORE_MAX = 10.0
@@ -84,14 +84,14 @@ class NodeGroups:
         return before != (self.views, self._labels, self._kept)
 
     def of_node(self, view: View) -> View:
-        """Extra fields of a node's line: its ``group`` ("" for none) and ``kept_for``, the reason it stays."""
+        """Extra fields of a node's line: its ``group`` ("" for none) and ``kept_for``, the reason for keeping the node."""
         labels = view["labels"]
         group = next((name for name, key, value in self._labels if key and labels.get(key) == value), "")
         return {"group": group, "kept_for": self._kept.get(view["name"], "")}
 
 
 def removal_of(node: Mapping[str, Any]) -> str:
-    """Whether a node is "forced" or "tainted" to go, or "cordoned" by an administrator; else ""."""
+    """The removal state of a node: "forced" or "tainted", or "cordoned" by an administrator; else ""."""
     taints = {taint.get("key") for taint in nested(node, "spec", "taints") or ()}
     if FORCE_REMOVAL_TAINT in taints:
         return "forced"
@@ -143,7 +143,7 @@ def _group_view(group: Mapping[str, Any]) -> View:
 
 
 def sentence_of(why: msgspec.Struct) -> str:
-    """The reason of one score of one node as a sentence with its numbers; "" for an unknown kind."""
+    """The reason for a node's score as a sentence with numbers; "" for an unknown kind."""
     if isinstance(why, FitWhy):
         return (
             f"with the pod {why.cpu.total / 1000:g} of {why.cpu.allocatable / 1000:g} cores ({why.cpu.score} of 10) and "
@@ -167,7 +167,7 @@ def _load(load: ResourceLoad | None) -> str:
 
 
 class _PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod of a revision: its creation time, its requests, and its node, "" while unscheduled."""
+    """A pod of a revision: creation time, requests, and node, "" while unscheduled."""
 
     created: str
     demand: PodDemand
@@ -175,7 +175,7 @@ class _PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _NodeReading(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest measurement of a node, its timestamp, and when the dashboard received it."""
+    """The newest measurement of a node, its timestamp, and the time of its receipt."""
 
     stamp: str
     at_s: float
@@ -203,11 +203,11 @@ class Nodes:
 
     @functools.cached_property
     def _scorer(self) -> Scorer:
-        # On first use: scipy takes 10 MiB, and a single node is not scored.
+        # Imported on first use: scipy takes 10 MiB, and a single node is not scored.
         return _scorer(self._settings)
 
     def put_node(self, name: str, node: Mapping[str, Any] | None) -> None:
-        """Store the current Node; None deletes it."""
+        """Store the current Node; None deletes the Node."""
         self._kept.clear()
         if node is None:
             self._views.pop(name, None)
@@ -222,7 +222,7 @@ class Nodes:
             self._kept.clear()
 
     def put_pod(self, key: tuple[str, str], pod: Mapping[str, Any] | None) -> None:
-        """Store the current Pod, of any owner, by namespace and name; None deletes it."""
+        """Store the current Pod, of any owner, by namespace and name; None deletes the Pod."""
         before = self._revision_of_pod.pop(key, None)
         if before is not None:
             demand = self._pods[before].pop(key).demand
@@ -241,7 +241,7 @@ class Nodes:
             self._put_requester(key, pod, demand_of(pod) if facts is None else facts.demand)
 
     def put_revision(self, key: str, revision: Mapping[str, Any] | None) -> None:
-        """Store the current Revision by "namespace/name"; None deletes it."""
+        """Store the current Revision by "namespace/name"; None deletes the Revision."""
         self._kept.pop(key, None)
         if revision is None:
             self._revisions.pop(key, None)
@@ -310,7 +310,7 @@ class Nodes:
         }
 
     def _totals(self, scores: Scores) -> list[float]:
-        """The score of each node as a scheduler receives it, 0 to 10, before rounding."""
+        """The score of each node as sent to a scheduler, 0 to 10, before rounding."""
         weights = [self._weights.get(part.name, 0) for part in scores.parts]
         points = np.zeros(scores.table.node_count)
         for weight, part in zip(weights, scores.parts, strict=True):
@@ -348,7 +348,7 @@ class Nodes:
     def _next_pod(self, revision: str) -> PodDemand:
         pods = self._pods.get(revision)
         if pods:
-            # A running pod includes the sidecar's requests; a revision at zero has only its own containers' requests.
+            # A running pod includes the sidecar's requests; a revision at zero has only its containers' requests.
             return max(pods.values(), key=lambda pod: pod.created).demand
         if revision in self._revisions:
             return self._revisions[revision]
@@ -356,7 +356,7 @@ class Nodes:
 
 
 def _middle(demands: Mapping[PodDemand, int]) -> PodDemand:
-    """The median demand, resource by resource, weighted by pods; an empty demand without pods."""
+    """The median demand per resource, weighted by pods; an empty demand without pods."""
     if not demands:
         return PodDemand()
     half = (sum(demands.values()) + 1) // 2
@@ -369,7 +369,7 @@ def _middle(demands: Mapping[PodDemand, int]) -> PodDemand:
 
 
 def _scorer(settings: PlacementSettings) -> Scorer:
-    """A scorer with all scores at weight 1, without those that need scipy if it is missing."""
+    """A scorer with all scores at weight 1, without scores that need scipy if it is missing."""
 
     def scoring(names: Iterable[str]) -> Scorer:
         weights = ", ".join(f"{name}=1" for name in names)

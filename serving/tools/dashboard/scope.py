@@ -1,6 +1,6 @@
-"""Restricts a response to the namespaces of a grant. All of the dashboard's responses pass this filter.
+"""Restricts a response to the namespaces of a grant. All of the dashboard's responses pass this filter. Pure.
 
-Pure. A body is a mapping of named parts; a part without a rule is left out, so that a new one is hidden until it has a rule.
+A body is a mapping of named parts; a part without a rule is omitted, so that a new part is hidden until it has a rule.
 """
 
 import re
@@ -17,7 +17,7 @@ NO_NODES: Mapping[str, Any] = {
     "groups": [],
     "next_pod": {"cpu_millicores": 0, "memory_bytes": 0},
 }
-"""The part ``nodes`` for a user of some namespaces: nodes and their groups name, and add up, the pods of all of them."""
+"""The part ``nodes`` for a user of some namespaces: nodes and their groups name and sum up the pods of all namespaces."""
 
 _USER = re.compile(r"(?P<user>[^\s=,]+)=(?P<role>view|deploy|admin):(?P<namespaces>\*|[a-z0-9-]+(\+[a-z0-9-]+)*)")
 _EXPECTED = "USER=ROLE:NAMESPACE+NAMESPACE or USER=ROLE:*, separated by commas, with the role view, deploy or admin"
@@ -46,7 +46,7 @@ def read_users(text: str) -> dict[str, Grant]:
 
 
 def reviewed_grant(review: Mapping[str, Any]) -> Grant | None:
-    """The grant in a TokenReview of the API of ``serving up``; None for a token of no user, or of another server's user."""
+    """The grant in a TokenReview of the API of ``serving up``; None for a token without a user, or of another server's user."""
     status = review.get("status") or {}
     user = status.get("user") or {}
     extra = user.get("extra") or {}
@@ -63,7 +63,7 @@ def _open(part: object, grant: Grant) -> object:
 
 
 def _items(part: object, grant: Grant) -> object:
-    """A mapping by "namespace/name", or a list of items that name theirs."""
+    """A mapping by "namespace/name", or a list of items with a name."""
     if isinstance(part, Mapping):
         return {key: value for key, value in part.items() if grant.may_read(key)}
     return [entry for entry in cast("list[object]", part) if grant.may_read(_owner(entry))]
@@ -74,7 +74,7 @@ def _item(part: object, grant: Grant) -> object:
 
 
 def _owner(entry: object) -> str:
-    """The namespace of an item, or a key that begins with it."""
+    """The namespace of an item, or of a key that begins with it."""
     if isinstance(entry, Mapping):
         return str(entry.get("key") or entry.get("namespace") or "")
     return str(getattr(entry, "key", "") or getattr(entry, "namespace", ""))

@@ -109,12 +109,12 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
 _STREAMS = ("events", "logs")
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
-# The largest body names a share for each revision of a service.
+# The largest body has a traffic share for each revision of a service.
 _BODY_BYTES_MAX = 64 * 1024
 _PORT_MAX = 65535
-# Events queued for a page; a page that is further behind is disconnected and starts over.
+# Maximum number of queued events per page; a page further behind is disconnected and starts over.
 _WAITING_MAX = 30
-# As history-days.
+# The same as history-days.
 
 
 async def _no_cold_requests(_namespace: str) -> list[ColdRequest]:
@@ -130,7 +130,7 @@ async def _no_hosts() -> list[ServedHost]:
 
 
 class _OpenPage:
-    """A page, or one of several that share a connection and its queue; ``place`` is the id of its events."""
+    """A page, or one of several pages that share a connection and its queue; ``place`` is the id of its events."""
 
     def __init__(self, place: int, revision: str, *, version: int, grant: Grant, waiting: asyncio.Queue[bytes]) -> None:
         self.place = place
@@ -167,7 +167,7 @@ class PageSources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pages:
-    """Serves all open pages of one board. Without a ``keeper`` there is only the last hour, in memory."""
+    """Serves all open pages of one board. Without a ``keeper`` the only history is the last hour, in memory."""
 
     def __init__(  # noqa: PLR0913 - what it shows, and who may see it
         self,
@@ -252,7 +252,7 @@ class Pages:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         host = request.host.lower()
-        # The name may carry a port, as may an IPv6 address in brackets.
+        # The name may include a port, as may an IPv6 address in brackets.
         before, _, port = host.rpartition(":")
         name = before if re.fullmatch("[0-9]{1,5}", port) and int(port) <= _PORT_MAX else host
         if name not in self._hosts:
@@ -265,12 +265,12 @@ class Pages:
         if refused is not None or name not in _STREAMS:
             return refused or await handler(request)
         async with supervise() as tasks:
-            # A stream whose rights are no longer checked must end.
+            # A stream without rechecks of its rights must end.
             tasks.start_background(self._hold(request), name="dashboard rights")
             return await handler(request)
 
     async def _hold(self, request: web.Request) -> None:
-        """Close the connection of a stream once its user has lost a right, or another grant."""
+        """Close the connection of a stream when its user loses a right, or gets another grant."""
         before = current_grant(), current_actor()
         while await self._viewers.admit(request) is None and (current_grant(), current_actor()) == before:  # noqa: ASYNC110 - rights are reviewed, nothing announces their end
             await asyncio.sleep(REVIEW_VALID_S)
@@ -293,11 +293,11 @@ class Pages:
         span_s = self._range_of(request, now_s)
         from_s, to_s = span_s or (now_s - LIVE_S, now_s)
         from_s = max(from_s, self._board.created_s(revision))
-        # The last row has the time of its tick, which may lie ahead of ``now_s``.
+        # The last row has the time of its tick, which may be later than ``now_s``.
         live = self._board.history.read(revision, from_s=from_s, to_s=to_s if span_s else math.inf)
         marks = self._board.marks.recent(revision, from_s=from_s, to_s=to_s)
         archived = None
-        # Without a range only what is older than this process comes from the disk.
+        # Without a range, the disk supplies only rows from before this process's start.
         if self._keeper is not None and revision:
             until_s = to_s if span_s or not live["at_s"] else live["at_s"][0] - 1
             archived = await self._keeper.read(revision, from_s=from_s, to_s=max(from_s, until_s), now_s=now_s)
@@ -416,7 +416,7 @@ class Pages:
         await response.prepare(request)
         grant, waiting = current_grant(), asyncio.Queue[bytes](_WAITING_MAX * len(revisions))
         pages = [
-            # One page that asks for a forbidden revision does not end the stream of the others.
+            # A page that requests a forbidden revision does not end the stream of the other pages.
             _OpenPage(
                 place,
                 revision if grant.may_read(revision) else "",
@@ -450,7 +450,7 @@ class Pages:
             "nodes": self._board.nodes.shown(revision, wall_s()),
             "pods": self._board.pods(revision),
             "may_act": may_act,
-            # The cookie of a user reads no logs, and a user that may not act has no field for its token.
+            # The cookie of a user gives no access to logs, and a user without the right to act has no field for the token.
             "may_read_logs": may_act or (self._actions is not None and actor is not None),
             "user": "" if actor is None else actor.user,
         }

@@ -1,6 +1,6 @@
-"""The hosts of services and the nodes of pods, for the map.
+"""The hosts of services and the nodes of pods, for the map. Pure.
 
-Pure. Routes and DomainMappings go in, and the views of pods. Services, revisions and their numbers are on the page already.
+Input: Routes, DomainMappings, and the views of pods. The page already has services, revisions and their numbers.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ class ServedHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Pods of the revision ``key`` on a node that are in the same state. ``node`` is "" before they are scheduled."""
+    """Pods of the revision ``key`` on a node with the same state. ``node`` is "" before scheduling."""
 
     key: str
     node: str
@@ -44,7 +44,7 @@ class PodCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hosts_of(routes: Iterable[Object], mappings: Iterable[Object]) -> list[ServedHost]:
-    """The hosts of Routes, those of their tags included, and of DomainMappings, in order."""
+    """The hosts of Routes, including their tags, and of DomainMappings, sorted."""
     hosts, by_route = [], {}
     for route in routes:
         own = _hosts_of_route(route)
@@ -57,7 +57,7 @@ def hosts_of(routes: Iterable[Object], mappings: Iterable[Object]) -> list[Serve
 
 
 def pod_counts(pods: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[PodCount]:
-    """How many pods there are in each state on each node, by "namespace/revision"."""
+    """The number of pods in each state on each node, by "namespace/revision"."""
     return [
         PodCount(key=key, node=node, state=state, count=count)
         for key, views in sorted(pods.items())
@@ -89,7 +89,7 @@ def _hosts_of_route(route: Object) -> list[ServedHost]:
 def _mapped(mapping: Object, routes: Mapping[tuple[str, str], ServedHost]) -> ServedHost:
     ref = nested(mapping, "spec", "ref") or {}
     url = nested(mapping, "status", "url") or f"http://{name_of(mapping)}"
-    # The Route of a Service has its name.
+    # The Route of a Service has the Service's name.
     route = routes.get((namespace_of(mapping), ref.get("name", "")))
     service = ref.get("name", "") if ref.get("kind") == "Service" else route.service if route else ""
     targets = route.targets if route else ()
@@ -121,7 +121,7 @@ def _host(
 
 
 def _state_of(pod: Mapping[str, Any]) -> str:
-    """The state of a pod's view: ending, dormant, ready, failing or starting."""
+    """The state in a pod's view: ending, dormant, ready, failing or starting."""
     if pod["ending"]:
         return "ending"
     if pod["ready"]:

@@ -1,8 +1,8 @@
-"""Finds the user of a request: the holder of a token, or a user whom an authenticating proxy names.
+"""Finds the user of a request: the holder of a token, or a user named by an authenticating proxy.
 
-A token comes as a bearer token, or by ``/?token=``, which sets a cookie that opens views alone. The query token
-(``serving.net.metrics.queries``) shows everything; a token of ``serving token create`` shows its namespaces.
-A proxy names the user in a header, which counts only with the proxy's secret beside it: a copy that a client sends is
+A token comes as a bearer token, or in ``/?token=``, which sets a cookie for views only. The query token
+(``serving.net.metrics.queries``) shows all data; a token of ``serving token create`` shows its namespaces.
+A proxy names the user in a header, which is valid only with the proxy's secret: a client's copy is
 ignored, because only the proxy has the secret.
 """
 
@@ -34,15 +34,15 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 PROXY_SECRET_HEADER = "X-Serving-Proxy-Secret"  # noqa: S105 - the name of a header
 EVERYTHING = Grant(user="", role=Role.VIEW)
-"""What the query token shows."""
+"""The grant of the query token."""
 
 REVIEW_VALID_S = 5.0
-"""How long a review of a token counts, and how often an open stream is held to its rights, in seconds."""
+"""Validity of a token review, and interval for rechecking the rights of an open stream, in seconds."""
 
-# Browsers send cookies to all ports of a host: each dashboard has a name of its own.
+# Browsers send cookies to all ports of a host: each dashboard therefore has a separate cookie name.
 _COOKIE = "serving-view"
 _OWN_TOKEN = ("actions/", "logs")
-# As ``serving token create`` makes them; nothing else is worth a review.
+# The form of tokens from ``serving token create``; other texts need no review.
 _USER_TOKEN = re.compile(r"[a-z0-9-]{1,40}\.[A-Za-z0-9_-]{43}")
 _KEPT_MAX = 1000
 _REVIEWS_MAX = 4
@@ -57,12 +57,12 @@ def current_grant() -> Grant:
 
 
 def current_actor() -> Grant | None:
-    """The grant with which the current request acts without the dashboard's token; None if only the token counts."""
+    """The grant for actions of the current request without the dashboard's token; None if only the token counts."""
     return _actor.get()
 
 
 class TokenUsers:
-    """Finds the users of tokens by reviews of the API server, and keeps the tokens behind cookies, in memory only."""
+    """Finds the users of tokens by reviews of the API server, and stores the tokens of cookies, in memory only."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -71,7 +71,7 @@ class TokenUsers:
         self._turns = asyncio.Semaphore(_REVIEWS_MAX)
 
     async def grant_of(self, token: str) -> Grant | None:
-        """The grant of a token's user; None if the API server knows none, or does not respond."""
+        """The grant of a token's user; None if the API server has no such user, or does not respond."""
         if not _USER_TOKEN.fullmatch(token):
             return None
         digest = hashlib.sha256(token.encode()).digest()
@@ -87,21 +87,21 @@ class TokenUsers:
         return grant
 
     def cookie_for(self, token: str) -> str:
-        """The value of a new cookie that represents a token."""
+        """The value of a new cookie for a token."""
         value = secrets.token_urlsafe()
         _keep(self._tokens, value, token)
         return value
 
     def token_behind(self, cookie: str) -> str:
-        """The token of a cookie; "" if there is none."""
+        """The token of a cookie; "" for an unknown cookie."""
         return self._tokens.get(cookie, "")
 
 
 class Viewers:
-    """Finds the grant of each request. Without ``queries`` everything is shown to all but a proxy's users.
+    """Finds the grant of each request. Without ``queries`` all users see everything, except a proxy's users.
 
-    ``header`` names the user if ``secret`` comes with it; ``users`` has their grants. A ``header`` of "" takes no users.
-    ``tokens`` finds users by their own tokens; None takes none.
+    ``header`` names the user if ``secret`` is also sent; ``users`` has their grants. A ``header`` of "" disables a proxy's users.
+    ``tokens`` finds users by their tokens; None disables such users.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class Viewers:
         self._wrong = WrongTokens()
 
     async def admit(self, request: web.Request) -> web.Response | None:
-        """Set the request's grant; return a response to refuse it or to set the cookie, else None."""
-        # One task serves all requests of a connection: each begins without the rights of the one before.
+        """Set the request's grant; return a response that rejects the request or sets the cookie, else None."""
+        # One task serves all requests of a connection: each request begins without the rights of the previous one.
         _grant.set(_NOTHING)
         _actor.set(None)
         if self._header and is_same(request.headers.get(PROXY_SECRET_HEADER, ""), self._secret):
@@ -133,13 +133,13 @@ class Viewers:
         if await self._is_user(request):
             return None
         if _has_own_gate(request):
-            # It refuses all but the dashboard's token.
+            # This path rejects all tokens except the dashboard's.
             _grant.set(EVERYTHING)
             return None
         return await self._refusal(request, self._queries)
 
     async def _is_user(self, request: web.Request) -> bool:
-        """Set the grant of the user whose token comes in the header or, for views only, belongs to the cookie."""
+        """Set the grant of the user with the token in the header or, for views only, in the cookie."""
         if self._tokens is None:
             return False
         grant = await self._tokens.grant_of(bearer_of(request.headers.getall("Authorization", [])))
@@ -172,7 +172,7 @@ class Viewers:
             if not value and self._tokens is not None and await self._tokens.grant_of(token) is not None:
                 value = self._tokens.cookie_for(token)
             if value:
-                # The token does not stay in the address, from where it would be copied.
+                # The redirect removes the token from the address, where users could copy it.
                 response = web.Response(status=303, headers={"Location": "/"})
                 response.set_cookie(cookie, value, httponly=True, samesite="Lax")
                 return response
@@ -192,7 +192,7 @@ class Viewers:
 
 
 def _has_own_gate(request: web.Request) -> bool:
-    """Whether the request is for logs or an action, which the dashboard's own token permits."""
+    """Whether the request is for logs or an action, which need the dashboard's token."""
     return request.path.removeprefix("/").startswith(_OWN_TOKEN)
 
 

@@ -1,7 +1,7 @@
-"""Views of API objects for the page: a few flat fields each, and nothing secret.
+"""Views of API objects for the page: a few flat fields each, without secrets.
 
-Input: API objects. Output: plain dicts for JSON; None for objects that the page does not show. No environment variable, no
-command and no annotation except scaling ones passes this module.
+Input: API objects. Output: plain dicts for JSON; None for objects that the page does not show. Environment variables,
+commands and annotations other than scaling are never included.
 """
 
 import re
@@ -31,7 +31,7 @@ from serving.tools.dashboard.coldstarts import StartFacts
 View = dict[str, Any]
 
 _LEAN_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
-# A program that runs Python apps, at the start of a command or of its part.
+# A program that runs Python apps, at the start of a command or of a part of it.
 _PYTHON = re.compile(r"(^|[\s/])(python[\d.]*|uvicorn|gunicorn|hypercorn|waitress-serve|flask)(\s|$)")
 _SCALING = f"{AUTOSCALING_GROUP}/"
 
@@ -84,7 +84,7 @@ def revision_view(revision: Mapping[str, Any]) -> View:
 
 
 def start_facts(revision: Mapping[str, Any]) -> StartFacts:
-    """The facts about the starts of a Revision's pods, such as whether its command is Python."""
+    """Facts about the starts of a Revision's pods, such as whether its command is Python."""
     metadata = revision["metadata"]
     annotations = metadata.get("annotations") or {}
     return StartFacts(
@@ -96,7 +96,7 @@ def start_facts(revision: Mapping[str, Any]) -> StartFacts:
 
 
 def _learnt_target(annotations: Mapping[str, str]) -> dict[str, str]:
-    """The learnt target, as in ``serving why``; empty while nothing is saved."""
+    """The learnt target, as in ``serving why``; empty without a stored target."""
     try:
         learnt = msgspec.json.decode(annotations.get(LEARNT_TARGET_ANNOTATION, ""), type=_SavedTarget)
     except UNREADABLE:
@@ -110,7 +110,7 @@ def _learnt_target(annotations: Mapping[str, str]) -> dict[str, str]:
 
 
 def pod_view(pod: Mapping[str, Any]) -> View | None:
-    """The view of a Pod; None unless it belongs to a revision."""
+    """The view of a Pod; None for a pod without a revision."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
     if revision is None:
@@ -138,7 +138,7 @@ def pod_view(pod: Mapping[str, Any]) -> View | None:
 
 
 def _memory_limit_of(spec: Mapping[str, Any]) -> int:
-    """The memory limit of all containers together; 0 if one has none."""
+    """The total memory limit of all containers; 0 if a container has no limit."""
     limits = [
         amount(((container.get("resources") or {}).get("limits") or {}).get("memory"), is_cpu=False)
         for container in spec.get("containers") or ()
@@ -147,7 +147,7 @@ def _memory_limit_of(spec: Mapping[str, Any]) -> int:
 
 
 def lean_pod(pod: Mapping[str, Any]) -> View:
-    """A Pod reduced to the fields that the dashboard reads, because it caches every pod of the cluster."""
+    """A Pod reduced to the fields that the dashboard reads, because the dashboard caches every pod of the cluster."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     return {
         "metadata": {
@@ -223,9 +223,9 @@ def _status_of(status: Mapping[str, Any], condition: str) -> str:
 
 
 def amount(text: object, *, is_cpu: bool) -> int:
-    """A quantity in millicores or bytes; 0 if it is missing or unreadable."""
+    """A quantity in millicores or bytes; 0 if missing or unreadable."""
     try:
         return 0 if text is None else (parse_millicores if is_cpu else parse_bytes)(str(text))
     except InvalidValue:
-        # Objects of other projects may hold anything; the page must not fail on them.
+        # Objects of other projects may contain anything; the page must not fail on them.
         return 0

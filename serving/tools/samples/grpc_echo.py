@@ -1,19 +1,19 @@
-"""A sample service that speaks gRPC: every kind of call, without generated code. Needs grpcio.
+"""A sample service for gRPC with every kind of call, without generated code. Needs grpcio.
 
 Deploy it with a port named h2c. Messages are plain bytes; methods of ``serving.samples.Echo``:
 
-- ``Say`` answers what it was given, and names its revision in the trailer ``revision``.
-- ``Wait`` takes as many seconds as it is given, and answers the most calls that ever ran at once.
-- ``Repeat`` answers three times. ``Join`` joins what it was given, ``Count`` counts its bytes. ``Chat`` answers each message at once.
-- ``Refuse`` answers the status NOT_FOUND with what it was given as its message.
-- ``Cancelled`` answers how many calls of ``Wait`` were cancelled, by their client or their deadline.
+- ``Say`` returns the message, and names its revision in the trailer ``revision``.
+- ``Wait`` sleeps for the given number of seconds, and returns the maximum number of concurrent calls so far.
+- ``Repeat`` returns the message three times. ``Join`` joins the messages, ``Count`` counts their bytes. ``Chat`` returns each message immediately.
+- ``Refuse`` returns the status NOT_FOUND with the message as status text.
+- ``Cancelled`` returns how many calls of ``Wait`` were cancelled by their client or deadline.
 """
 
 import asyncio
 import os
 from collections.abc import AsyncIterator
 
-import grpc  # type: ignore[import-untyped]  # it has no types
+import grpc  # type: ignore[import-untyped]  # It has no types.
 import grpc.aio  # type: ignore[import-untyped]
 
 SERVICE = "serving.samples.Echo"

@@ -1,7 +1,7 @@
 """The sample service: a greeting with the name of its revision. Standard library only.
 
-``PORT`` is where it listens, ``TARGET`` whom it greets; ``/sleep/SECONDS`` takes that long to answer, ``/burn/SECONDS``
-keeps a core busy for that long.
+``PORT`` is the port to listen on, ``TARGET`` the name to greet; ``/sleep/SECONDS`` responds after that time, ``/burn/SECONDS``
+uses a core for that time.
 """
 
 import os
@@ -13,11 +13,11 @@ class HelloHandler(BaseHTTPRequestHandler):
     """Responds to every GET."""
 
     protocol_version = "HTTP/1.1"
-    # Head and body in one write: as two, Nagle's algorithm and a delayed acknowledgement cost 40 ms.
+    # Head and body in one write: two writes would take 40 ms, by Nagle's algorithm and a delayed acknowledgement.
     wbufsize = -1
 
     def do_GET(self) -> None:
-        """Greet, after a pause if the path asks for one."""
+        """Greet, after a pause if the path has one."""
         if self.path.startswith("/sleep/"):
             time.sleep(float(self.path.removeprefix("/sleep/")))
         if self.path.startswith("/burn/"):

@@ -1,6 +1,6 @@
-"""Figures of policies on workloads over several seeds, with intervals, and the rules that a policy breaks beside the first.
+"""Figures of policies on workloads over several seeds, with intervals, and the rules that a policy breaks compared with the first.
 
-An interval is the mean over the seeds ± its half-width, which covers 95 % by Student's distribution.
+An interval is the mean over the seeds ± its half-width for 95 % by Student's distribution.
 """
 
 import math
@@ -13,11 +13,11 @@ from serving.tools.simulator.curve import EqualPodSeconds
 from serving.tools.simulator.report import COLD_WORTH_S, PolicyReport, WorstFunctions
 
 PRICES = (20.0, COLD_WORTH_S, 180.0)
-"""Pod-seconds that one cold request costs."""
+"""Prices of a cold request, in pod-seconds."""
 
-# The 97.5th percentile of Student's distribution, from 1 degree of freedom on; later ones are below the last.
+# The 97.5th percentile of Student's distribution, from 1 degree of freedom on; later values are below the last.
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-# A policy is worse beyond these: late requests and cost as changes, functions as a share.
+# A policy is worse above these limits: late requests and cost as changes, functions as a share.
 _LATE_MAX, _COST_MAX, _WORSE_SHARE_MAX = 0.10, 0.02, 0.02
 
 
@@ -29,19 +29,19 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 class ArenaRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy on one workload, at one time of a start and limit."""
+    """One policy on one workload, with one start time and one limit."""
 
     policy: str
     figures: Mapping[str, Interval]
     changes: Mapping[str, Interval]
-    """Changes against the first policy as ratios, each from the same seeds; -0.3 is 30 % less."""
+    """Changes from the first policy as ratios, each from the same seeds; -0.3 is 30 % less."""
 
     functions: WorstFunctions | None = None
-    """Those that are worst beside the first policy, over all seeds; None where none has enough requests."""
+    """The functions with the worst results compared with the first policy, over all seeds; None without enough requests."""
 
     @property
     def broken_rules(self) -> tuple[str, ...]:
-        """The rules that it breaks: cold requests and pod-seconds both above the first policy's, late requests, cost, functions."""
+        """The broken rules: cold requests and pod-seconds both above the first policy's, late requests, cost, functions."""
         cold, late, pod_seconds, cost = (self.changes[name].mean for name in CHANGES)
         worse = self.functions is not None and self.functions.worse > _WORSE_SHARE_MAX * self.functions.functions
         broken = {
@@ -54,7 +54,7 @@ class ArenaRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArenaSection(msgspec.Struct, frozen=True, kw_only=True):
-    """All policies on one workload, at one time of a start and limit."""
+    """All policies on one workload, with one start time and one limit."""
 
     workload: str
     start_s: float
@@ -64,7 +64,7 @@ class ArenaSection(msgspec.Struct, frozen=True, kw_only=True):
     hours: float
     rows: Sequence[ArenaRow]
     equal: Mapping[str, EqualPodSeconds] = {}
-    """The changes of the plan's policy at the pod-seconds of each other one."""
+    """The changes of the plan's policy at the pod-seconds of each other policy."""
 
 
 def _cost(price: float) -> Callable[[PolicyReport], float]:
@@ -86,13 +86,13 @@ CHANGES: Mapping[str, Callable[[PolicyReport], float]] = {
     "pod-seconds": _FIGURES["pod-seconds"],
     "cost": _cost(COLD_WORTH_S),
 }
-"""Values that are compared with the first policy's."""
+"""Names of the values for the comparison with the first policy."""
 
 
 def row_of(
     policy: str, reports: Mapping[str, Sequence[PolicyReport]], *, first: str, functions: WorstFunctions | None
 ) -> ArenaRow:
-    """The row of a policy. ``reports`` has one report for each seed of it, of the first policy, and of both bounds."""
+    """The row of a policy. ``reports``, ``first`` and both bounds have one report per seed."""
     own = reports[policy]
     figures = {name: interval_of([value(report) for report in own]) for name, value in _FIGURES.items()}
     for name, bound, value in (
@@ -115,7 +115,7 @@ def row_of(
 
 
 def interval_of(values: Sequence[float]) -> Interval:
-    """The mean of one value for each seed, with its interval."""
+    """The mean of one value per seed, with its interval."""
     mean, degrees = statistics.fmean(values), len(values) - 1
     if not degrees:
         return Interval(mean, None)

@@ -8,7 +8,7 @@ import msgspec
 from serving.tools.simulator.arena import CHANGES, ArenaRow, ArenaSection, Interval
 from serving.tools.simulator.arenaplan import ArenaPlan
 
-# The worst functions of a policy that the page has.
+# Number of a policy's worst functions on the page.
 _SHOWN_MAX = 5
 _STYLE = (
     "body{font:15px system-ui,sans-serif;margin:2em auto;max-width:72em;padding:0 1em}table{border-collapse:collapse}"
@@ -39,7 +39,7 @@ def markdown(plan: ArenaPlan, sections: Sequence[ArenaSection]) -> str:
 
 
 def html_page(plan: ArenaPlan, sections: Sequence[ArenaSection]) -> str:
-    """The page as HTML, which loads nothing."""
+    """The page as HTML without external resources."""
     body = "\n".join(line for part in _shown(plan, sections) for line in _html_lines(part))
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Arena</title><style>{_STYLE}</style>'
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>\n{body}\n</body></html>\n'
@@ -161,5 +161,5 @@ def _html_lines(part: _Part) -> Iterator[str]:
 
 
 def _markdown(text: str) -> str:
-    """A text of a trace or plan as Markdown that shows it as it is."""
+    """A text of a trace or plan as Markdown that shows the text literally."""
     return html.escape(" ".join(text.split()), quote=False).replace("|", "\\|").replace("`", "\\`")

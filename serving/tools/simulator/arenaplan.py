@@ -1,7 +1,7 @@
-"""The plan of an arena: policies, workloads, seeds, and what it was run with before.
+"""The plan of an arena: policies, workloads, seeds, and the pinned versions.
 
-A plan is a YAML file. ``serving arena`` writes one beside its page, with the versions and the digests of files, so that a second
-run gives the same page to the last byte, or an error that names what differs.
+A plan is a YAML file. ``serving arena`` writes a plan beside its page, with the versions and the digests of files, so that a second
+run gives an identical page, or an error that names the difference.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from serving.tools.simulator.workload_run import Workload
 Time = Annotated[float, msgspec.Meta(ge=0, le=TIME_MAX_S)]
 SomeTime = Annotated[float, msgspec.Meta(gt=0, le=TIME_MAX_S)]
 
-# The code that a result depends on, below the package.
+# The source files that determine a result, below the package.
 _CODE = ("core", "tools/simulator")
 
 
@@ -43,45 +43,45 @@ class ArenaWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """File of the trace; a relative path is below the folder of traces."""
 
     shape: Shape | None = None
-    """In place of a trace."""
+    """Name of a shape, in place of a trace."""
 
     from_s: Time = 0.0
     until_s: SomeTime | None = None
     """End of the part; None: the end of the trace."""
 
     sample: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """Functions, selected by a hash of their names; None: all."""
+    """Number of functions, selected by a hash of their names; None: all functions."""
 
     placement: ArrivalPlacement = ArrivalPlacement.UNIFORM
     service_s: SomeTime = 0.25
     starts_s: Annotated[tuple[SomeTime, ...], msgspec.Meta(min_length=1)] = (2.0,)
-    """Times of a pod's start. Each is run with each limit."""
+    """Start times of a pod. Each runs with each limit."""
 
     limits: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1)] = (10,)
-    """Requests at once per pod; 0 is no limit."""
+    """Concurrent requests per pod; 0 is no limit."""
 
 
 class ArenaPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an arena runs."""
+    """The inputs of an arena."""
 
     policies: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("knative", "adaptive", "fixed-600s")
-    """Names or FILE.py:Class. The others are compared with the first."""
+    """Names or FILE.py:Class. The first policy is the baseline of the comparison."""
 
     workloads: Annotated[tuple[ArenaWorkload, ...], msgspec.Meta(min_length=1)] = tuple(
         ArenaWorkload(name=shape.value, shape=shape) for shape in Shape
     )
     seeds: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 5
-    """Runs of each policy on each workload, with the seeds from 1 on."""
+    """Number of runs of each policy on each workload, with the seeds from 1 on."""
 
     equal_pod_seconds: str = ""
-    """Name of a policy that is also run at the pod-seconds of each other one, by its dial; "": none."""
+    """Name of a policy that also runs at the pod-seconds of each other policy, by its dial; "": none."""
 
     pins: Mapping[str, str] = {}
-    """Versions and digests that a run must have; without one it is not checked."""
+    """Versions and digests that a run must have; a plan without pins is not checked."""
 
 
 def read_plan(path: Path) -> ArenaPlan:
-    """The plan of a file. Raises ``SettingsError``."""
+    """Read the plan from a file. Raises ``SettingsError``."""
     try:
         plan = msgspec.convert(yaml.load(read_input_text(path), JsonTypesLoader), ArenaPlan)  # noqa: S506 - a safe one
     except (OSError, yaml.YAMLError, RecursionError, msgspec.ValidationError) as error:
@@ -106,7 +106,7 @@ def plan_text(plan: ArenaPlan) -> str:
 
 
 def workloads_of(workload: ArenaWorkload, traces: Path) -> Iterator[tuple[float, int, Workload]]:
-    """Each time of a start and limit, with the workload under both. Raises ``SettingsError``."""
+    """Each start time and limit, with the workload under both. Raises ``SettingsError``."""
     until_s = math.inf if workload.until_s is None else workload.until_s
     functions: Sequence[FunctionTrace]
     if workload.shape is None:
@@ -140,7 +140,7 @@ def workloads_of(workload: ArenaWorkload, traces: Path) -> Iterator[tuple[float,
 
 
 def pins_of(plan: ArenaPlan, traces: Path) -> dict[str, str]:
-    """The versions and digests that the results of a plan depend on. Raises ``SettingsError``."""
+    """The versions and digests that determine the results of a plan. Raises ``SettingsError``."""
     package = Path(serving.__file__).parent
     code = hashlib.sha256()
     for path in sorted(path for folder in _CODE for path in (package / folder).rglob("*.py")):
@@ -163,7 +163,7 @@ def pins_of(plan: ArenaPlan, traces: Path) -> dict[str, str]:
 
 
 def check_pins(plan: ArenaPlan, pins: Mapping[str, str]) -> None:
-    """Raise ``SettingsError`` unless all pins of the plan are those of this run."""
+    """Raise ``SettingsError`` unless all pins of the plan equal this run's pins."""
     problems = [
         Problem(where=f"pins: {name}", what=f"{pins.get(name, 'nothing')} here", expected=pin)
         for name, pin in plan.pins.items()

@@ -1,7 +1,7 @@
 """Compares policies at equal pod-seconds, each on the curve of its dial.
 
 A dial is a path of positions from frugal to generous, along which pod-seconds grow. Only positions around the wanted cost
-are run: twelve positions take four or five runs.
+run: twelve positions take four or five runs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from serving.tools.simulator.report import PolicyReport
 
 SettingsChange = Callable[[AutoscalerSettings], AutoscalerSettings]
 
-# A hair beside a point is on it: the sums of two runs differ in their last bits.
+# A cost slightly beside a point counts as on it: the sums of two runs differ in their last bits.
 _SLACK = 1e-6
 
 
@@ -37,7 +37,7 @@ class SimulatedPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Creates the policy of a revision; rivals of the product replace it."""
 
     foresight: Foresight | None = None
-    """A policy with knowledge of the future, which replaces the product's decisions."""
+    """A policy with knowledge of the future, in place of the product's decisions."""
 
 
 def _unchanged(settings: AutoscalerSettings) -> AutoscalerSettings:
@@ -64,7 +64,7 @@ def _fixed_position(target_ratio: float, kept_s: float) -> DialPosition:
     return DialPosition(name=f"target {target_ratio:.0%}, retention {kept_s:g} s", change=change)
 
 
-# Sparse loads follow the retention of the last pod, heavy loads the target utilisation: both grow along the path.
+# Sparse loads depend on the retention of the last pod, heavy loads on the target utilisation: both grow along the path.
 _FIXED_DIAL = (
     *(_fixed_position(ratio, 0.0) for ratio in (0.9, 0.8, 0.75, 0.7)),
     *(_fixed_position(0.7, kept_s) for kept_s in (15.0, 30.0, 60.0, 120.0, 240.0, 540.0)),
@@ -100,14 +100,14 @@ POLICIES: Mapping[str, SimulatedPolicy] = {
         foresight=Foresight.CLAIRVOYANT,
     ),
 }
-"""Policies by name. ``knative`` is Knative's exact behaviour, ``default`` the product without any setting.
+"""Policies by name. ``knative`` is Knative's exact behaviour, ``default`` the product with default settings.
 
-``oracle`` and ``clairvoyant`` know the future: bounds without and with pre-warming, defined in ``foresight``.
+``oracle`` and ``clairvoyant`` have knowledge of the future: bounds without and with pre-warming, defined in ``foresight``.
 """
 
 
 def policy_of_user(name: str, policy_class: PolicyClass) -> SimulatedPolicy:
-    """A policy of a user under a name. It has no dial, and its calls no bound: a run does not depend on the machine."""
+    """A user's policy under a name. It has no dial, and no limit on call times: a run does not depend on the machine."""
     return SimulatedPolicy(
         change=_named(name),
         dial=(DialPosition(name="as it is", change=_unchanged),),
@@ -123,10 +123,10 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EqualPodSeconds(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes against the first policy at its pod-seconds, as ratios: -0.3 is 30 % fewer.
+    """Changes from the first policy at its pod-seconds, as ratios: -0.3 is 30 % fewer.
 
-    None where the first policy has 0. A policy whose dial does not reach the cost is compared at the position that comes
-    closest: ``pod_seconds_change`` is above 0 where the most frugal one costs more, below 0 where the most generous one costs less.
+    None where the first policy has 0. A policy whose dial does not reach the cost is compared at the nearest position:
+    ``pod_seconds_change`` is above 0 where the most frugal position costs more, below 0 where the most generous position costs less.
     """
 
     cold_change: float | None
@@ -144,7 +144,7 @@ class EqualPodSeconds(msgspec.Struct, frozen=True, kw_only=True):
 def points_around(
     pod_seconds: float, dial: Sequence[DialPosition], run: Callable[[DialPosition], PolicyReport]
 ) -> list[CurvePoint]:
-    """The two points around a cost, and all points run during the search, in the order of the cost parameter."""
+    """The two points around a cost, and all points of the search, in the order of the cost parameter."""
     reports: dict[int, PolicyReport] = {}
 
     def cost_at(index: int) -> float:
@@ -199,7 +199,7 @@ def with_way_to_oracle(changes: Mapping[str, EqualPodSeconds]) -> dict[str, Equa
 
 
 def best_within(points: Sequence[CurvePoint], pod_seconds: float) -> CurvePoint | None:
-    """The point with the fewest cold requests, then the fewest late ones, within a cost; None if all cost more."""
+    """The point with the fewest cold requests, then the fewest late requests, within a cost; None if all points cost more."""
     within = [point for point in points if point.report.pod_seconds <= pod_seconds * (1 + _SLACK)]
 
     def order(point: CurvePoint) -> tuple[float, float, float]:

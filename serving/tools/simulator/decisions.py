@@ -1,8 +1,8 @@
-"""Makes the product's scaling decisions for one simulated revision, only when they can differ from the last one.
+"""Makes the product's scaling decisions for one simulated revision, only when they can differ from the last decision.
 
 Input: the load of each second, as the statistics report it, and the cluster's state. Output: the outcome of each decision,
-and the time of the next one that can change anything. The decisions are the product's own: windows, algorithm, merge with
-bounds, gate to zero, path. A period is skipped when its outcome is known: at scale 0; while one ready pod has load in the
+and the time of the next decision that can change anything. The product's code makes the decisions: windows, algorithm, merge with
+bounds, gate to zero, path. A period with a known outcome is skipped: at scale 0; while one ready pod has load in the
 window and no second of it was above the target of one pod; and while only the gate's clock can change the outcome.
 """
 
@@ -121,16 +121,16 @@ class LoadedSeconds:
 
 
 TimedLimit = Callable[[BudgetDemand, float], Allowance | None]
-"""Asks budgets for the pods of one revision at a time; None: all that it wants."""
+"""Limits the pods of one revision at a time by budgets; None: no limit."""
 
-# Seconds of waiting for a first pod after which each period is decided on again, so that none of them is dropped.
+# Seconds of waiting for a first pod after which each period has a decision again, so that no period is dropped.
 _PENDING_STARTING_MAX = 10
-# Without load the gate waits for the clock only.
+# Without load the gate depends on the clock only.
 _CLOCK_REASONS = (GateReason.ACTIVE_TOO_SHORT, GateReason.POD_RETENTION, GateReason.GRACE)
 
 
 class Decisions:
-    """The decisions about one revision. ``due_s`` is the next one's time, which a new second may change."""
+    """The decisions about one revision. ``due_s`` is the time of the next decision; a new second may change this time."""
 
     def __init__(  # noqa: PLR0913 - what decisions depend on
         self,
@@ -144,11 +144,11 @@ class Decisions:
         policy_of: PolicyFactory = BUILT_IN.policy_of,
         signals: RevisionSignals | None = None,
     ) -> None:
-        """``skips`` False decides in every period, for tests. ``prior`` is shared with other revisions.
+        """``skips`` False decides in every period, for tests. Several revisions share ``prior``.
 
-        ``signals`` are the learnt target and the triggers, if there are any.
+        ``signals`` are the learnt target and the triggers, if they exist.
 
-        ``repeats`` False gives each outcome its own time and load, for those who read them. ``policy_of`` makes the policy.
+        ``repeats`` False gives each outcome its exact time and load. ``policy_of`` creates the policy.
         """
         self._settings = settings
         self._spec = spec
@@ -160,19 +160,19 @@ class Decisions:
         gate = GateState(since_s=0.0, phase=GatePhase.INACTIVE, reason=InactiveReason.NO_TRAFFIC, is_initialized=True)
         self._state = starting_revision_state(spec, gate, now_s=0.0, quirks=settings.quirks)
         self.policy = policy_of(spec, settings, prior=prior, explains=False)
-        # Windows alone decide, also on what waits for the first pod; each period, but for the first poke.
+        # Only the windows decide, also on the requests waiting for the first pod; in each period, except for the first poke.
         self.counts_waiting = self.policy.counts_waiting
-        # Load for which one pod is enough, whichever window shows it.
+        # Load for which one pod is sufficient in either window.
         self.quiet_load = spec.target_value
         self._has_burst_switch = has_burst_switch
-        # Whether the path is the same for any load that one pod is enough for.
+        # Whether the path is the same for any load within one pod.
         burst = spec.target_burst_capacity
         self._is_path_fixed = not has_burst_switch or burst <= 0 or spec.total_value < burst
-        # Each second may change what a goal, a further metric or a single pod says.
+        # Each second may change the result of a goal, a further metric or a single pod.
         skips = (
             skips and signals is None and spec.slo is None and not spec.further_metrics and self.policy.skips_periods
         )
-        # Budgets depend on others: with this limit no period may be skipped.
+        # Budgets depend on other revisions: with this limit no period may be skipped.
         self.limit: TimedLimit | None = None
         self._skips = skips
         self._steady = (
@@ -181,34 +181,34 @@ class Decisions:
             else None
         )
         self._serving_state = ServingState.RESERVE
-        # A revision that begins at zero has had the activator in its path for long.
+        # A revision that begins at zero has long had the activator in its path.
         self._proxy_since_s: float | None = -spec.scale_to_zero_grace_s
         self._proved_at_s: float | None = None
         self._seconds = LoadedSeconds(spec)
-        # Seconds for the policy, which also takes those that a period without a decision leaves to the windows.
+        # Seconds for the policy, which also reads the seconds that a skipped period leaves to the windows.
         self._unobserved: deque[LoadedSecond] = deque()
         self._poked_load = 0.0
         self._outcome: ScalerOutcome | None = None
         self._asked_s = self._recheck_s = math.inf
         self.path = TrafficPath.PROXY
-        # Decisions begin when the revision is there, not with its first request.
+        # Decisions begin with the revision, not with its first request.
         self.due_s = 0.0
         self.count = 0
 
     @property
     def latest_count(self) -> int | None:
-        """Pods wanted last; None without data."""
+        """The last desired number of pods; None without data."""
         return self._state.latest_count
 
     @property
     def capacity(self) -> float:
-        """Requests that the wanted pods have room for."""
+        """The number of requests for which the desired pods have capacity."""
         return (self.latest_count or 0) * self._spec.target_value
 
     def wake(self, now_s: float) -> None:
-        """Set the revision Active for a waiting request, and report it.
+        """Set the revision Active for a waiting request, and report the request.
 
-        Knative's autoscaler records a load of 1 and decides on its windows; the adaptive policy decides for all that wait.
+        Knative's autoscaler records a load of 1 and decides on its windows; the adaptive policy decides for all waiting requests.
         """
         self._serving_state = ServingState.ACTIVE
         if not self.counts_waiting:
@@ -217,7 +217,7 @@ class Decisions:
             self._poked_load += 1.0
 
     def record(self, number: int, load: float, arrivals: int) -> None:
-        """Record a completed second with load or arrivals; seconds without are not recorded.
+        """Record a completed second with load or arrivals; other seconds are not recorded.
 
         The load of earlier pokes is excluded, as in the activator.
         """
@@ -229,25 +229,25 @@ class Decisions:
         if self.policy.observes:
             self._unobserved.append(second)
         if (self.policy.observes or not self.latest_count) and not self.is_next_due:
-            # A result that only the clock could change may differ now.
+            # A result that depends only on the clock may differ now.
             self.due_s = min(self.due_s, self._periods.at(number + 1.0))
 
     def entered(self, now_s: float) -> None:
-        """Record the first request. A policy observes it at the next period, before its second has ended."""
+        """Record the first request. A policy observes the request at the next period, before its second has ended."""
         if self.policy.observes:
             last_s = self._periods.until(now_s)
             self.due_s = min(self.due_s, last_s + self._periods.period_s)
 
     def started(self, took_s: float, now_s: float) -> None:
-        """Record how many seconds a pod took to become ready."""
-        # What a policy learns from a second depends on the starts before it.
+        """Record the seconds until a pod became ready."""
+        # A policy's observation of a second depends on the earlier starts.
         self._observe(math.floor(self._periods.until(now_s)) - 1)
         self.policy.started(took_s)
 
     def decide_by(self, at_s: float, now_s: float, *, is_first: bool = False) -> None:
         """Decide by ``at_s``, but not within the pause after the last period, even a skipped one.
 
-        A period before that time is such a decision. ``is_first``: one that falls on ``now_s`` is still to come.
+        A period before that time counts as this decision. ``is_first``: a period at ``now_s`` is still to come.
         """
         last_s = self._periods.until(now_s, is_first=is_first)
         asked_s = max(at_s, last_s + DECISION_PAUSE_S)
@@ -258,7 +258,7 @@ class Decisions:
         self.due_s = min(self.due_s, self._asked_s)
 
     def decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> ScalerOutcome:
-        """Decide now. The activator is confirmed in the path at once."""
+        """Decide now. The activator is confirmed in the path immediately."""
         self._adopt(counts, now_s)
         self._record_seconds(now_s, has_reports=counts.ready > 0)
         outcome = self._repeated(counts, now_s) or self._decide(counts, now_s, cause)
@@ -276,9 +276,9 @@ class Decisions:
         return outcome
 
     def is_repeated(self, counts: RevisionCounts, now_s: float) -> bool:
-        """Whether the due decision would repeat the last; then only the next time is computed.
+        """Whether the due decision would repeat the last decision; then only the next time is computed.
 
-        It is while a policy keeps the one ready pod and no second exceeds the load of one pod. The windows receive the seconds
+        This is so while a policy keeps the one ready pod and no second exceeds the load of one pod. The windows receive the seconds
         with the next decision, the policy now.
         """
         policy, outcome = self.policy, self._outcome
@@ -302,17 +302,17 @@ class Decisions:
         if counts.inside or self._unobserved:
             self.due_s = min(self._recheck_s, now_s + self._periods.period_s)
         else:
-            # It stays until the age of the gap changes it, or a request comes.
+            # The decision is valid until the age of the gap changes it, or a request arrives.
             self.due_s = self._periods.before(self._recheck_s)
         return True
 
     @property
     def is_next_due(self) -> bool:
-        """Whether the next period is due. With several pods and load, ``schedule`` would come to the same."""
+        """Whether the next period is due. With several pods and load, ``schedule`` would give the same result."""
         return self.due_s == self._periods.made_s + self._periods.period_s
 
     def schedule(self, counts: RevisionCounts, now_s: float) -> None:
-        """Set ``due_s``: the next period, from now on, whose decision may differ from the last one."""
+        """Set ``due_s``: the next period, from now on, whose decision may differ from the last decision."""
         outcome = self._outcome
         if outcome is None:
             return
@@ -327,7 +327,7 @@ class Decisions:
             ):
                 due_s = self._periods.before(min(recheck_s, self._panic_end_s))
             elif not self.policy.observes and counts.scale == counts.ready == 1 and self._is_one_pod_wanted(counts):
-                # One is enough at each decision until the load leaves the window.
+                # One pod is sufficient at each decision until the load leaves the window.
                 end_s = self._seconds.window_end(now_s)
                 due_s = self._periods.at(max(now_s, end_s)) if self._periods.made_s < end_s else due_s
         if self._skips and self._is_one_pod_starting(counts):
@@ -336,26 +336,26 @@ class Decisions:
 
     @property
     def _panic_end_s(self) -> float:
-        """The first period after panic; until then its maximum scale is held."""
+        """The first period after panic; until then the maximum scale of the panic applies."""
         state = self._state.kpa
         if state is None or state.panic_since_s is None:
             return math.inf
         return self._periods.at(state.panic_since_s + self._spec.stable_window_s + DECISION_PAUSE_S)
 
     def _is_silent(self, counts: RevisionCounts) -> bool:
-        """Whether the policy has seen all load: its advice then changes only at announced times."""
+        """Whether the policy has seen all load: then its advice changes only at announced times."""
         return not (counts.inside or self._seconds.pending) and counts.scale == counts.ready <= 1
 
     def _is_clock_alone(self, counts: RevisionCounts, outcome: ScalerOutcome) -> bool:
         """Whether the decision can only change at an announced time."""
         if counts.inside or self._seconds.pending:
             return False
-        # Once a policy lets go, the gate goes on in steps of a period each.
+        # Once a policy releases the last pod, the gate continues in steps of one period.
         is_kept = outcome.inputs.advice.recheck_in_s is not None and bool(self.latest_count)
         return is_kept or outcome.gate.reason in _CLOCK_REASONS
 
     def _is_one_pod_starting(self, counts: RevisionCounts) -> bool:
-        """Whether the first pod is starting and suffices: its readiness triggers a decision."""
+        """Whether the first pod is starting and is sufficient: its readiness triggers a decision."""
         return (
             (counts.scale, counts.ready, self.latest_count) == (1, 0, 1)
             and 0 < counts.inside <= self.quiet_load
@@ -365,7 +365,7 @@ class Decisions:
         )
 
     def _is_one_pod_wanted(self, counts: RevisionCounts) -> bool:
-        """Whether one pod was wanted, and all load since fits into it."""
+        """Whether one pod was desired, and all load since is within its capacity."""
         spec, outcome = self._spec, self._outcome
         return (
             outcome is not None
@@ -402,7 +402,7 @@ class Decisions:
             self.policy.observe(SecondOfLoad(number, load, float(arrivals)))
 
     def _repeated(self, counts: RevisionCounts, now_s: float) -> ScalerOutcome | None:
-        """The earlier outcome that would only be repeated; None: decide in full."""
+        """The earlier outcome that a decision would repeat; None: decide in full."""
         if self._steady is None or self._state.gate.phase is not GatePhase.ACTIVE:
             return None
         repeated = self._steady.repeated(counts, self._state, path=self.path, now_s=now_s)

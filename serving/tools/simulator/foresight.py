@@ -1,14 +1,14 @@
 """Computes two bounds for policies, with knowledge of the future: the oracle, and the clairvoyant, which pre-warms.
 
-Both count pods as sets of slots: while 11 requests are in flight at 10 a pod, there are 2 pods, and as soon as 10 are left 1 is
-enough, as if requests moved between pods. A pod costs its start and its drain too. Bounds of annotations and failing starts are
-ignored.
+Both count pods as sets of slots: while 11 requests are in flight at 10 per pod, there are 2 pods, and with 10 requests 1 pod is
+sufficient, as if requests moved between pods. A pod's cost includes its start and drain. Limits in annotations and failing
+starts are ignored.
 
-- **clairvoyant**: every request finds a pod, started ahead of it. Between two uses a pod is removed if that time exceeds its
-  drain and its start together. No policy without waits costs less.
-- **oracle**: a pod starts with the first request that needs it, and requests that arrive meanwhile wait. The oracle knows when
-  the pod is needed next, and how many requests would be cold without it: it stays if the pod-seconds spent on each of them are at
-  most ``cold_start_worth_s``. For one pod no policy without pre-warming has fewer cold requests at the same pod-seconds.
+- **clairvoyant**: every request finds a ready pod. A pod is removed between two uses if that time exceeds its
+drain and its start together. No policy without waits costs less.
+- **oracle**: a pod starts with the first request that needs it, and later requests wait for it. The oracle has the time of the
+pod's next use, and the number of requests that would be cold without the pod: the pod stays if the pod-seconds per such request
+are at most ``cold_start_worth_s``. For one pod no policy without pre-warming has fewer cold requests at the same pod-seconds.
 """
 
 import enum
@@ -23,12 +23,12 @@ from collections.abc import Iterator, Sequence
 from serving.tools.simulator.results import PodSeries, RevisionResult, durations_of
 from serving.tools.simulator.revision_run import RunConfig
 
-# Kinds of events, in the order in which those of one time happen.
+# Kinds of events, sorted by precedence at equal times.
 _DONE, _READY = 0, 1
 
 
 class Foresight(enum.StrEnum):
-    """The kinds of policies that know the future."""
+    """The kinds of policies with knowledge of the future."""
 
     ORACLE = "oracle"
     CLAIRVOYANT = "clairvoyant"
@@ -37,7 +37,7 @@ class Foresight(enum.StrEnum):
 def run_with_foresight(
     name: str, arrivals: Iterator[tuple[float, float]], config: RunConfig, *, kind: Foresight, until_s: float
 ) -> RevisionResult:
-    """Run one revision. ``arrivals`` are pairs of a time and a duration in seconds; a NaN duration is drawn."""
+    """Run one revision. ``arrivals`` are pairs of a time and a duration in seconds; a NaN duration is drawn at random."""
     service = durations_of(config.service, f"service:{config.seed}:{name}")
     requests = [
         (at_s, next(service) if math.isnan(took_s) else took_s)
@@ -56,17 +56,17 @@ def run_with_foresight(
 
 
 class Demand:
-    """The pods needed over time if no request waits. Level N is the Nth pod."""
+    """The number of pods over time without any wait. Level N is the Nth pod."""
 
     def __init__(self, requests: Sequence[tuple[float, float]], *, slots: int) -> None:
-        """``requests`` are pairs of a time and a duration in seconds, in order; ``slots`` 0: a pod takes all."""
+        """``requests`` are sorted pairs of a time and a duration in seconds; ``slots`` 0: one pod serves all requests."""
         self._slots = slots or sys.maxsize
         self.arrivals_s = [at_s for at_s, _ in requests]
         self.levels: list[int] = []
-        """Pods that are needed with each request."""
+        """Number of pods at each request."""
 
         self.uses: list[list[list[float]]] = []
-        """By level, from when until when it is needed: each time, in order."""
+        """By level, the start and end times of each use, sorted."""
 
         ends: list[float] = []
         for at_s, took_s in requests:
@@ -81,11 +81,11 @@ class Demand:
         self._rises_s = [[use[0] for use in uses] for uses in self.uses]
 
     def pods_for(self, in_flight: int) -> int:
-        """Pods needed for this many requests."""
+        """Pods for this many requests."""
         return -(-in_flight // self._slots)
 
     def next_use_s(self, level: int, now_s: float) -> float:
-        """The next time at which a level is needed, at or after ``now_s``; infinite if never."""
+        """The next time at which a level is used, at or after ``now_s``; infinite if never."""
         rises_s = self._rises_s[level - 1] if level <= len(self._rises_s) else []
         place = bisect_left(rises_s, now_s)
         return rises_s[place] if place < len(rises_s) else math.inf
@@ -96,7 +96,7 @@ class Demand:
         return sum(required >= level for required in self.levels[first:last])
 
     def _end(self, ends: list[float], at_s: float) -> None:
-        """End the requests done by a time, and the uses of levels."""
+        """End the requests completed by a time, and the uses of levels."""
         while ends and ends[0] <= at_s:
             end_s = heapq.heappop(ends)
             if len(ends) % self._slots == 0:
@@ -114,7 +114,7 @@ class _Bill:
         self._changes: list[tuple[float, int]] = []
 
     def add(self, created_s: float, removed_s: float) -> None:
-        """Count a pod from its creation to its removal, after which it drains. Time before the start is free."""
+        """Count a pod from its creation to its removal, and its drain. Time before the simulation's start is free."""
         created_s = max(0.0, created_s)
         end_s = self._until_s if removed_s >= self._until_s else removed_s + self._drain_s
         self.result.pod_starts += 1
@@ -154,7 +154,7 @@ def _run_clairvoyant(demand: Demand, bill: _Bill, *, starts_s: Iterator[float], 
 
 
 class _Oracle:
-    """Starts pods on demand, and keeps those that are needed again soon enough."""
+    """Starts pods on demand, and keeps a pod if its next use is early enough."""
 
     def __init__(
         self, demand: Demand, bill: _Bill, config: RunConfig, *, starts_s: Iterator[float], until_s: float
@@ -168,9 +168,9 @@ class _Oracle:
         self._slots = config.concurrency or sys.maxsize
         self._events: list[tuple[float, int, float]] = []
         self._queue: deque[tuple[float, float]] = deque()
-        # Creation of each pod that is ready, by level; the levels above are starting.
+        # Creation time of each ready pod, by level; the levels above are starting.
         self._ready: list[float] = []
-        # The time until which pods without requests stay, and since when they have none.
+        # The time until which pods without requests stay, and the time from which they have no request.
         self._kept: dict[int, tuple[float, float]] = {}
         self._starting = self._running = 0
         self._latest_ready_s = -math.inf
@@ -226,7 +226,7 @@ class _Oracle:
             self._bill.add_idle(self._kept.pop(level)[1], at_s)
 
     def _release(self, at_s: float) -> None:
-        """Remove pods without a request that are not worth keeping, the highest level first."""
+        """Remove idle pods that are not worth keeping, the highest level first."""
         while (level := len(self._ready)) > self._demand.pods_for(self._running):
             until_s, since_s = self._kept.get(level, (-math.inf, at_s))
             if until_s < at_s:
@@ -237,7 +237,7 @@ class _Oracle:
                 self._bill.add(self._ready.pop(), at_s)
                 continue
             self._kept[level] = until_s, since_s
-            # Those below are needed no later.
+            # The next use of lower levels is no later.
             for lower in range(self._demand.pods_for(self._running) + 1, level):
                 self._kept.setdefault(lower, (until_s, at_s))
             return

@@ -1,8 +1,8 @@
-"""Reads a running system's logs as a workload: requests from its access log, start times from its decision log.
+"""Reads a running system's logs as a workload: requests from the access log, start times from the decision log.
 
 Input: files of JSON lines, or a folder such as the state folder of ``serving up``; other lines are skipped. Output: one function
-for each host, in order, and how long pods took to start. A request that came while its revision had no ready pod waited, so its
-duration is not the time that it took to serve; the simulator draws one from those that did not wait.
+for each host, sorted, and the start times of pods. A request without a ready pod waited, so its duration differs from the
+service time; the simulator draws a duration from the requests without a wait.
 """
 
 import array
@@ -26,7 +26,7 @@ _SHORTEST_S = 0.001
 
 
 class RecordedLogs(msgspec.Struct, frozen=True, kw_only=True):
-    """A workload from logs; ``start`` is None if the decision log shows no start."""
+    """A workload from logs; ``start`` is None without a start in the decision log."""
 
     functions: list[FunctionTrace]
     length_s: float
@@ -35,7 +35,7 @@ class RecordedLogs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _LoggedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields read from a line of the access log. ``at_s`` is the request's end."""
+    """The fields of a line in the access log. ``at_s`` is the request's end."""
 
     at_s: float
     listener: str
@@ -55,7 +55,7 @@ class _LoggedRevision:
         self.starts_s: list[float] = []
 
     def add(self, at_s: float, *, wanted: int, ready: int, woken_s: float | None) -> float | None:
-        """Add a decision; return since when a revision without ready pods starts some, or None."""
+        """Add a decision; return the time from which a revision without ready pods starts some, or None."""
         self._times_s.append(at_s)
         self._ready.append(ready)
         if ready:
@@ -65,7 +65,7 @@ class _LoggedRevision:
         return at_s if woken_s is None and wanted else woken_s
 
     def had_pods(self, at_s: float) -> bool:
-        """Whether a pod was ready at a time; assumed before the first decision."""
+        """Whether a pod was ready at a time; True before the first decision."""
         place = bisect.bisect_right(self._times_s, at_s) - 1
         return place < 0 or self._ready[place] > 0
 
@@ -112,7 +112,7 @@ def _read(path: Path) -> tuple[list[_LoggedRequest], list[DecisionRecord]]:
             elif b'"told"' in line:
                 records.append(as_record.decode(line))
         except UNREADABLE:
-            # The last line of a log that is written at the moment, or a line of another program.
+            # The last line of a log during its write, or a line of another program.
             continue
     return requests, records
 
@@ -146,7 +146,7 @@ def _revisions(records: Iterable[DecisionRecord]) -> dict[str, _LoggedRevision]:
 
 
 def _service_of(host: str) -> str:
-    """The service of a host: hello.default.localhost:8080 is hello.default. Hosts of users' own are unknown."""
+    """The service of a host: hello.default.localhost:8080 is hello.default. Users' domains have no service."""
     return ".".join(host.partition(":")[0].split(".")[:2])
 
 

@@ -1,8 +1,8 @@
-"""Simulates nodes shared by several revisions: places for a number of pods, and a FIFO of waiting ones.
+"""Simulates nodes shared by several revisions: places for a number of pods, and a FIFO queue of waiting pods.
 
 A pod keeps its place until it has drained. All pods request the same, so ``SharedNodes`` counts the nodes as one;
-``SimulatedPlacing`` places pods on single nodes by their scores. Revisions that share nodes are simulated together, each up
-to the next event of another one.
+``SimulatedPlacing`` places pods on single nodes by their scores. Revisions on shared nodes are simulated together, each up
+to the next event of another revision.
 """
 
 import heapq
@@ -38,7 +38,7 @@ class NodeTenant(Protocol):
         ...
 
     def run_until(self, limit_s: float) -> None:
-        """Simulate all that happens up to a time."""
+        """Simulate all events up to a time."""
         ...
 
     def start_container(self, pod: SimulatedPod, at_s: float) -> None:
@@ -47,13 +47,13 @@ class NodeTenant(Protocol):
 
 
 class NodeRoom(Protocol):
-    """Nodes as revisions see them. ``tenant`` is the revision being simulated."""
+    """The nodes' interface for revisions. ``tenant`` is the revision being simulated."""
 
     tenant: NodeTenant | None
 
     @property
     def next_s(self) -> float:
-        """The next time at which the nodes change a revision; infinite without one."""
+        """The next time at which the nodes change a revision; infinite without such a time."""
         ...
 
     def place(self, tenant: NodeTenant, pod: SimulatedPod, now_s: float) -> bool:
@@ -61,20 +61,20 @@ class NodeRoom(Protocol):
         ...
 
     def release(self, tenant: NodeTenant, pod: SimulatedPod, at_s: float) -> None:
-        """Remove a pod from its node at ``at_s``, or from the queue at once."""
+        """Remove a pod from its node at ``at_s``, or from the queue immediately."""
         ...
 
     def decided(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy) -> None:
-        """Handle a decision of a revision."""
+        """Process a decision of a revision."""
         ...
 
     def step(self) -> Sequence[NodeTenant]:
-        """Run the event due at ``next_s``; returns the affected revisions."""
+        """Run the event due at ``next_s``; return the affected revisions."""
         ...
 
 
 class SharedNodes:
-    """Room for ``pods_max`` pods of all revisions together."""
+    """Capacity for ``pods_max`` pods of all revisions together."""
 
     def __init__(self, pods_max: int) -> None:
         self._free_count = pods_max
@@ -84,7 +84,7 @@ class SharedNodes:
 
     @property
     def next_s(self) -> float:
-        """When the next queued pod gets a place; infinite without one."""
+        """The time at which the next queued pod gets a place; infinite without such a pod."""
         self._drop_ended()
         if not self._waiting:
             return math.inf
@@ -106,7 +106,7 @@ class SharedNodes:
         return True
 
     def release(self, tenant: NodeTenant, pod: SimulatedPod, at_s: float) -> None:
-        """As in the protocol."""
+        """Release as in the protocol."""
         del tenant
         if not pod.is_placed:
             return
@@ -115,10 +115,10 @@ class SharedNodes:
             self.tenant.limit_s = min(self.tenant.limit_s, at_s)
 
     def decided(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy) -> None:
-        """Do nothing: no more nodes can be requested."""
+        """Do nothing: this simulation has no further nodes."""
 
     def step(self) -> list[NodeTenant]:
-        """Give the next free place to the longest waiting pod; return its revision."""
+        """Assign the next free place to the longest waiting pod; return its revision."""
         at_s = heapq.heappop(self._leaving_s)
         tenant, pod = self._waiting.popleft()
         pod.is_placed = True
@@ -132,7 +132,7 @@ class SharedNodes:
 
 
 def run_together(tenants: Sequence[NodeTenant], nodes: NodeRoom) -> None:
-    """Simulate revisions that share nodes, in the order of time, to their end."""
+    """Simulate revisions on shared nodes, in the order of time, to their end."""
     place_of = {id(tenant): place for place, tenant in enumerate(tenants)}
     due = [(tenant.next_s, place) for place, tenant in enumerate(tenants)]
     heapq.heapify(due)
@@ -146,7 +146,7 @@ def run_together(tenants: Sequence[NodeTenant], nodes: NodeRoom) -> None:
             return
         heapq.heappop(due)
         tenant = tenants[place]
-        # A place on a node changes the next step, which then has its own entry.
+        # A place on a node changes the next step, which then has a separate entry.
         if tenant.next_s != at_s or math.isinf(at_s):
             continue
         nodes.tenant = tenant
@@ -155,10 +155,10 @@ def run_together(tenants: Sequence[NodeTenant], nodes: NodeRoom) -> None:
 
 
 class SimulatedPlacing:
-    """Nodes with their room for pods that all request the same."""
+    """Nodes with their free capacity; all pods have the same requests."""
 
     def __init__(self, policy: str, *, cpu_m: int, memory_bytes: int) -> None:
-        """``cpu`` and ``memory`` are the requests of each pod."""
+        """``cpu_m`` and ``memory_bytes`` are the requests of each pod."""
         self._demand = PodDemand(
             nonzero_cpu_m=cpu_m,
             nonzero_memory_bytes=memory_bytes,
@@ -184,11 +184,11 @@ class SimulatedPlacing:
         self._closed.discard(name)
 
     def set_taint(self, name: str, *, is_tainted: bool) -> None:
-        """Mark a node as tainted: it takes no further pods."""
+        """Mark a node as tainted: the node accepts no further pods."""
         (self._closed.add if is_tainted else self._closed.discard)(name)
 
     def place(self, pod: str, *, now_s: float) -> str | None:
-        """Put a pod on the best node; None if no node has room."""
+        """Put a pod on the best node; None if no node has capacity."""
         table = self._book.table()
         if not table.node_count:
             return None

@@ -1,7 +1,7 @@
 """Simulates nodes below pods: the product's node scores place pods, its node groups grow and shrink the nodes.
 
-Decisions are the product's own: ``nodegroup.decide`` each scan interval, node scores for each pod, and anticipated pods for
-groups that count them. The cloud is simulated: a requested machine is a node after its boot time. A pod without room waits
+The product's code makes the decisions: ``nodegroup.decide`` each scan interval, node scores for each pod, and anticipated pods for
+groups that count them. The cloud is simulated: a requested machine is a node after its boot time. Unplaced pods wait
 in order; an evicted pod finishes its requests while its replacement is placed.
 """
 
@@ -45,14 +45,14 @@ class _Anticipated(msgspec.Struct):
 
 
 class SimulatedNodes:
-    """The nodes of one run, from its start on ``count`` of them."""
+    """The nodes of one run, which starts with ``count`` nodes."""
 
     def __init__(self, plan: NodePlan, until_s: float) -> None:
         self.result = NodesResult()
         self.tenant: NodeTenant | None = None
         self._plan = plan
         self._until_s = until_s
-        # From a decision until a node that a pass asks for then takes pods.
+        # From a decision until a node requested by the pass accepts pods.
         self._boot_s = plan.boot_s + plan.scan_interval_s
         self._placing = SimulatedPlacing(plan.policy, cpu_m=plan.pod.cpu_m, memory_bytes=plan.pod.memory_bytes)
         self._book = NodeGroupBook()
@@ -92,7 +92,7 @@ class SimulatedNodes:
         return False
 
     def release(self, tenant: NodeTenant, pod: SimulatedPod, at_s: float) -> None:
-        """Remove a pod from its node at ``at_s``, or from the queue at once."""
+        """Remove a pod from its node at ``at_s``, or from the queue immediately."""
         name = _name_of(tenant, pod)
         if pod.is_placed:
             self._push(at_s, _LEFT, name)
@@ -103,7 +103,7 @@ class SimulatedNodes:
         self._waited(pod, at_s)
 
     def decided(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy) -> None:
-        """Anticipate a revision's pods for the time a node takes to boot, after its decision."""
+        """Anticipate a revision's pods after its decision, for the boot time of a node."""
         if not self._plan.group.anticipation:
             return
         anticipated = self._anticipated.setdefault(tenant.name, _Anticipated(tenant, Anticipation(), 0, 0.0))
@@ -111,7 +111,7 @@ class SimulatedNodes:
         anticipated.at_s = outcome.at_s
 
     def step(self) -> list[NodeTenant]:
-        """Run the next event of the nodes; returns the affected revisions."""
+        """Run the next event of the nodes; return the affected revisions."""
         at_s, _, kind, name = heapq.heappop(self._events)
         if kind == _BOOTED:
             self._boot(name, at_s)
@@ -134,7 +134,7 @@ class SimulatedNodes:
         self.result.node_series = self._series.means()
         return self.result
 
-    # The pass and what it asks for.
+    # The pass and its requests.
 
     def _pass(self, now_s: float) -> list[NodeTenant]:
         self._anticipate(now_s)
@@ -185,7 +185,7 @@ class SimulatedNodes:
         return [tenant for tenant, _ in going]
 
     def _anticipate(self, now_s: float) -> None:
-        """Put missing pods of the revisions into the book, as pending pods."""
+        """Add the missing pods of the revisions to the accounting as pending pods."""
         wanted: set[str] = set()
         for name, anticipated in self._anticipated.items():
             if now_s - anticipated.at_s < validity_s(self._boot_s):
@@ -254,7 +254,7 @@ class SimulatedNodes:
         )
 
     def _count_node(self, node: GroupNode, until_s: float) -> None:
-        """Count a node's cost from its request; initial nodes count from the start."""
+        """Count a node's cost from the request for it; initial nodes count from the start."""
         from_s = max(0.0, node.created_at_s - self._plan.boot_s) if node.created_at_s else 0.0
         self.result.node_seconds += until_s - from_s
         self._series.add(from_s, until_s)

@@ -1,7 +1,7 @@
 """The simulated pods of one revision: they start, serve, drain and end.
 
-Input: the scale, and the times at which pods become ready. Which free pod gets a request is the product's own policy
-(``serving.core.traffic.policy``); which pods go first is the ReplicaSet controller's rule with the product's deletion costs: pods
+Input: the scale, and the times at which pods become ready. The product's policy selects the free pod for a request
+(``serving.core.traffic.policy``); the ReplicaSet controller's rule with the product's deletion costs selects the pods to remove: pods
 that are not ready, then the idlest, then the youngest. Pod-seconds count from the creation to the end, draining included.
 """
 
@@ -26,7 +26,7 @@ class PodTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimulatedPod(BalancedPod):
-    """A pod. ``queue`` holds the requests in its queue-proxy, by arrival and duration."""
+    """A pod. ``queue`` has the requests in its queue-proxy, by arrival and duration."""
 
     __slots__ = (
         "created_s",
@@ -53,7 +53,7 @@ class SimulatedPod(BalancedPod):
 
 
 class PodSet:
-    """All pods of one revision. ``scale`` of them are wanted; ``ready`` lists the serving ones, ``free_count`` those with a free slot."""
+    """All pods of one revision. ``scale`` is the desired number; ``ready`` lists the serving pods, ``free_count`` counts those with a free slot."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class PodSet:
         times: PodTimes,
         on_end: Callable[[SimulatedPod, float], None] | None = None,
     ) -> None:
-        """``on_end`` receives each ended pod and the time it leaves its node."""
+        """``on_end`` receives each ended pod and the time at which it leaves its node."""
         self._on_end = on_end
         self._result = result
         self._series = series
@@ -76,7 +76,7 @@ class PodSet:
         self._number = 0
         self._free: FreePods = self._line_of(policy)
         self.free_count = 0
-        # Removed pods: how many still have requests, and when the others are gone.
+        # Removed pods: the number with requests, and the removal times of the other pods.
         self._finishing_count = 0
         self._gone_s: list[float] = []
         self.ready: list[SimulatedPod] = []
@@ -87,7 +87,7 @@ class PodSet:
         return len(self._pods)
 
     def ending_count(self, now_s: float) -> int:
-        """Removed pods that are still there."""
+        """Removed pods that still exist."""
         while self._gone_s and self._gone_s[0] <= now_s:
             heapq.heappop(self._gone_s)
         return self._finishing_count + len(self._gone_s)
@@ -111,13 +111,13 @@ class PodSet:
         return True
 
     def pick(self) -> SimulatedPod:
-        """The next pod with a free slot, as the activator chooses."""
+        """The next pod with a free slot, as selected by the activator."""
         pod = self._free.pick()
         assert isinstance(pod, SimulatedPod)
         return pod
 
     def any_ready(self) -> SimulatedPod:
-        """A ready pod, as a Service without the activator chooses: at random."""
+        """A random ready pod, as selected by a Service without the activator."""
         return self.ready[int(self._dice.random() * len(self.ready))]
 
     def start_request(self, pod: SimulatedPod, now_s: float) -> None:
@@ -167,7 +167,7 @@ class PodSet:
             self._count(pod, until_s)
 
     def _end(self, pod: SimulatedPod, now_s: float) -> None:
-        """End a pod, after the drain lag if it has served: its senders must notice first."""
+        """End a pod; a pod that has served ends after the drain lag, which its senders need to notice the end."""
         lag_s = 0.0 if pod.ready_s is None else self._times.drain_s
         end_s = max(now_s, pod.removed_s + lag_s)
         self._count(pod, end_s)
@@ -178,7 +178,7 @@ class PodSet:
             self._on_end(pod, end_s)
 
     def _count_idle(self, pod: SimulatedPod, until_s: float) -> None:
-        """Count the idle time of a pod, and what is saved while it is dormant."""
+        """Count the idle time of a pod, and the savings while the pod is dormant."""
         idle_s = until_s - pod.idle_since_s
         if idle_s <= self._times.dormant_after_s:
             self._result.wasted_pod_seconds += idle_s

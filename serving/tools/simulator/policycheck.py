@@ -1,7 +1,7 @@
-"""Checks that a policy of a user keeps its contract, on made-up load.
+"""Checks that a user's policy keeps its contract, on synthetic load.
 
-Two instances get equal seconds and views, and must advise the same; each call must end in time and without an error. Input: the class.
-Output: the problems, and the longest call. It does not say whether a policy is any good: ``serving simulate`` does.
+Two instances get equal seconds and views, and must return the same advice; each call must end in time and without an error. Input: the
+class. Output: the problems, and the longest call. The quality of the policy is the subject of ``serving simulate``.
 """
 
 import math
@@ -22,7 +22,7 @@ _CONCURRENCY = 10
 _PERIOD_S = 2
 # Seconds of each load, and the start of the first on the clock: a Monday at 7:59 UTC.
 _LENGTH_S, _WALL_S = 600, 4 * 86400.0 + 8 * 3600 - 60
-# Problems after which the check ends.
+# Number of problems at which the check ends.
 _PROBLEMS_MAX = 3
 
 Load = Callable[[int, random.Random], float]
@@ -39,14 +39,14 @@ _LOADS: tuple[Load, ...] = (
 
 
 class PolicyCheck(msgspec.Struct, kw_only=True):
-    """The result: calls of ``propose`` to each instance, and problems, of which there are none if the contract is kept."""
+    """The result: calls of ``propose`` per instance, and problems; a policy that keeps the contract has no problems."""
 
     decision_count: int = 0
     problems: list[str] = []
 
 
 def check_policy(policy_class: PolicyClass, *, run: PolicyCaller, seed: int = 1) -> PolicyCheck:
-    """Check a policy. ``run`` bounds the time of each call."""
+    """Check a policy. ``run`` limits the time of each call."""
     check = PolicyCheck()
     first, second = (_advices(policy_class, run=run, seed=seed) for _ in range(2))
     for (view, advice), (_, other) in zip(first, second, strict=True):
@@ -62,7 +62,7 @@ def check_policy(policy_class: PolicyClass, *, run: PolicyCaller, seed: int = 1)
 
 
 def _advices(policy_class: PolicyClass, *, run: PolicyCaller, seed: int) -> Iterator[tuple[PolicyView, Advice]]:
-    """Each view, and what a new instance advises."""
+    """Each view, and the advice of a new instance."""
     settings = AutoscalerSettings()
     spec = resolve(settings, ScalingAnnotations(), container_concurrency=_CONCURRENCY, reachable=True)
     for load in _LOADS:

@@ -1,7 +1,7 @@
-"""Simulates revisions that learn from each other, side by side in steps, in one or several processes.
+"""Simulates revisions that learn from each other, concurrently in steps, in one or several processes.
 
-In a running system all revisions of an autoscaler share one ``GapPrior``. Here the gaps of a step reach the other revisions with
-the next step. They are recorded in the order of the functions, so that no bit depends on the number of processes.
+In a running system all revisions of an autoscaler share one ``GapPrior``. Here the gaps of a step reach the other revisions in
+the next step. They are recorded in the order of the functions, so that the result does not depend on the number of processes.
 """
 
 import math
@@ -16,7 +16,7 @@ from serving.tools.simulator.revision_run import RevisionRun
 from serving.tools.simulator.workers import end_with_parent
 
 STEP_S = 60.0
-"""Longest time in seconds until revisions learn of each other's gaps."""
+"""Maximum time in seconds until a gap reaches the other revisions."""
 
 RunOf = Callable[[int, GapPrior], RevisionRun]
 """Creates the run of a function, by its index in the workload."""
@@ -27,7 +27,7 @@ _StepOutcome = tuple[list[tuple[int, list[_Gap]]], float]
 
 
 class _StepPrior(GapPrior):
-    """The population's rates as of the last step. Gaps are stored for the next one."""
+    """The population's rates as of the last step. Gaps are stored for the next step."""
 
     __slots__ = ("gaps",)
 
@@ -80,7 +80,7 @@ def run_population(
 
     Raises ``RuntimeError`` when a process of the pool ends early.
     """
-    # Busy functions are dealt out first, so that each process has about the same work.
+    # Busy functions are distributed first, so that each process has a similar amount of work.
     order = sorted(range(len(request_counts)), key=lambda index: -request_counts[index])
     shares = [sorted(order[first::jobs]) for first in range(min(jobs, len(order)))]
     own, prior, next_s = _Group(run_of, shares[0]), GapPrior(SHIPPED_PRIOR), 0.0
@@ -129,7 +129,7 @@ def _children(run_of: RunOf, shares: Sequence[Sequence[int]]) -> Iterator[list[C
 
 
 def _serve(connection: Connection, run_of: RunOf, share: Sequence[int]) -> None:
-    """Simulate step by step, on order of the parent process."""
+    """Simulate step by step, on command of the parent process."""
     end_with_parent()
     group = _Group(run_of, share)
     while (request := connection.recv()) is not None:

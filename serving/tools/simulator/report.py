@@ -9,10 +9,10 @@ import msgspec
 from serving.tools.simulator.results import Moment, NodesResult, RevisionResult, WaitHistogram, summed
 
 _HOUR_S = 3600.0
-# What is compared function by function: how many requests make one count, and which share is worst.
+# For the comparison by function: the minimum number of requests, and the share of worst functions.
 _COUNTED_REQUESTS_MIN, _WORST_SHARE, _WORSE_RATIO = 20, 0.05, 1.1
 COLD_WORTH_S = 60.0
-"""Pod-seconds that a cold request costs, where one price is used."""
+"""Price of a cold request in pod-seconds, for uses with a single price."""
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _PLOT_COLUMNS = 72
@@ -54,7 +54,7 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
     """Mean pods of all revisions in equal parts of the simulated time."""
 
     nodes: NodesResult | None = None
-    """The results of the nodes; None if room was unlimited."""
+    """The results of the nodes; None without limits of capacity."""
 
 
 class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,26 +66,26 @@ class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cost_change(self) -> float:
-        """Pod-seconds beyond the first policy's, with 60 for each cold request."""
+        """Pod-seconds above the first policy's, with 60 for each cold request."""
         (cold, cold_now), (cost, cost_now) = self.cold_requests, self.pod_seconds
         return cost_now - cost + COLD_WORTH_S * (cold_now - cold)
 
     @property
     def is_worse(self) -> bool:
-        """Whether the policy has over 10 % more of both."""
+        """Whether the policy has over 10 % more cold requests and over 10 % more pod-seconds."""
         (cold, cold_now), (cost, cost_now) = self.cold_requests, self.pod_seconds
         return cold_now > _WORSE_RATIO * cold and cost_now > _WORSE_RATIO * cost
 
 
 class WorstFunctions(msgspec.Struct, frozen=True, kw_only=True):
-    """The functions with the worst results compared with the first policy, of ``functions`` with 20 requests or more."""
+    """The functions with the worst results compared with the first policy; only ``functions`` with 20 requests or more count."""
 
     functions: int
     worse: int
-    """Those with over 10 % more cold requests and pod-seconds both."""
+    """The functions with over 10 % more cold requests and over 10 % more pod-seconds."""
 
     worst: tuple[FunctionChange, ...]
-    """The 5 % whose cost grows most, the worst first."""
+    """The 5 % of functions with the largest increase in cost, worst first."""
 
 
 def summed_over_seeds(results_by_seed: Sequence[Sequence[RevisionResult]]) -> list[RevisionResult]:
@@ -104,7 +104,7 @@ def summed_over_seeds(results_by_seed: Sequence[Sequence[RevisionResult]]) -> li
 def worst_functions(
     first: Sequence[RevisionResult], others: Sequence[RevisionResult], *, seeds: int = 1
 ) -> WorstFunctions | None:
-    """Compare function by function; None where none has 20 requests a seed. Both have the same functions in the same order."""
+    """Compare by function; None without a function of 20 requests per seed. Both have the same functions in the same order."""
     changes = [
         FunctionChange(
             name=result.name,

@@ -1,6 +1,6 @@
 """The results of simulated revisions: counts, costs, waits and pods over time. Also models request durations.
 
-Waits are kept in a histogram with bins half a percent wide, so that memory does not grow with the number of requests. A
+A histogram with bins of half a percent stores waits, so that memory does not grow with the number of requests. A
 percentile is the mean of its bin, and therefore exact where all waits of a bin are equal.
 """
 
@@ -26,7 +26,7 @@ SERIES_COLUMNS = 240
 """Points of the series over time."""
 
 _MINUTE_S = 60.0
-# Bins a factor of e: each is 0.5 % wide.
+# Bins per factor e: each bin is 0.5 % wide.
 _BINS_PER_E = 200
 
 # The 99th percentile of the standard normal distribution.
@@ -37,7 +37,7 @@ Durations = Iterator[float]
 
 
 class WaitHistogram:
-    """Waits above 0, in logarithmic bins: each keeps its count and its sum."""
+    """Waits above 0, in logarithmic bins: each bin has a count and a sum."""
 
     __slots__ = ("_bins", "count")
 
@@ -56,7 +56,7 @@ class WaitHistogram:
             totals[1] += wait_s
 
     def update(self, other: "WaitHistogram") -> None:
-        """Add the waits of another record."""
+        """Add the waits of another histogram."""
         self.count += other.count
         for number, (count, total) in other._bins.items():  # noqa: SLF001 - its own class
             totals = self._bins.setdefault(number, [0.0, 0.0])
@@ -64,11 +64,11 @@ class WaitHistogram:
             totals[1] += total
 
     def above(self, wait_s: float) -> int:
-        """Count requests with longer waits, to the width of a bin."""
+        """Count requests with longer waits, with the precision of a bin."""
         return int(sum(count for count, total in self._bins.values() if total / count > wait_s))
 
     def percentile(self, share: float, *, requests: int) -> float:
-        """The percentile over all requests; uncounted ones did not wait.
+        """The percentile over all requests; requests without an entry did not wait.
 
         Of 100 requests, 3 with waits of 2 s: the 97th percentile is 0, the 98th is 2 s.
         """
@@ -101,30 +101,30 @@ class RevisionResult(msgspec.Struct, kw_only=True):
     decisions: int = 0
     waits: WaitHistogram = msgspec.field(default_factory=WaitHistogram)
     minutes: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
-    """Requests, and those of them that missed a goal for latency, by minute; empty without a goal."""
+    """By minute, the requests, and the requests that missed a goal for latency; empty without a goal."""
 
     pod_series: list[float] = msgspec.field(default_factory=list)
     """Mean number of pods in each of ``SERIES_COLUMNS`` parts of the time."""
 
     def record_wait(self, wait_s: float, *, is_cold: bool) -> None:
-        """Record the wait of a request that got a pod; one of 0 is not stored."""
+        """Record the wait of a request that got a pod; a wait of 0 is not stored."""
         if wait_s > 0:
             self.waits.add(wait_s)
             self.late_requests += wait_s > LATE_S
             self.cold_requests += is_cold
 
     def judge_of(self, slo: Slo | None) -> "SloJudge | None":
-        """Counts into ``minutes`` by a goal; None without one."""
+        """A judge that counts into ``minutes`` by a goal; None without a goal."""
         return None if slo is None else SloJudge(slo, self)
 
     def held_ratio(self, slo: Slo) -> float:
-        """The share of minutes with requests in which the goal was held; 1 without any."""
+        """The share of minutes with requests that met the goal; 1 without requests."""
         allowed = [slo.allows(late, count) for count, late in self.minutes.values()]
         return sum(allowed) / len(allowed) if allowed else 1.0
 
 
 class SloJudge:
-    """Counts requests of a revision by how late they are, and by minute in its result."""
+    """Counts requests of a revision by their delay, and by minute in the result."""
 
     __slots__ = ("_meter", "_refused", "_responses", "_result")
 
@@ -132,7 +132,7 @@ class SloJudge:
         self._meter = SloMeter(slo)
         self._result = result
         self._refused = 0
-        # Responses to come, by the time of their end.
+        # Future responses, by the time of their end.
         self._responses: list[tuple[float, float]] = []
 
     def serve(self, at_s: float, waited_s: float, took_s: float) -> None:
@@ -143,7 +143,7 @@ class SloJudge:
             heapq.heappush(self._responses, (at_s + took_s, waited_s + took_s))
 
     def report(self, end_s: float) -> tuple[int, ...]:
-        """The requests of the second that ends; rejected ones are late."""
+        """The requests of the second that ends; rejected requests are late."""
         responses, result = self._responses, self._result
         for _ in range(result.refused - self._refused):
             self._meter.record(math.inf)
@@ -159,7 +159,7 @@ class SloJudge:
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a revision right after one decision, with the decision and the sentence that explains it."""
+    """The state of a revision after one decision, with the decision and its sentence."""
 
     at_s: float
     scale: int
@@ -183,14 +183,14 @@ class NodesResult(msgspec.Struct, kw_only=True):
     """The results of the nodes below all revisions. Times in seconds."""
 
     node_seconds: float = 0.0
-    """Machine-seconds from the request to the cloud, boot included, until deletion."""
+    """Machine-seconds from the request to the cloud until deletion, including the boot."""
 
     node_starts: float = 0
     """Machines requested after the start."""
 
     nodes_max: float = 0
     pods_pending: float = 0
-    """Pods without an immediate place."""
+    """Pods that did not get a place immediately."""
 
     pending_pod_seconds: float = 0.0
     evictions: float = 0
@@ -225,14 +225,14 @@ def summed(series: Iterable[list[float]]) -> list[float]:
 
 
 class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Median and 99th percentile of a duration in seconds; equal ones mean a constant."""
+    """Median and 99th percentile of a duration in seconds; equal values mean a constant."""
 
     p50_s: float
     p99_s: float
 
 
 class DurationModel(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations of every function: ``default`` for those without an entry in ``by_function``."""
+    """Durations of every function: ``default`` for functions without an entry in ``by_function``."""
 
     default: Quantiles
     by_function: Mapping[str, Quantiles] = {}

@@ -1,9 +1,9 @@
 """Simulates one revision on recorded arrivals, from one relevant event to the next.
 
-Around the product's decisions (``decisions``) stand pods that start, serve, drain and end (``pods``); the activator's queue,
-first in, first out; the queue of each pod where requests take the path without the activator; one report a second; and the
+The product's code makes the decisions (``decisions``). The simulation has pods that start, serve, drain and end (``pods``); the
+activator's FIFO queue; the queue of each pod where requests bypass the activator; one report per second; and the
 poke of the activator when requests wait for a revision without ready pods. A request is cold when a pod became ready while
-it waited.
+the request waited.
 """
 
 import heapq
@@ -47,11 +47,11 @@ from serving.tools.simulator.steady import RevisionCounts
 
 # Events of pods.
 _FINISHED, _STARTED = 0, 1
-# Pause before a container that failed is started again, in seconds, and its limit. Source: kubelet.
+# Pause before restarting a failed container, in seconds, and its limit. Source: kubelet.
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 10.0, 300.0
 # Events after the last arrival.
 _NO_MORE = (math.inf, math.nan)
-# Load of a second below which nothing was inside: what is left of sums of times.
+# Load of a second below which no request was in flight, but for rounding errors of sums of times.
 _LOAD_MIN = 1e-9
 
 
@@ -73,15 +73,15 @@ class RunWorld(msgspec.Struct, frozen=True, kw_only=True):
     """Whether requests bypass the activator while the pods have enough excess burst capacity."""
 
     scaling_policy: ScalingPolicyView | None = None
-    """A ScalingPolicy that the revision follows, whatever its target is."""
+    """A ScalingPolicy that the revision uses, for any target."""
 
     use: PodUse = PodUse(requested=Resources())
-    """What pods request, and use of it."""
+    """The pods' requests, and their use."""
 
     slo: Slo | None = None
-    """A goal for latency to measure by; that of ``spec`` comes first."""
+    """A goal for measuring latency; the goal in ``spec`` has precedence."""
     knee: float = math.inf
-    """Requests at once beyond which a pod is slower: times grow in proportion to them."""
+    """Concurrent requests above which a pod is slower: times grow in proportion to the requests."""
     log: RunLog | None = None
     """Gets each decision and latency, of a workload of one function; no period is skipped then."""
 
@@ -101,11 +101,11 @@ class RunConfig(RunWorld, frozen=True, kw_only=True):
     """Whether to skip periods with a known decision; False is for tests."""
 
     limit_of: Callable[[PodSet], TimedLimit] | None = None
-    """Makes the limit of budgets from the pods of a revision."""
+    """Creates the limit by budgets from the pods of a revision."""
 
 
 class RevisionRun:
-    """One run; ``run`` it once."""
+    """One run; call ``run`` once."""
 
     def __init__(
         self,
@@ -117,9 +117,9 @@ class RevisionRun:
         nodes: NodeRoom | None = None,
         prior: GapPrior | None = None,
     ) -> None:
-        """``arrivals`` are pairs of a time and a duration in seconds; a duration that is not a number is drawn.
+        """``arrivals`` are pairs of a time and a duration in seconds; a NaN duration is drawn at random.
 
-        ``nodes`` are shared with other revisions; None: they have room for every pod. So is the ``prior`` of their gaps; None:
+        Other revisions share ``nodes``; None: every pod has a place. They also share the ``prior`` of their gaps; None:
         the revision learns alone.
         """
         self.name = name
@@ -245,7 +245,7 @@ class RevisionRun:
     # Time.
 
     def _catch_up(self, until_s: float) -> bool:
-        """Meter elapsed seconds, and decide if due; returns whether it did."""
+        """Meter elapsed seconds, and decide if due; return whether a decision was due."""
         decisions = self._decisions
         while self._second_end_s <= min(until_s, decisions.due_s):
             self._second_over(min(until_s, decisions.due_s))
@@ -264,7 +264,7 @@ class RevisionRun:
         return True
 
     def _second_over(self, until_s: float) -> None:
-        """Record the second, and skip a silent time after it."""
+        """Record the second, and skip an idle time after it."""
         end_s, load, decisions = self._second_end_s, self._area, self._decisions
         if self._judge is not None:
             decisions.slo.record(self._judge.report(end_s), end_s)
@@ -281,7 +281,7 @@ class RevisionRun:
             self._second_end_s = self._number + self._report_at
             self._area = 0.0
             return
-        # Each second starts its sum from what is inside, so that rounding errors do not add up.
+        # Each second's sum starts from the requests in flight, so that rounding errors do not add up.
         self._number += 1
         self._second_end_s = self._number + self._report_at
         self._area = float(self._inside)
@@ -313,7 +313,7 @@ class RevisionRun:
         self._serve(pods.pick(), at_s, took_s)
 
     def _arrive_at_pod(self, pod: SimulatedPod, at_s: float, took_s: float) -> None:
-        """Send a request to a pod without the activator: the queue-proxy runs, queues or rejects it."""
+        """Send a request to a pod without the activator: the queue-proxy forwards, queues or rejects the request."""
         if pod.slots is None or pod.in_flight < pod.slots:
             self._count_in(at_s)
             self._serve(pod, at_s, took_s)
@@ -359,7 +359,7 @@ class RevisionRun:
             self._grant(at_s)
 
     def _grant(self, at_s: float) -> None:
-        """Hand queued requests to free pods, in the order of their arrival."""
+        """Assign queued requests to free pods, in the order of arrival."""
         queue, pods, wait_max_s = self._queue, self.pods, self._config.activator.queue_wait_max_s
         while queue and pods.free_count:
             arrived_s, took_s = queue.popleft()
@@ -374,7 +374,7 @@ class RevisionRun:
             self._known_waiting = 0
 
     def _poke(self, at_s: float) -> None:
-        """Report requests that wait for a revision without ready pods: the first, twice as many, more than wanted."""
+        """Report requests that wait for a revision without ready pods: at the first, at twice as many, and above the capacity."""
         waiting, decisions = len(self._queue), self._decisions
         if not decisions.counts_waiting:
             if not decisions.latest_count:
@@ -443,7 +443,7 @@ class RevisionRun:
             return
         self._latest_ready_s = at_s
         self._decisions.started(at_s - pod.created_s, at_s)
-        # The pods' endpoints change: the gate and the path are looked at again.
+        # The pods' endpoints change: reevaluate the gate and the path.
         self._decisions.decide_by(at_s, at_s)
         if self._queue:
             self._grant(at_s)

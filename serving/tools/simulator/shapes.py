@@ -1,4 +1,4 @@
-"""Made-up workloads of known shapes. The same seed gives the same requests."""
+"""Synthetic workloads of known shapes. The same seed gives the same requests."""
 
 import enum
 import math
@@ -11,10 +11,10 @@ import msgspec
 from serving.tools.simulator.trace import FunctionTrace, Step, arrivals
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86_400.0
-# Functions of a shape; each has another rate or period.
+# Number of functions per shape; each has a different rate or period.
 _FUNCTIONS = 8
 _LONG_S = 4 * _HOUR_S
-# Requests a second at the top of a ramp, and in the middle of a step.
+# Requests per second at the top of a ramp, and in the middle of a step.
 _TOP_RATE = 20.0
 
 
@@ -30,7 +30,7 @@ class Shape(enum.StrEnum):
 
 
 class ShapedFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """One function of a shape, by its number from 0."""
+    """One function of a shape; the first has number 0."""
 
     shape: Shape
     number: int
@@ -42,11 +42,11 @@ class ShapedFunction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def request_count(self) -> int:
-        """The requests with seed 1."""
+        """The number of requests with seed 1."""
         return sum(1 for _ in self.arrivals(1))
 
     def arrivals(self, seed: int) -> Iterator[tuple[float, float]]:
-        """The times, with unknown durations."""
+        """The times of arrival, with unknown durations."""
         dice = random.Random(f"{seed}:{self.name}")  # noqa: S311 - made-up load
         times_of, length_s, _ = _SHAPES[self.shape]
         return ((at_s, math.nan) for at_s in times_of(self.number, dice) if at_s < length_s)
@@ -59,13 +59,13 @@ def shaped(shape: Shape) -> tuple[Sequence[FunctionTrace], float]:
 
 
 def _step(_number: int, dice: random.Random) -> Iterator[float]:
-    """1 request a second for ten minutes, 20 for twenty, and 1 again."""
+    """1 request per second for ten minutes, 20 for twenty, and 1 again."""
     steps = [Step(from_s=0.0, rate=1.0), Step(from_s=600.0, rate=_TOP_RATE), Step(from_s=1800.0, rate=1.0)]
     return arrivals(steps, _HOUR_S, dice)
 
 
 def _ramp(_number: int, dice: random.Random) -> Iterator[float]:
-    """From 0 to 20 requests a second in half an hour, and back."""
+    """From 0 to 20 requests per second in half an hour, and back."""
     rates = (_TOP_RATE * (1 - abs(minute - 30) / 30) for minute in range(60))
     steps = [Step(from_s=_MINUTE_S * minute, rate=rate) for minute, rate in enumerate(rates)]
     return arrivals(steps, _HOUR_S, dice)
@@ -78,14 +78,14 @@ def _periodic(number: int, dice: random.Random) -> Iterator[float]:
 
 
 def _bursty(number: int, dice: random.Random) -> Iterator[float]:
-    """5 to 50 requests within two seconds, at random times 5, 10, ... 40 minutes apart in the mean."""
+    """5 to 50 requests within two seconds, at random times 5, 10, ... 40 minutes apart on average."""
     at_s = 0.0
     while (at_s := at_s + 2.0 + dice.expovariate(1 / (5 * _MINUTE_S * (number + 1)))) < _LONG_S:
         yield from sorted(at_s + dice.uniform(0.0, 2.0) for _ in range(dice.randint(5, 50)))
 
 
 def _diurnal(number: int, dice: random.Random) -> Iterator[float]:
-    """A wave over a day, with nothing at night, and 1 to 8 requests a minute at its top."""
+    """A wave over a day, without requests at night, and 1 to 8 requests per minute at its top."""
     parts = range(0, int(_DAY_S), int(5 * _MINUTE_S))
     top_rate = (number + 1) / _MINUTE_S
     steps = [Step(from_s=at_s, rate=max(0.0, top_rate * math.sin(2 * math.pi * at_s / _DAY_S))) for at_s in parts]
@@ -93,7 +93,7 @@ def _diurnal(number: int, dice: random.Random) -> Iterator[float]:
 
 
 def _on_off(number: int, dice: random.Random) -> Iterator[float]:
-    """On for two minutes with a request every two seconds, off for 2, 4, ... 16 minutes, both in the mean."""
+    """On for two minutes with a request every two seconds, off for 2, 4, ... 16 minutes, both on average."""
     edges_s = [0.0]
     while edges_s[-1] < _LONG_S:
         mean_s = 2 * _MINUTE_S if len(edges_s) % 2 else 2 * _MINUTE_S * (number + 1)
@@ -104,7 +104,7 @@ def _on_off(number: int, dice: random.Random) -> Iterator[float]:
     return arrivals(steps, _LONG_S, dice)
 
 
-# The times of the requests of a function, the length in seconds, and the number of functions.
+# The arrival times of a function, the length in seconds, and the number of functions.
 _SHAPES: dict[Shape, tuple[Callable[[int, random.Random], Iterator[float]], float, int]] = {
     Shape.STEP: (_step, _HOUR_S, 1),
     Shape.RAMP: (_ramp, _HOUR_S, 1),

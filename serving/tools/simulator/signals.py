@@ -1,8 +1,8 @@
-"""The learnt target and the triggers of one simulated revision, from what its virtual pods report.
+"""The learnt target and the triggers of one simulated revision, from the reports of its virtual pods.
 
 Input: each request with its pod and times, and the pods. Output: the revision's numbers with the learnt target, and proposals of a
-ScalingPolicy. Both are the product's own. A pod reports once a second: requests in flight, ended requests and their mean response
-time. Cpu and memory are proportional to the requests in flight, where amounts are given; without them they are not measured.
+ScalingPolicy. The product's code computes both. A pod reports once per second: requests in flight, ended requests and their mean response
+time. Cpu and memory are proportional to the requests in flight if amounts are given; otherwise they are not measured.
 """
 
 import math
@@ -31,14 +31,14 @@ _CONTAINER = "app"
 
 
 class PodUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Cpu and memory of a pod: its request, which is also its limit, and the usage by each request in flight."""
+    """Cpu and memory of a pod: the request, which is also the limit, and the usage per request in flight."""
 
     requested: Resources
     per_request: Resources = Resources()
-    """An amount that is None is not measured."""
+    """An amount of None is not measured."""
 
     def used(self, concurrency: float) -> Resources:
-        """The usage of a pod with so many requests in flight."""
+        """The usage of a pod with this many requests in flight."""
         cpu_m, memory_bytes = self.per_request.cpu_m, self.per_request.memory_bytes
         return Resources(
             cpu_m=None if cpu_m is None else round(cpu_m * concurrency),
@@ -47,7 +47,7 @@ class PodUse(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_measured(self) -> bool:
-        """Whether there is any usage."""
+        """Whether any usage is configured."""
         return self.per_request != Resources()
 
 
@@ -75,7 +75,7 @@ class RevisionSignals:
         use: PodUse,
         scaling_policy: ScalingPolicyView | None,
     ) -> None:
-        """``report_at`` is the place in the second at which the pods report, from 0 to below 1."""
+        """``report_at`` is the pods' report time within the second, from 0 to below 1."""
         self._revision = ScaledRevision(
             key=("default", name),
             uid=name,
@@ -109,7 +109,7 @@ class RevisionSignals:
         return self._target.learnt
 
     def serve(self, pod: str, at_s: float, took_s: float) -> None:
-        """Count a request that a pod runs for ``took_s`` seconds."""
+        """Count a request that a pod processes for ``took_s`` seconds."""
         end_s = at_s + took_s
         number, last = self._number_at(at_s), self._number_at(end_s)
         while number <= last:
@@ -121,7 +121,7 @@ class RevisionSignals:
         ended.response_s += took_s
 
     def complete(self, number: int, at_s: float) -> None:
-        """Take the reports of all ready pods about a completed second."""
+        """Read the reports of all ready pods about a completed second."""
         for earlier in [earlier for earlier in self._seconds if earlier < number]:
             del self._seconds[earlier]
         seconds = self._seconds.pop(number, defaultdict(_PodSecond))
@@ -143,18 +143,18 @@ class RevisionSignals:
                 self._target.measure(stat, self._use.used(stat.concurrency))
 
     def spec(self, now_s: float) -> ScalingSpec:
-        """The revision's numbers with the learnt target, if that is in force."""
+        """The revision's numbers with the learnt target, if it is in force."""
         self._target.update(now_s)
         return self._target.spec
 
     def proposals(self, now_s: float) -> tuple[Proposal, ...]:
-        """The proposals of the ScalingPolicy; none without one."""
+        """The proposals of the ScalingPolicy; empty without a ScalingPolicy."""
         return self._triggers.proposals(
             self._revision, self._observe, present_scale=self._pods.scale, now_s=now_s, wall_offset_s=0.0
         )
 
     def due_in_s(self, now_s: float) -> float:
-        """Time until the next evaluation of the ScalingPolicy; infinite without one."""
+        """Time until the next evaluation of the ScalingPolicy; infinite without a ScalingPolicy."""
         due_in_s = self._triggers.due_in_s(self._revision.key, now_s)
         return math.inf if due_in_s is None else due_in_s
 
@@ -178,7 +178,7 @@ class RevisionSignals:
         return {_CONTAINER: self._use.requested}
 
     def _number_at(self, at_s: float) -> int:
-        """The second that a time is in, as the reports number them."""
+        """The number of the second at a time, as in the reports."""
         return math.floor(at_s - self._report_at) + 1
 
     def _second(self, number: int, pod: str) -> _PodSecond:

@@ -1,7 +1,7 @@
-"""Finds which decisions about a simulated revision repeat an earlier one.
+"""Finds decisions about a simulated revision that repeat an earlier decision.
 
-Input: the outcomes so far. Output: for the pods and the load of a decision, the earlier outcome with the same result. Only figures
-that the simulator does not read may differ. The count is always the product's own decision.
+Input: the outcomes so far. Output: the earlier outcome with the same result for a decision's pods and load. Only figures
+that the simulator does not read may differ. The product's code always computes the count.
 """
 
 import msgspec
@@ -17,12 +17,12 @@ from serving.core.scaling.scaler.windows import RevisionWindows
 from serving.core.scaling.spec import ScalingSpec
 from serving.core.settings.autoscaler import KpaQuirks
 
-# Outcomes kept for each revision: each is some kilobytes.
+# Outcomes kept for each revision: an outcome takes some kilobytes.
 _OUTCOMES_MAX = 64
 
 
 class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of a decision: pods wanted and ready, and requests inside."""
+    """The inputs of a decision: desired and ready pods, and requests in flight."""
 
     scale: int
     ready: int
@@ -30,10 +30,10 @@ class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SteadyOutcomes:
-    """Outcomes of one revision that kept its number of pods.
+    """Outcomes of one revision that did not change its number of pods.
 
-    While the wanted pods are there, the merge, the gate and the path follow from the scale, the ready pods, the algorithm's count and
-    the sign of its excess burst capacity alone.
+    While the desired pods are ready, the merge, the gate and the path depend only on the scale, the ready pods, the algorithm's count and
+    the sign of its excess burst capacity.
     """
 
     __slots__ = ("_outcomes", "_policy", "_quirks", "_spec", "_windows")
@@ -48,7 +48,7 @@ class SteadyOutcomes:
         self._outcomes: dict[tuple[int, int, int, bool], ScalerOutcome] = {}
 
     def record(self, outcome: ScalerOutcome) -> None:
-        """Record an outcome that kept the number of pods and was decided by the algorithm alone, without an app's gauge."""
+        """Record an outcome of the algorithm alone, without an app's gauge, that did not change the number of pods."""
         detail, view = outcome.decided.detail, outcome.view
         if (
             outcome.apply_count is None
@@ -65,9 +65,9 @@ class SteadyOutcomes:
     def repeated(
         self, counts: RevisionCounts, state: RevisionState, *, path: TrafficPath, now_s: float
     ) -> tuple[RevisionState, ScalerOutcome] | None:
-        """Run the algorithm, and return the next state and the stored outcome for its count; None without one.
+        """Run the algorithm, and return the next state and the stored outcome for its count; None without such an outcome.
 
-        The gate must be active. A policy advises nothing while requests are in flight.
+        The gate must be active. A policy returns no advice while requests are in flight.
         """
         policy, kpa = self._policy, state.kpa
         if not self._outcomes or not counts.ready or kpa is None:

@@ -1,7 +1,7 @@
-"""Reads workloads: recorded requests, counts a minute and rates (plain, gzip or xz), and steps of a rate.
+"""Reads workloads: recorded requests, counts per minute and rates (plain, gzip or xz), and steps of a rate.
 
-Input: a file in one of three formats, selected by its header; output: the arrivals of each function, in order. A trace of
-counts has no times within a minute or interval: ``ArrivalPlacement`` selects how arrivals are placed. An unreadable row is
+Input: a file in one of three formats, selected by its header; output: the arrivals of each function, sorted. A trace of
+counts has no times within a minute or interval: ``ArrivalPlacement`` selects the placement of arrivals. An unreadable row is
 reported with the file, its line and the expected value.
 """
 
@@ -26,17 +26,17 @@ from serving.core.model.errors import InvalidValue, Problem, SettingsError
 from serving.net.aio.inputfile import open_input
 
 TIME_MAX_S = 10 * 366 * 86_400.0
-"""The longest time that is simulated: ten years."""
+"""The maximum simulated time: ten years."""
 
-# Requests of one interval, and of a trace: a day of the busiest published ones has a hundredth of it.
+# Maximum of requests per interval, and per trace: a day of the busiest published traces has a hundredth of it.
 _COUNT_MAX, _REQUESTS_MAX = 10_000_000, 1_000_000_000
 _RATE_MAX = 1_000_000.0
 _MINUTE_S = 60.0
-# Requests of which the function was not recorded count as one function.
+# Requests without a recorded function count as one function.
 _UNNAMED = "(unnamed)"
-# Of a count.
+# Maximum digits of a count.
 _DIGITS = 20
-# Characters of a wrong row that a message shows.
+# Maximum characters of a wrong row in a message.
 _SHOWN_MAX = 60
 _FORMATS = "one of: function,1,2,...; at_s,function,duration_s; at_s,count"
 
@@ -44,21 +44,21 @@ _STEP = re.compile(r"(\d+(?:\.\d+)?):(\d+(?:\.\d+)?)", re.ASCII)
 
 
 class ArrivalPlacement(enum.StrEnum):
-    """The placement of requests in their minute: random, or at a fixed phase of each function."""
+    """The placement of requests in their minute: random, or at a fixed phase per function."""
 
     UNIFORM = "uniform"
     PHASE = "phase"
 
 
 class TraceWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a trace to read, in seconds; arrivals are counted from its start."""
+    """The part of a trace to read, in seconds; arrivals are relative to its start."""
 
     from_s: float = 0.0
     until_s: float = math.inf
 
 
 class RecordedFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """A function whose requests were recorded one by one: times in seconds, in order; durations, NaN where unknown."""
+    """A function with individually recorded requests: times in seconds, sorted; durations, NaN where unknown."""
 
     name: str
     arrivals_s: "array.array[float]"
@@ -76,7 +76,7 @@ class RecordedFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountedFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """A function whose requests were counted: intervals with requests, by their start and width in seconds."""
+    """A function with counted requests: the start and width of each interval with requests, in seconds."""
 
     name: str
     starts_s: "array.array[float]"
@@ -111,14 +111,14 @@ class FunctionTrace(Protocol):
 
     @property
     def name(self) -> str:
-        """Unique within a workload."""
+        """A unique name within a workload."""
 
     @property
     def request_count(self) -> int:
-        """The number of requests, at least roughly."""
+        """The number of requests, possibly approximate."""
 
     def arrivals(self, seed: int) -> Iterator[tuple[float, float]]:
-        """Times and durations in seconds, in the order of time; NaN for an unknown duration."""
+        """Times and durations in seconds, sorted by time; NaN for an unknown duration."""
 
 
 def read_trace(
@@ -159,7 +159,7 @@ def _opened(path: Path) -> TextIO:
     file = open_input(path)
     if path.suffix not in {".xz", ".gz"}:
         return io.TextIOWrapper(file, encoding="utf-8", newline="")
-    # These open it themselves, and close what they have opened.
+    # These functions open and close the file.
     file.close()
     if path.suffix == ".xz":
         return lzma.open(path, "rt", encoding="utf-8", newline="")
@@ -185,7 +185,7 @@ def _per_minute(
         name = row[0] or _UNNAMED
         seen[name] += 1
         if seen[name] > 1:
-            # Published traces have a row for each trigger of a function; each is scaled for itself.
+            # Published traces have a row for each trigger of a function; each row is scaled separately.
             name = f"{name}#{seen[name]}"
         starts_s, counts = array.array("d"), array.array("q")
         for minute, text in enumerate(row[1:]):
@@ -231,12 +231,12 @@ def _requests(path: Path, rows: Iterator[list[str]], *, window: TraceWindow) -> 
         arrivals_s = array.array("d", [at_s for at_s, _ in pairs])
         durations_s = array.array("d", [took_s for _, took_s in pairs])
         functions.append(RecordedFunction(name=name, arrivals_s=arrivals_s, durations_s=durations_s))
-    # The last minute of a recording of requests is not cut off at the last arrival: its pods are still there.
+    # A recording of requests includes the minute after the last arrival, in which its pods still exist.
     return functions, _length(last_s + _MINUTE_S, window)
 
 
 def _request(row: list[str]) -> tuple[float, str, float] | None:
-    """The time, function and duration of a row; None if it is not a request."""
+    """The time, function and duration in a row; None for an invalid row."""
     try:
         at_s, name, duration = row
         at, took_s = float(at_s), float(duration) if duration else math.nan
@@ -263,7 +263,7 @@ def _rate(
     starts_s, widths_s, counts = array.array("d"), array.array("d"), array.array("q")
     width_s = _MINUTE_S
     for index, (start_s, count) in enumerate(steps):
-        # The last interval is as wide as the one before.
+        # The last interval is as wide as the previous one.
         width_s = steps[index + 1][0] - start_s if index + 1 < len(steps) else width_s
         if count and start_s < window.until_s and start_s + width_s > window.from_s:
             starts_s.append(start_s)
@@ -278,7 +278,7 @@ def _rate(
 
 
 def _step(row: list[str]) -> tuple[float, int] | None:
-    """The start and the requests of an interval; None if the row is not an interval."""
+    """The start and the requests in an interval; None for an invalid row."""
     try:
         at_s, count = row
         step = float(at_s), int(count[:_DIGITS])
@@ -292,14 +292,14 @@ def _length(end_s: float, window: TraceWindow) -> float:
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """From ``from_s`` on, ``rate`` requests arrive a second, until the next step."""
+    """From ``from_s`` on, ``rate`` requests per second arrive, until the next step."""
 
     from_s: float
     rate: float
 
 
 def parse_steps(text: str) -> list[Step]:
-    """Steps of a text such as "0:0 10:50 60:0": from second 10 on 50 requests a second, from 60 on none."""
+    """Steps in a text such as "0:0 10:50 60:0": 50 requests per second from second 10 on, 0 from second 60 on."""
     steps: list[Step] = []
     for word in text.split():
         match = _STEP.fullmatch(word)
@@ -314,7 +314,7 @@ def parse_steps(text: str) -> list[Step]:
 
 
 def arrivals(steps: Sequence[Step], until_s: float, dice: random.Random) -> Iterator[float]:
-    """Times of arrival up to ``until_s``, in order: independent ones, at the rate of each step."""
+    """Times of arrival up to ``until_s``, sorted and independent, at the rate of each step."""
     ends = [step.from_s for step in steps[1:]] + [until_s]
     for step, end_s in zip(steps, ends, strict=True):
         at_s = step.from_s

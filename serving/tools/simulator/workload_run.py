@@ -1,6 +1,6 @@
 """Runs a workload under one policy: all functions, distributed over processes.
 
-Functions that share neither nodes nor what they learn do not influence each other, so each is simulated alone. The same seed
+Functions without shared nodes or a shared prior do not influence each other, so each is simulated alone. The same seed
 gives the same result, to the last bit, for any number of processes.
 """
 
@@ -32,7 +32,7 @@ from serving.tools.simulator.revision_run import RevisionRun, RunConfig, RunWorl
 from serving.tools.simulator.trace import FunctionTrace
 from serving.tools.simulator.workers import end_with_parent
 
-# Functions that a process takes at once: more make less traffic between processes, fewer share better.
+# Number of functions per job: more reduce the traffic between processes, fewer balance the work better.
 _CHUNK = 4
 NAMESPACE = "default"
 """Namespace of all simulated revisions."""
@@ -48,7 +48,7 @@ class Workload(RunWorld, frozen=True, kw_only=True):
     start: DurationModel = DurationModel(default=Quantiles(p50_s=2.0, p99_s=2.0))
 
     pods_max: int = 0
-    """Room of the nodes in pods, for all functions together; more pods wait. 0: no limit."""
+    """Capacity of the nodes in pods, for all functions together; further pods wait. 0: no limit."""
 
     shares_prior: bool = True
     """Whether revisions under the adaptive policy learn from each other's gaps, as in a running system."""
@@ -57,7 +57,7 @@ class Workload(RunWorld, frozen=True, kw_only=True):
     """Nodes of a node group below all functions; None: every pod has a place."""
 
     pod_bytes: int = MEMORY_ASSUMED_BYTES
-    """Memory that each pod requests, for budgets."""
+    """Memory request of each pod, for budgets."""
 
 
 class _Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.workload.shares_prior and is_learning
 
 
-# The work of the processes of a pool: set before they are forked, so that no trace is sent through a pipe.
+# The work of a pool's processes: set before the fork, so that no trace is sent through a pipe.
 _JOBS: list[_Job] = []
 
 
@@ -114,7 +114,7 @@ def run_workload(  # noqa: PLR0913 - what a run is
     for index, result in runs:
         results[index] = result
         progress()
-    # In the order of the functions: sums of floating-point numbers depend on it.
+    # In the order of the functions: sums of floating-point numbers depend on the order.
     return [results[index] for index in range(len(results))]
 
 
@@ -150,7 +150,7 @@ def _results(job: _Job, jobs: int) -> Iterator[tuple[int, RevisionResult]]:
         yield from ((index, _run(job, index)) for index in range(len(functions)))
         return
     _JOBS[:] = [job]
-    # The busiest functions first, so that no process is left with them at the end.
+    # The busiest functions first, so that no process still has such a function at the end.
     order = sorted(range(len(functions)), key=lambda index: -functions[index].request_count)
     with ProcessPoolExecutor(jobs, mp_context=get_context("fork"), initializer=end_with_parent) as pool:
         results = pool.map(_run_forked, order, chunksize=_CHUNK if len(order) > _CHUNK * jobs else 1)
@@ -184,7 +184,7 @@ def _run_on_nodes(
 
 
 def _revisions_on(nodes: NodeRoom, job: _Job) -> list[RevisionRun]:
-    """All revisions, simulated in the order of time, so that each learns at once from the others."""
+    """All revisions, simulated in the order of time, so that each learns from the others immediately."""
     prior = GapPrior(SHIPPED_PRIOR) if job.shares_prior else None
     return [_revision(job, index, nodes=nodes, prior=prior) for index in range(len(job.workload.functions))]
 

@@ -47,13 +47,13 @@ class _CounterReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Requests:
-    """Keeps the last reading of each activator."""
+    """Stores the last reading of each activator."""
 
     def __init__(self) -> None:
         self._before: dict[str, _CounterReading] = {}
 
     def read(self, pages: Mapping[str, str], at_s: float) -> dict[str, RequestRates]:
-        """Rates by "namespace/revision" since the last readings, and queued requests. ``pages`` by source."""
+        """Rates by "namespace/revision" since the last readings, and queued requests. ``pages`` is by source."""
         before = self._before
         self._before = {source: _CounterReading(at_s=at_s, page=parse(page)) for source, page in pages.items()}
         rates: dict[str, list[float]] = {}

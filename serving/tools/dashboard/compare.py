@@ -29,7 +29,7 @@ from serving.net.cluster.servicepatch import newest_first, shares_of
 from serving.tools.dashboard.cost import GIB, HOUR_S, RATES, History, lengths_of, price_of, summary
 
 _SHOWN_GROUPS = (f"{AUTOSCALING_GROUP}/", f"{OWN_AUTOSCALING_GROUP}/", SNAPSHOT_ANNOTATION)
-# Written by daemons and clients about a revision: no settings of it.
+# Written by daemons and clients about a revision, and therefore no settings.
 _STATES = REVISION_STATE_ANNOTATIONS | {CREATOR_ANNOTATION, LAST_APPLIED_ANNOTATION, LAST_MODIFIER_ANNOTATION}
 _STATE_FIELDS = {"servingState"}
 _CONTAINERS = {"containers": "", "initContainers": "init "}
@@ -37,7 +37,7 @@ _OWN_ROWS = {"name", "image", "env", "resources"}
 
 
 class SettingDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting with its value in two revisions; None where a revision has none."""
+    """A setting with its value in two revisions; None for a revision without the setting."""
 
     name: str
     older: str | None

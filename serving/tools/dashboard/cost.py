@@ -19,17 +19,17 @@ from serving.core.settings.autoscaler import ADAPTIVE_POLICY
 History = Mapping[str, Sequence[Any]]
 """Columns by name, with the times as ``at_s``."""
 
-# A row stands for its time until the next one, at most for the longest step.
+# A row counts until the next row, at most for the longest step.
 _STEP_MAX_S = 600.0
 RATES = ("rps_2xx", "rps_3xx", "rps_4xx", "rps_5xx")
-"""The columns with responses a second."""
+"""The columns with responses per second."""
 
 HOUR_S = 3600.0
 GIB = 2**30
 
 
 class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision over a range: responses and 5xx among them, pods on average and at most, pod-hours, and the worst p99."""
+    """A revision over a range: responses and their 5xx, mean and maximum of pods, pod-hours, and the worst p99."""
 
     revision: str
     requests: int
@@ -41,13 +41,13 @@ class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lengths_of(times: Sequence[float]) -> list[float]:
-    """The seconds from each row to the next one; the last row has the length of the row before it."""
+    """The seconds from each row to the next; the last row has the length of the row before it."""
     ends = [*times[1:], times[-1] + (times[-1] - times[-2] if len(times) > 1 else 0.0)]
     return [min(_STEP_MAX_S, end - at_s) for at_s, end in zip(times, ends, strict=True)]
 
 
 def summary(revision: str, history: History) -> StatsSummary:
-    """Sum up the rows of a revision; those of a gap have no numbers."""
+    """Sum up the rows of a revision; rows of a gap have no numbers."""
     lengths_s = lengths_of(history["at_s"])
 
     def total(*names: str) -> float:
@@ -67,7 +67,7 @@ def summary(revision: str, history: History) -> StatsSummary:
 
 
 def price_of(pod_hours: float, *, memory_bytes: float, prices: Mapping[str, float]) -> float | None:
-    """The price of pods of that memory; None without prices."""
+    """The price of pods with that memory; None without prices."""
     if not any(prices.values()):
         return None
     return pod_hours * (prices.get("pod_hour", 0.0) + memory_bytes / GIB * prices.get("gib_hour", 0.0))

@@ -52,7 +52,7 @@ async def read_pages(
     ``headers`` are the headers of each query, ``queries`` the settings for queries of activators.
 
     Raises:
-    OSError: no name resolves, no activator responds, or the certificate authority is unknown.
+        OSError: no name resolves, no activator responds, or the certificate authority is unknown.
     """
     secured = queries()
     bases = [URL(address.strip()) for address in urls.split(",") if address.strip()]

@@ -182,7 +182,7 @@ def read_token(path: str, *, key: str = "token-file") -> str:
     """The token in the file of the setting ``key``; "" without a path.
 
     Raises:
-    SettingsError: the file cannot be read, or the token is short enough to guess.
+        SettingsError: the file cannot be read, or the token is short enough to guess.
     """
     if not path:
         return ""

@@ -56,7 +56,7 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 LIVE_S = 3600.0
-"""What is shown without a range, in seconds."""
+"""The range shown by default, in seconds."""
 RANGE_MAX_S = 366 * 86_400.0
 """The longest range of a query, in seconds."""
 
@@ -67,7 +67,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def refusal_of(request: web.Request) -> web.Response | None:
-    """The response to a request for a namespace that the user has no right to, whether or not it exists; None to continue."""
+    """The response to a request for a namespace without the user's right, existing or not; None for an allowed request."""
     keys = [key for name in ("revision", "name") for key in request.query.getall(name, ()) if key]
     if all(current_grant().may_read(key) for key in keys):
         return None
@@ -86,7 +86,7 @@ def json_response_of(owner: str, body: object) -> web.Response:
 
 
 def range_of(request: web.Request, now_s: float, *, longest_s: float) -> tuple[float, float] | None:
-    """The range in seconds since the epoch that a request asks for; None without one. Raises ``HTTPBadRequest``."""
+    """The time range in a request, in seconds since the epoch; None without a range. Raises ``HTTPBadRequest``."""
     texts = [request.query.get(name) for name in ("from", "to")]
     if texts == [None, None]:
         return None
@@ -326,7 +326,7 @@ class Pages:
         return json_response({"from_s": from_s, "to_s": to_s, "prices": self._prices, "services": services})
 
     async def _compare(self, request: web.Request) -> web.StreamResponse:
-        # Few dashboards are asked, and what it imports is otherwise not in their memory.
+        # Few dashboards use the comparison, and its imports take memory.
         from serving.tools.dashboard.compare import chosen_pair, compared  # noqa: PLC0415 - as above
 
         key, now_s = request.query.get("name", ""), wall_s()
@@ -349,7 +349,7 @@ class Pages:
         return json_response_of(key, comparison)
 
     async def _kept_rows(self, key: str, span_s: tuple[float, float], *, now_s: float) -> dict[str, list[float | None]]:
-        """The rows of a revision: those of this process, and older ones from the disk."""
+        """The rows of a revision from this process's memory, and older rows from the disk."""
         from_s, to_s = span_s
         from_s = max(from_s, self._board.created_s(key))
         live = self._board.history.read(key)

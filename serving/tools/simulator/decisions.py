@@ -37,7 +37,7 @@ LoadedSecond = tuple[int, float, int]
 
 
 class LoadedSeconds:
-    """Seconds with load. ``pending`` holds those not yet given to the decider, oldest first."""
+    """Seconds with load. ``pending`` has the seconds that the decider has not got yet, oldest first."""
 
     def __init__(self, spec: ScalingSpec) -> None:
         self._stable = math.ceil(spec.stable_window_s)
@@ -61,7 +61,7 @@ class LoadedSeconds:
             self._hot_number = second[0]
 
     def poke(self, number: int, windows: RevisionWindows) -> None:
-        """Record a load of 1 at once."""
+        """Record a load of 1 immediately."""
         self._loaded_number = max(self._loaded_number, number)
         windows.record_load(number, self._amount((number, 1.0, 1)))
 
@@ -104,7 +104,7 @@ class LoadedSeconds:
             windows.record_load(number, self._amount(second))
 
     def _give_silence(self, windows: RevisionWindows, until: int) -> None:
-        """Pass seconds without load to the decider, up to a number. Two suffice for both windows."""
+        """Pass seconds without load to the decider, up to a number. Two seconds suffice for both windows."""
         first = self._taken_number + 1
         if first >= until:
             return
@@ -114,7 +114,7 @@ class LoadedSeconds:
                 self._taken_number = number
 
     def _amount(self, second: LoadedSecond) -> float:
-        """The load in the unit of the metric. Simulated apps have no gauges, whose load is 0."""
+        """The load in the unit of the metric. Simulated apps have no gauges; the load of a gauge is 0."""
         if self._metric is CONCURRENCY:
             return second[1]
         return self._metric.amount(Stat(concurrency=second[1], request_count=float(second[2])))

@@ -263,7 +263,7 @@ def policy_table(reports: Mapping[str, PolicyReport]) -> Iterator[str]:
 
 
 def bars(values: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """For each quantity a bar of each policy; the longest bar fills the line."""
+    """For each quantity a bar per policy; the longest bar fills the line."""
     width = max(len(name) for name in values)
     for quantity in next(iter(values.values())):
         top = max(of[quantity] for of in values.values()) or 1

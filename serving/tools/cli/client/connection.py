@@ -36,7 +36,7 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WebsocketPlace(msgspec.Struct, frozen=True):
-    """A URL of the API, the headers with the user's credentials, and what TLS needs."""
+    """The URL, the headers with the user's credentials, and the TLS settings of a websocket."""
 
     url: str
     headers: Mapping[str, str]

@@ -46,7 +46,7 @@ async def open_websocket(place: WebsocketPlace, protocols: Sequence[str]) -> Cli
             proxy=None,
             compression=None,
             max_size=None,
-            # The server answers no ping while the command does not read its input.
+            # The command does not answer the server's pings while it does not read.
             ping_timeout=None,
         )
     except InvalidStatus as error:
@@ -81,8 +81,8 @@ class PortForwarder:
         """The local URL of a pod's port; ``local_port`` 0 selects a free port.
 
         Raises:
-        ServingError: with the API's message, when the API rejects the forwarding.
-        OSError: when the local port is in use.
+            ServingError: with the API's message, when the API rejects the forwarding.
+            OSError: when the local port is in use.
         """
         key = (place, local_port)
         if key not in self._urls:
@@ -117,7 +117,7 @@ class PortForwarder:
     async def _open(self, place: PodPort) -> ClientConnection:
         path = path_of(POD, place.namespace, place.pod, subresource="portforward")
         call = ApiCall(path=path, query={"ports": str(place.port)})
-        # New credentials may come from a program.
+        # A program may supply new credentials.
         return await open_websocket(await asyncio.to_thread(self._api.websocket, call), [_PROTOCOL])
 
     async def _receive(self, websocket: ClientConnection, writer: asyncio.StreamWriter) -> None:

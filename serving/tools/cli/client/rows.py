@@ -56,7 +56,7 @@ def _with_namespaces(objects: Iterable[Object], rows: Iterable[Row]) -> list[Row
 
 
 def service_row(service: Object, *, pods: str, now_s: float) -> Row:
-    """NAME, READY, PODS, TRAFFIC, AGE, URL; a service without a URL shows the reason in that column."""
+    """NAME, READY, PODS, TRAFFIC, AGE, URL; a service without a URL shows the reason in the column URL."""
     ready = condition_of(service, "Ready")
     status = ready.get("status", "Unknown")
     where = str(nested(service, "status", "url") or "")
@@ -68,7 +68,7 @@ def service_row(service: Object, *, pods: str, now_s: float) -> Row:
 
 
 def workload_row(workload: Object, *, now_s: float) -> Row:
-    """A ScaledWorkload beside services: its target is where a service has its traffic."""
+    """A ScaledWorkload in the table of services: the target is in the column TRAFFIC."""
     ready = condition_of(workload, "Ready")
     ready_count, desired_count = (
         nested(workload, "status", field) or 0 for field in ("readyReplicas", "desiredReplicas")

@@ -100,7 +100,7 @@ _FOLDER, _FILE = "components", "kustomization.yaml"
 
 
 def component_names(folder: Path) -> list[str]:
-    """The names of all components of a tree."""
+    """The names of all components in a tree."""
     return sorted(path.parent.name for path in (folder / _FOLDER).glob(f"*/{_FILE}"))
 
 
@@ -145,7 +145,7 @@ def _patched(folder: Path, objects: Sequence[Object], patch: Object, *, name: st
 
 
 def _is_target(resource: Object, target: Object) -> bool:
-    # As in kustomize: the whole name, as a regular expression.
+    # As in kustomize: a regular expression for the whole name.
     return bool(resource["kind"] == target["kind"] and re.fullmatch(target["name"], resource["metadata"]["name"]))
 
 

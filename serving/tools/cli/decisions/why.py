@@ -412,7 +412,7 @@ _SHOWN_MAX = 5
 
 
 def print_cold_starts(api: ApiClient, name: str, *, dashboard: str | None, output: str) -> None:
-    """Print the cold starts of the service or revision NAME. Ends the command where there is no dashboard or no such name."""
+    """Print the cold starts of the service or revision NAME. Ends the command without a dashboard or without such a name."""
     revisions: list[dict[str, Any]] = DashboardPages(api, dashboard).read(
         "coldstarts", {"name": f"{api.namespace}/{name}"}
     )
@@ -427,7 +427,7 @@ def print_cold_starts(api: ApiClient, name: str, *, dashboard: str | None, outpu
 
 
 def cold_lines(cold_starts: Mapping[str, Any]) -> Iterator[str]:
-    """The median of a revision's cold starts, what to do about it, and its last ones; none without a cold start."""
+    """The median of a revision's cold starts, advice, and the last cold starts; empty without a cold start."""
     starts, median = cold_starts["starts"], cold_starts["median"]
     if not starts:
         return
@@ -461,7 +461,7 @@ _TIMEOUT_S = 5.0
 
 
 def unready_lines(api: ApiClient, name: str) -> list[str]:
-    """Lines about the revision NAME, or about the newest revision of the service NAME; none if it is ready or unknown."""
+    """Lines about the revision NAME, or about the newest revision of the service NAME; empty if it is ready or unknown."""
     status, service = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
     ready = condition_of(service, CONDITION_READY) if status < 400 else {}
     undone = [ready["message"].replace('"', "")] if ready.get("reason") == ROLLED_BACK_REASON else []
@@ -480,7 +480,7 @@ def pod_scaler_lines(api: ApiClient, is_ours: Callable[[str], bool]) -> Iterator
 
 
 def dormant_lines(pods: Iterable[Object], is_ours: Callable[[str], bool]) -> Iterator[str]:
-    """A line for each of these revisions with pods that may sleep: how many do, since when, and refusals."""
+    """A line for each revision with dormant pods: number, start time, and rejections."""
     by_revision: dict[str, list[dict[str, str]]] = {}
     for pod in pods:
         revision, its = labels_of(pod).get(REVISION_LABEL, ""), condition_of(pod, CONDITION_DORMANT)
@@ -500,7 +500,7 @@ def dormant_lines(pods: Iterable[Object], is_ours: Callable[[str], bool]) -> Ite
 def _revisions(api: ApiClient, name: str) -> list[Object]:
     status, _ = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
     if status < 400:
-        # An older revision that failed was superseded: it explains nothing about the present.
+        # A newer revision supersedes a failed one, which therefore explains nothing about the present.
         return revisions_of(api, name)[:1]
     status, revision = api.call("GET", path_of(REVISION, api.namespace, name))
     return [revision] if status < 400 else []
@@ -523,7 +523,7 @@ def _lines(api: ApiClient, revision: Object) -> Iterator[str]:
 
 
 def ejected_lines(reach: Reach, namespace: str, is_ours: Callable[[str], bool]) -> list[str]:
-    """A line for each pod of these revisions that an activator has ejected or is trying again."""
+    """A line for each pod of these revisions that an activator has ejected or is retrying."""
     return [
         _line(activator, report)
         for activator, reports in _reports(reach, namespace)
@@ -539,7 +539,7 @@ def _reports(reach: Reach, namespace: str) -> Iterator[tuple[str, list[EjectionR
             body = read_page(f"{url}/ejections/{namespace}", token, timeout_s=_TIMEOUT_S)
             reports = msgspec.json.decode(body, type=list[EjectionReport])
         except (OSError, msgspec.DecodeError):
-            # `serving doctor` reports one that does not respond.
+            # `serving doctor` reports an activator that does not respond.
             continue
         yield name, reports
 

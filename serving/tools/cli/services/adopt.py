@@ -52,7 +52,7 @@ _PORT_NAMES = ("http", "web", "http-web")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """An object with a scale subresource, and the number of its pods that is asked for."""
+    """An object with a scale subresource, and its desired number of pods."""
 
     kind: Kind
     name: str
@@ -61,12 +61,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """As people write it: "deployment/shop"."""
+        """The target as text: "deployment/shop"."""
         return f"{self.kind.name.lower()}/{self.name}"
 
 
 def target_of(api: ApiClient, text: str) -> Target:
-    """The object that a text such as "deploy/shop" names. Exits if there is none, or if it cannot be scaled."""
+    """The object for a text such as "deploy/shop". Exits if it does not exist or has no scale."""
     word, _, name = text.partition("/")
     if not name or "/" in name:
         fail_usage(f"{text!r} names no workload; {_FORM}")
@@ -109,7 +109,7 @@ def _listed(api: ApiClient, api_version: str, word: str) -> Kind | None:
 
 
 def service_before(api: ApiClient, target: Target, *, named: str | None) -> Object:
-    """The Service whose selector matches the pods of a workload. Exits if there is not exactly one."""
+    """The Service whose selector matches the pods of a workload. Exits without exactly one match."""
     services = items_of(api, SERVICE)
     if named is not None:
         chosen = next((service for service in services if name_of(service) == named), None)
@@ -130,7 +130,7 @@ def _selects(service: Object, labels: dict[str, str]) -> bool:
 
 
 def port_of(service: Object, wanted: str | None) -> Any:  # noqa: ANN401 - a number or a name
-    """The port of a Service: the wanted one, its only one, or the one for requests. Exits if it is not clear."""
+    """The port of a Service: the requested port, the only port, or the port for requests. Exits if the port is ambiguous."""
     ports: list[Object] = nested(service, "spec", "ports") or []
     by_word = {word: port["port"] for port in ports for word in (str(port["port"]), port.get("name")) if word}
     if wanted is not None:
@@ -155,7 +155,7 @@ def workload_for(workloads: Iterable[Object], target: Target) -> Object | None:
 
 
 def workload_named(api: ApiClient, text: str) -> Object:
-    """The ScaledWorkload of this name, or of the workload that "deploy/shop" names. Exits if there is none."""
+    """The ScaledWorkload with this name, or of the workload such as "deploy/shop". Exits if it does not exist."""
     workloads = items_of(api, SCALED_WORKLOAD)
     if "/" not in text:
         chosen = next((workload for workload in workloads if name_of(workload) == text), None)

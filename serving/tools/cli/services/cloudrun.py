@@ -20,7 +20,7 @@ class Portable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def without_cloud_run(service: Object) -> Portable:
-    """The Service without the parts of Cloud Run. A manifest of another origin is returned as it is."""
+    """The Service without the parts of Cloud Run. A manifest of another origin is returned unchanged."""
     spec = object_at(service, "spec")
     template = object_at(spec, "template")
     pod = object_at(template, "spec")

@@ -58,9 +58,9 @@ _INSTEAD = {
 }
 
 
-# "server" alone names nothing.
+# "server" alone identifies no program.
 _SERVER_FOLDERS: Final = ("mssql",)
-# Ports at which no program speaks plain HTTP: names of services in /etc/services, and those of databases and brokers.
+# Ports without plain HTTP: names from /etc/services, and ports of databases and brokers.
 PORTS_WITHOUT_HTTP: Final = frozenset(
     {
         *(21, 22, 23, 25, 53, 110, 123, 143, 161, 162, 179, 389, 443, 445, 465, 514, 587, 636, 853, 873, 990, 993, 995),
@@ -72,7 +72,7 @@ PORTS_WITHOUT_HTTP: Final = frozenset(
 
 
 class KnownServer(msgspec.Struct, frozen=True):
-    """A program for TCP connections. ``data`` is the folder of its data, "" for none."""
+    """A program for TCP connections. ``data`` is the data folder, "" without data."""
 
     port: int
     data: str = ""
@@ -112,7 +112,7 @@ _BY_IMAGE: Final[Mapping[str, KnownServer]] = {
 
 
 def known_server(image: str) -> KnownServer | None:
-    """The program of an image by its name, as "docker.io/library/postgres:16" or "bitnami/redis"; None for others."""
+    """The program of an image such as "docker.io/library/postgres:16" or "bitnami/redis"; None for unknown images."""
     path = image.partition("@")[0]
     folder, _, name = path.rpartition("/")
     name = name.partition(":")[0].lower()

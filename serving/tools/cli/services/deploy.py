@@ -378,7 +378,7 @@ def _pinned(name: str, before: Object, *, is_new: bool) -> Object:
 
 
 def placed(name: str | None, folder: Path | None, *, is_image: bool) -> tuple[str, Path]:
-    """The name and the folder of the arguments, of which each may be left out. Exits if they are wrong."""
+    """The name and the folder from the arguments; both are optional. Exits for wrong arguments."""
     is_path = name is not None and ("/" in name or name in {".", ".."})
     if folder is not None and is_path:
         fail_usage(f"{name} is no name: the name comes before the folder, as in `serving deploy shop {name}`")
@@ -434,7 +434,7 @@ def command_for(api: ApiClient, name: str, folder: Path, *, build: bool, again: 
 
 
 def install_packages(folder: Path) -> None:
-    """Install what a folder lists, as --build does."""
+    """Install the packages listed in a folder, as --build does."""
     _install(folder, build_commands(folder, find_virtualenv(folder, os.environ), again=True), build=True)
 
 
@@ -447,7 +447,7 @@ def _why_unbuilt(name: str) -> str:
 
 
 def _command_before(api: ApiClient, name: str, folder: Path) -> str:
-    """The command that a service runs in this folder; "" for none."""
+    """The existing service's command in this folder; "" without such a command."""
     status, before = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
     template = (nested(before, "spec", "template") or {}) if status < 400 else {}
     is_same = annotations_of(template).get(FOLDER_ANNOTATION) == str(folder.absolute())
@@ -466,7 +466,7 @@ def _choices(folder: Path) -> list[Choice]:
 
 
 def _chosen(folder: Path, several: Sequence[Choice]) -> Choice | None:
-    """The only choice, or that of the user on a terminal; None without one."""
+    """The only choice, or the user's selection on a terminal; None without either."""
     if len(several) < 2:
         return several[0] if several else None
     lines = [f"{choice.source}: {choice.command or f'needs {choice.missing}'}" for choice in several]
@@ -479,7 +479,7 @@ def _chosen(folder: Path, several: Sequence[Choice]) -> Choice | None:
 
 
 def _install(folder: Path, commands: Sequence[str], *, build: bool) -> None:
-    """Run the commands with --build, or if the user agrees on a terminal. Exits if they fail or may not run."""
+    """Run the commands with --build, or with the user's consent on a terminal. Exits if they fail or are not allowed."""
     if not commands:
         return
     text = " && ".join(commands)

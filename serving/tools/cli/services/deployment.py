@@ -50,15 +50,15 @@ _IMPORT_MAX_S = 30.0
 
 
 class Deployment(ServiceChanges, frozen=True, kw_only=True):
-    """The options of ``serving deploy``; None and () where an option was not given."""
+    """The options of ``serving deploy``; None and () for missing options."""
 
     name: str
     folder: Path
     command: str = ""
     fixed_port: int | None = None
-    """The app's port if it ignores PORT; each pod then has a network of its own."""
+    """The app's port if the app ignores PORT; each pod then has a separate network."""
     tcp_ports: tuple[int, ...] = ()
-    """Ports of the app for TCP, besides its first."""
+    """Ports of the app for TCP, besides the first port."""
     snapshot: str = ""
     preload: bool = False
     is_own_proxy: bool = False

@@ -140,7 +140,7 @@ def _send_input(connection: ClientConnection, loop: asyncio.AbstractEventLoop) -
         try:
             asyncio.run_coroutine_threadsafe(sending, loop).result()
         except RuntimeError:
-            # The loop has ended; Python warns about a coroutine that is dropped.
+            # The loop has ended; Python warns about a coroutine that never runs.
             sending.close()
             raise
 
@@ -148,7 +148,7 @@ def _send_input(connection: ClientConnection, loop: asyncio.AbstractEventLoop) -
         while piece := os.read(sys.stdin.fileno(), _PIECE_BYTES):
             send(bytes([STDIN]) + piece)
         if connection.subprotocol == PROTOCOLS[0]:
-            # The older protocol has no end of input.
+            # The older protocol cannot signal the end of input.
             send(bytes([CLOSE, STDIN]))
 
 

@@ -162,7 +162,7 @@ def _watch(api: ApiClient, kind: Kind, *, name: str, output: str, selector: str,
             click.echo(json.dumps(event) if output == "json" else f"{kind.name.lower()}/{name_of(resource)}")
         return
     if kind == SERVING_SERVICE:
-        # The number of a service's pods is in its revisions.
+        # The revisions of a service have its number of pods.
         events = _with_revisions(api, events, name=name, everywhere=everywhere)
     table = _Growing()
     for event in events:

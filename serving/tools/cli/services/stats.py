@@ -26,7 +26,7 @@ _NOT_COLUMNS = {"at_s", "marks", "decisions", "step_s"}
 
 
 def history_options(begin: str, outputs: Sequence[str] = ("text", "json")) -> Decorator:
-    """Add the options of a range of the dashboard's history that begins ``begin`` ago, its output and its dashboard."""
+    """Add the options for a range of the dashboard's history: begin, with the default ``begin`` ago, end, output and dashboard."""
     return adding(
         click.option(
             *("--from", "begin"),

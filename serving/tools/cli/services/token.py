@@ -111,7 +111,7 @@ _ROLES = ("view", "deploy", "admin")
 
 
 class _LifeParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
-    """A time as 30d, 12h or 90m, in seconds."""
+    """A lifetime as 30d, 12h or 90m, in seconds."""
 
     name = "TIME"
 
@@ -153,7 +153,7 @@ def create(  # noqa: PLR0913 - the options of the command
     `view` reads all but Secrets; `deploy` also writes services and what they need, and enters pods of images; `admin` may do all
     in its namespaces, and everything with -A. The namespace is that of --namespace, or of the kubeconfig.
     """
-    # The server's side of the API is not needed by other commands.
+    # Other commands do not need the server side of the API.
     from serving.core.model.grants import Grant, Role  # noqa: PLC0415 - as above
     from serving.home.apiserver.accesstokens import new_token  # noqa: PLC0415 - as above
 
@@ -175,7 +175,7 @@ def create(  # noqa: PLR0913 - the options of the command
 
 
 def _shown(grant: "Grant", *, until_s: float) -> dict[str, str]:
-    """A token as it is listed, without its text."""
+    """A token's line in the list, without the token's text."""
     return {
         "name": grant.user,
         "role": str(grant.role),

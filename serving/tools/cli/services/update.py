@@ -38,7 +38,7 @@ _TIMEOUT_S = 300.0
 
 
 class ServiceUpdate(ServiceChanges, frozen=True, kw_only=True):
-    """The changes; None, "" and empty where an option was not given."""
+    """The changes to a service; None, "" and empty for missing options."""
 
     removed: tuple[str, ...] = ()
     clear_env: bool = False

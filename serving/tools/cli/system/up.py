@@ -399,19 +399,19 @@ def _sample_command(state_path: Path) -> list[str]:
     return [sys.executable, "-m", "serving", *arguments, "--state", str(state_path)]
 
 
-# Seven daemons that take a second each, and a minute for one that does not start.
+# Seven daemons with one second each, and a minute for a daemon that does not start.
 _TIMEOUT_S = 180.0
 _POLL_S = 0.05
 
 
 def reload_system(state_path: Path) -> None:
-    """Reload the system running on a state folder, and print each replacement; exits with 1 on failure."""
+    """Reload the system of a state folder, and print each replacement; exits with 1 on failure."""
     state = StateFolder(state_path)
     pid = state.holder()
     if pid is None:
         fail(f"serving does not run with the state folder {state.path}; `serving up` starts it")
     refuse_newer_state(state)
-    # A reload that is already running began with the earlier state.
+    # A running reload started from an earlier state.
     awaited_count = read_reload(state.reload)["begun_count"] + 1
     try:
         os.kill(pid, signal.SIGHUP)
@@ -427,14 +427,14 @@ def reload_system(state_path: Path) -> None:
 
 
 def refuse_newer_state(state: StateFolder) -> None:
-    """Raise for files of a newer version: before anything is replaced, by processes that could not start."""
+    """Raise for files of a newer version, before the replacement of processes that would then not start."""
     refuse_newer_journal(state.journal)
     for pod, note in ProcessRecords(state.processes).read()[1].items():
         refuse_newer(f"the note about pod {pod}", note.get("version", 1), known=POD_RECORDS, action=NEWER_PODS)
 
 
 def _until_reloaded(state: StateFolder, pid: int, awaited_count: int) -> str | None:
-    """Print replacements until the awaited reload has ended; returns its error."""
+    """Print replacements until the awaited reload has ended; return the reload's error."""
     deadline_s, shown_count = time.monotonic() + _TIMEOUT_S, 0
     while True:
         reload_state = read_reload(state.reload)

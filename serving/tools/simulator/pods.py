@@ -167,7 +167,7 @@ class PodSet:
             self._count(pod, until_s)
 
     def _end(self, pod: SimulatedPod, now_s: float) -> None:
-        """End a pod; a pod that has served ends after the drain lag, which its senders need to notice the end."""
+        """End a pod, after the drain lag if the pod has served: senders notice the end with a delay."""
         lag_s = 0.0 if pod.ready_s is None else self._times.drain_s
         end_s = max(now_s, pod.removed_s + lag_s)
         self._count(pod, end_s)

@@ -83,7 +83,7 @@ class ApiCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """The system that a command addresses: the state folder of a ``serving up``, or a cluster, for which ``state_path`` is None."""
+    """The system of a command: the state folder of a ``serving up``, or a cluster (``state_path`` None)."""
 
     state_path: Path | None
     kubeconfig: str

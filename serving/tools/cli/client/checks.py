@@ -162,7 +162,7 @@ def check_names(host: str = "hello.default.localhost") -> Iterator[Finding]:
 
 
 def check_pod_names(*, can_mount: bool | None = None) -> Iterator[Finding]:
-    """Check that each pod can have a separate hosts file, in which apps find other services."""
+    """Check that each pod can have a separate hosts file with the names of services."""
     if mounts.can_mount() if can_mount is None else can_mount:
         yield Finding(name="pod names", state="ok", text="apps call other services by their cluster-local names")
         return

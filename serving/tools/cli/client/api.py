@@ -21,6 +21,7 @@ import msgspec
 
 from serving.core.model.errors import ServingError, Unavailable
 from serving.core.model.launch import USAGE_EXIT
+from serving.core.model.objects import Object
 from serving.home.state import default_state_path
 from serving.tools.cli.client.connection import ApiRequest, ApiResponse, WebsocketPlace, chosen_kubeconfig, connect
 from serving.tools.cli.client.output import Progress, print_aside
@@ -162,6 +163,11 @@ class ApiClient:
         if status >= 400:
             raise ServingError(message_of(response))
         return response
+
+    def peek(self, path: str, **query: str) -> Object:
+        """The response to a GET; {} if it is refused, such as for a missing object."""
+        status, response = self.send(ApiCall(path=path, query=query))
+        return response if status < 400 else {}
 
     def send(self, call: ApiCall) -> tuple[int, Any]:
         """Send a prepared call; return status and decoded response. Prints warnings; exits if the server does not respond."""

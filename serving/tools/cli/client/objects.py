@@ -98,9 +98,9 @@ def items_of(api: ApiClient, kind: Kind, selector: str = "", *, everywhere: bool
 def workloads_of(api: ApiClient, selector: str = "", *, everywhere: bool = False) -> list[Object]:
     """The ScaledWorkloads by name; empty where the API lacks the kind or the user lacks the right."""
     path = path_of(SCALED_WORKLOAD, None if everywhere else api.namespace)
-    status, listing = api.send(ApiCall(path=path, query={"labelSelector": selector}))
+    listing = api.peek(path, labelSelector=selector)
     own = {"apiVersion": SCALED_WORKLOAD.api_version, "kind": SCALED_WORKLOAD.name}
-    return sorted(({**own, **entry} for entry in listing.get("items", ())), key=_place) if status < 400 else []
+    return sorted(({**own, **entry} for entry in listing.get("items", ())), key=_place)
 
 
 def revisions_of(api: ApiClient, *services: str) -> list[Object]:
@@ -166,8 +166,8 @@ def created_s(created: Object) -> float:
 
 
 def _last_gone_pod(api: ApiClient, revision: str) -> list[Object]:
-    status, body = api.call("GET", path_of(REVISION, api.namespace, revision))
-    return gone_pods(api, [body])[:1] if status < 400 else []
+    body = api.peek(path_of(REVISION, api.namespace, revision))
+    return gone_pods(api, [body])[:1] if body else []
 
 
 def last_lines(api: ApiClient, revision: str, *, count: int) -> list[str]:

@@ -304,8 +304,7 @@ class _Ours:
     def _created_s(self) -> float:
         """The creation time of the service, workload or revision; 0 if unknown."""
         for kind in (SERVING_SERVICE, SCALED_WORKLOAD, REVISION):
-            status, body = self._api.call("GET", path_of(kind, self._api.namespace, self.name))
-            if status < 400:
+            if body := self._api.peek(path_of(kind, self._api.namespace, self.name)):
                 return created_s(body)
         return 0.0
 
@@ -462,16 +461,14 @@ _TIMEOUT_S = 5.0
 
 def unready_lines(api: ApiClient, name: str) -> list[str]:
     """Lines about the revision NAME, or about the newest revision of the service NAME; empty if it is ready or unknown."""
-    status, service = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
-    ready = condition_of(service, CONDITION_READY) if status < 400 else {}
+    ready = condition_of(api.peek(path_of(SERVING_SERVICE, api.namespace, name)), CONDITION_READY)
     undone = [ready["message"].replace('"', "")] if ready.get("reason") == ROLLED_BACK_REASON else []
     return undone + [line for revision in _revisions(api, name) for line in _lines(api, revision)]
 
 
 def pod_scaler_lines(api: ApiClient, is_ours: Callable[[str], bool]) -> Iterator[str]:
     """The last decisions of HorizontalPodAutoscalers, for revisions scaled by them."""
-    status, listing = api.call("GET", path_of(HORIZONTAL_POD_AUTOSCALER, api.namespace))
-    for scaler in listing.get("items") or () if status < 400 else ():
+    for scaler in api.peek(path_of(HORIZONTAL_POD_AUTOSCALER, api.namespace)).get("items") or ():
         if not is_ours(name_of(scaler)):
             continue
         messages = [condition_of(scaler, kind).get("message") for kind in ("ScalingActive", "AbleToScale")]
@@ -498,12 +495,11 @@ def dormant_lines(pods: Iterable[Object], is_ours: Callable[[str], bool]) -> Ite
 
 
 def _revisions(api: ApiClient, name: str) -> list[Object]:
-    status, _ = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
-    if status < 400:
+    if api.peek(path_of(SERVING_SERVICE, api.namespace, name)):
         # A newer revision supersedes a failed one, which therefore explains nothing about the present.
         return revisions_of(api, name)[:1]
-    status, revision = api.call("GET", path_of(REVISION, api.namespace, name))
-    return [revision] if status < 400 else []
+    revision = api.peek(path_of(REVISION, api.namespace, name))
+    return [revision] if revision else []
 
 
 def _lines(api: ApiClient, revision: Object) -> Iterator[str]:

@@ -34,7 +34,6 @@ _EVENTS_MAX = 10
 _GROUP, _NODE = "nodegroup", "node"
 # The reason of the daemon's Event about a new node.
 _SCALED_UP = "ScaledUp"
-_REFUSED = 400
 _EVENT_NAMESPACE = "default"
 _DAY_S = 86400.0
 
@@ -113,8 +112,7 @@ def print_why_of_nodes(api: ApiClient, name: str, *, since_s: float) -> bool:
 
 def node_story(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: float) -> list[str]:
     """The node groups' history for some revisions' pods; empty without node groups."""
-    status, listing = api.call("GET", path_of(NODE_GROUP, None))
-    groups = listing.get("items") or [] if status < _REFUSED else []
+    groups = api.peek(path_of(NODE_GROUP, None)).get("items")
     if not groups:
         return []
     pods = [pod for pod in items_of(api, POD, REVISION_LABEL) if is_ours(labels_of(pod).get(REVISION_LABEL, ""))]

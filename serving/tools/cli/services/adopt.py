@@ -95,14 +95,12 @@ def _read(api: ApiClient, kind: Kind, name: str) -> Target:
 
 
 def _version_of(api: ApiClient, group: str) -> str:
-    status, listing = api.call("GET", f"/apis/{group}")
-    return str(nested(listing, "preferredVersion", "groupVersion") or group) if status < 400 else group
+    return str(nested(api.peek(f"/apis/{group}"), "preferredVersion", "groupVersion") or group)
 
 
 def _listed(api: ApiClient, api_version: str, word: str) -> Kind | None:
     """A kind of the server with a scale, by its name or plural in lower case."""
-    status, listing = api.call("GET", f"/apis/{api_version}")
-    resources = listing.get("resources") or () if status < 400 else ()
+    resources = api.peek(f"/apis/{api_version}").get("resources") or ()
     names = {str(resource["kind"]) for resource in resources if word in {resource["name"], resource["kind"].lower()}}
     kind = listed_kind(api_version, next(iter(names)), resources) if names else None
     return kind if kind is not None and kind.has_scale else None
@@ -313,8 +311,7 @@ def _public_hosts(spec: ScaledWorkloadSpec) -> list[str]:
 
 def _print_route(api: ApiClient, workload: Object, spec: ScaledWorkloadSpec) -> None:
     """Print the object that routes a host to the activators: an HTTPRoute with a Gateway, else an Ingress."""
-    status, gateways = api.call("GET", "/apis/gateway.networking.k8s.io/v1/gateways")
-    listed = gateways.get("items") or () if status < 400 else ()
+    listed = api.peek("/apis/gateway.networking.k8s.io/v1/gateways").get("items")
     click.echo("  send      apply this, or let your load balancer lead the host to service/activator:")
     route = http_route(name_of(workload), spec, listed[0]) if listed else ingress(name_of(workload), spec)
     click.echo("---\n" + yaml.safe_dump(route, sort_keys=False), nl=False)

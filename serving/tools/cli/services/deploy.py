@@ -448,8 +448,7 @@ def _why_unbuilt(name: str) -> str:
 
 def _command_before(api: ApiClient, name: str, folder: Path) -> str:
     """The existing service's command in this folder; "" without such a command."""
-    status, before = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
-    template = (nested(before, "spec", "template") or {}) if status < 400 else {}
+    template = nested(api.peek(path_of(SERVING_SERVICE, api.namespace, name)), "spec", "template") or {}
     is_same = annotations_of(template).get(FOLDER_ANNOTATION) == str(folder.absolute())
     return command_of(template) if is_same else ""
 

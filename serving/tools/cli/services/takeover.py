@@ -9,9 +9,9 @@ import json
 from serving.controller.revisions.public import MANAGED_BY, MANAGER, SERVICE_NAME
 from serving.core.model.knative import SELECTOR_BEFORE_ANNOTATION
 from serving.core.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, nested
-from serving.net.cluster.kinds import ENDPOINT_SLICE, SCALED_WORKLOAD, SERVICE
-from serving.tools.cli.client.api import ApiCall, ApiClient, fail, message_of
-from serving.tools.cli.client.objects import items_of
+from serving.net.cluster.kinds import ENDPOINT_SLICE, SERVICE
+from serving.tools.cli.client.api import ApiClient, fail, message_of
+from serving.tools.cli.client.objects import items_of, workloads_of
 from serving.tools.cli.client.output import print_aside
 from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.services.waiting import until
@@ -28,9 +28,8 @@ def twin_name(service: str) -> str:
 
 def short_hosts(api: ApiClient, service: Object) -> tuple[str, ...]:
     """The names by which pods of the namespace call a Service, unless another namespace uses a name."""
-    status, listing = api.send(ApiCall(path=path_of(SCALED_WORKLOAD, None)))
     name = name_of(service)
-    for workload in listing.get("items", ()) if status < 400 else ():
+    for workload in workloads_of(api, everywhere=True):
         if name in (nested(workload, "spec", "hosts") or ()) and namespace_of(workload) != namespace_of(service):
             print_aside(
                 f"note: http://{name}/ is the name of a Service of namespace {namespace_of(workload)}, too: call this one "
@@ -84,8 +83,7 @@ def _delete(api: ApiClient, path: str) -> None:
 def give_back(api: ApiClient, name: str, *, has_pods: bool, timeout_s: float) -> None:
     """Restore the selector of a Service, and wait until the Service leads to pods, if ``has_pods``."""
     path = path_of(SERVICE, api.namespace, name)
-    status, service = api.call("GET", path)
-    before = annotations_of(service).get(SELECTOR_BEFORE_ANNOTATION) if status < 400 else None
+    before = annotations_of(api.peek(path)).get(SELECTOR_BEFORE_ANNOTATION)
     if before is None:
         print_aside(f"note: service {name} has no selector of before: it stays as it is")
         return

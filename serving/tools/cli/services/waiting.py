@@ -264,8 +264,7 @@ def _reason(api: ApiClient, service: Object) -> str:
     if ready.get("status") != "False" or not _is_of_configuration(service):
         revision = _unready_revision(api, service)
         if revision:
-            status, response = api.call("GET", path_of(REVISION, api.namespace, revision))
-            waits = condition_of(response, "Ready") if status < 400 else {}
+            waits = condition_of(api.peek(path_of(REVISION, api.namespace, revision)), "Ready")
             if waits.get("status") != "True" and waits.get("message"):
                 return _worded(waits)
     return _worded(ready)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from serving.core.model.objects import Object
-from serving.tools.cli.client.api import ApiCall, ApiClient
+from serving.tools.cli.client.api import ApiClient
 from serving.tools.cli.client.output import print_aside
 from serving.tools.cli.client.tree import path_of
 from serving.tools.cli.services.waiting import until
@@ -87,6 +87,5 @@ def obstacles(api: ApiClient, deployment: Object) -> list[str]:
     labels = deployment["spec"]["selector"]["matchLabels"]
     selector = ",".join(f"{key}={value}" for key, value in labels.items())
     path = f"/api/v1/namespaces/{deployment['metadata']['namespace']}/pods"
-    status, response = api.send(ApiCall(path=path, query={"labelSelector": selector}))
-    pods = response.get("items", ()) if status < HTTPStatus.BAD_REQUEST else ()
+    pods = api.peek(path, labelSelector=selector).get("items", ())
     return [f"{pod['metadata']['name']}: {reason}" for pod in pods if (reason := obstacle_of(pod))]

@@ -11,7 +11,6 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterable, Iterator
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -149,9 +148,9 @@ def _object_parts(api: ApiClient) -> Iterator[tuple[str, str]]:
     """The objects of each kind without Secrets. Kinds without the right to list are omitted."""
     for kind in KINDS:
         if kind != SECRET:
-            status, listing = api.call("GET", path_of(kind, None))
-            if status == HTTPStatus.OK and listing.get("items"):
-                yield f"objects/{kind.resource}.json", json.dumps(without_values(listing["items"]), indent=1)
+            items = api.peek(path_of(kind, None)).get("items")
+            if items:
+                yield f"objects/{kind.resource}.json", json.dumps(without_values(items), indent=1)
 
 
 def _cluster_parts(place: Place, api: ApiClient) -> Iterator[tuple[str, str]]:
@@ -166,9 +165,8 @@ def _cluster_parts(place: Place, api: ApiClient) -> Iterator[tuple[str, str]]:
         yield "decisions/missing.txt", str(error)
     else:
         yield "decisions/decisions.jsonl", "\n".join(body.decode() for body in stats.decisions())
-    call = ApiCall(path=path_of(POD, system_namespace()), query={"labelSelector": "=".join(OUR_LABEL)})
-    status, listing = api.send(call)
-    for pod in listing["items"] if status == HTTPStatus.OK else ():
+    listing = api.peek(path_of(POD, system_namespace()), labelSelector="=".join(OUR_LABEL))
+    for pod in listing.get("items", ()):
         name = name_of(pod)
         for run, query in (("", {}), (".before", {"previous": "true"})):
             path = path_of(POD, system_namespace(), name, subresource="log")
@@ -182,8 +180,8 @@ def _cluster_parts(place: Place, api: ApiClient) -> Iterator[tuple[str, str]]:
 def _cluster_secrets(api: ApiClient) -> list[str]:
     """The Secrets that the user may list. The daemons do not log other Secrets."""
     for namespace in (None, system_namespace()):
-        status, listing = api.call("GET", path_of(SECRET, namespace))
-        if status == HTTPStatus.OK:
+        listing = api.peek(path_of(SECRET, namespace))
+        if listing:
             return secret_forms(
                 {_decoded(str(text)) for each in listing["items"] for text in (each.get("data") or {}).values()}
             )

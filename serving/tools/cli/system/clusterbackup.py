@@ -14,7 +14,7 @@ import yaml
 
 from serving.core.model.errors import ServingError
 from serving.core.model.knative import CREATOR_ANNOTATION, LAST_APPLIED_ANNOTATION, LAST_MODIFIER_ANNOTATION
-from serving.core.model.objects import Object, annotations_of, name_of, namespace_of, nested
+from serving.core.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, nested
 from serving.core.settings.parse import EXAMPLE_KEY
 from serving.net.cluster.identity import system_namespace
 from serving.net.cluster.kinds import (
@@ -22,6 +22,7 @@ from serving.net.cluster.kinds import (
     CONFIG_MAP,
     CONFIGURATION,
     DOMAIN_MAPPING,
+    NAMESPACE,
     NODE_GROUP,
     PERSISTENT_VOLUME_CLAIM,
     ROUTE,
@@ -100,7 +101,8 @@ def _saved(api: ApiClient) -> Iterator[Object]:
     ]
     namespaces = sorted({namespace_of(resource) for resource in ours if resource["metadata"].get("namespace")})
     for namespace in namespaces:
-        labels = {key: text for key, text in _labels(api, namespace).items() if key != "kubernetes.io/metadata.name"}
+        labels = labels_of(api.peek(path_of(NAMESPACE, None, namespace)))
+        labels.pop("kubernetes.io/metadata.name", None)
         metadata = {"name": namespace, **({"labels": labels} if labels else {})}
         yield {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
     for config_map in _items(api, CONFIG_MAP, system_namespace()):
@@ -116,12 +118,6 @@ def _saved(api: ApiClient) -> Iterator[Object]:
         elif status != HTTPStatus.NOT_FOUND:
             raise ServingError(message_of(response))
     yield from ours
-
-
-def _labels(api: ApiClient, namespace: str) -> dict[str, str]:
-    status, response = api.call("GET", f"/api/v1/namespaces/{namespace}")
-    labels: dict[str, str] = (response["metadata"].get("labels") or {}) if status < HTTPStatus.BAD_REQUEST else {}
-    return labels
 
 
 def _references(objects: Iterable[Object]) -> Iterator[tuple[Kind, str, str]]:

@@ -6,7 +6,6 @@ import email.utils
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from http import HTTPStatus
 
 from serving.core.model.errors import Problem, ServingError, SettingsError
 from serving.core.model.objects import Object, condition_of, is_true, name_of, namespace_of, nested, timestamp_s
@@ -110,8 +109,7 @@ def _check_definitions(api: ApiClient) -> Iterator[Finding]:
         by_version.setdefault(kind.api_version, set()).add(kind.name)
     missing = []
     for version, names in by_version.items():
-        status, response = api.call("GET", f"/apis/{version}")
-        served = {entry["kind"] for entry in response["resources"]} if status < HTTPStatus.BAD_REQUEST else set()
+        served = {entry["kind"] for entry in api.peek(f"/apis/{version}").get("resources", ())}
         missing += [f"{name} of {version}" for name in sorted(names - served)]
     if missing:
         text = f"not served: {_some(missing)}"
@@ -235,8 +233,8 @@ def _check_clocks(api: ApiClient) -> Iterator[Finding]:
 
 
 def _check_services(api: ApiClient) -> Iterator[Finding]:
-    status, response = api.call("GET", path_of(SERVING_SERVICE, None))
-    services = response["items"] if status < HTTPStatus.BAD_REQUEST else _items(api, SERVING_SERVICE, api.namespace)
+    listing = api.peek(path_of(SERVING_SERVICE, None))
+    services = listing["items"] if listing else _items(api, SERVING_SERVICE, api.namespace)
     unready = [
         f"{namespace_of(service)}/{name_of(service)}: {ready.get('reason') or 'unknown'}"
         for service in services

@@ -15,7 +15,7 @@ import yaml
 
 from serving.core.model.errors import InvalidValue, ServingError
 from serving.core.model.knative import COMPONENTS_ANNOTATION
-from serving.core.model.objects import Object
+from serving.core.model.objects import Object, annotations_of
 from serving.core.model.quantity import parse_duration_s
 from serving.core.settings.parse import EXAMPLE_KEY
 from serving.net.wire.tokens import KEY_MODE_FIELD, KEY_SECRET
@@ -76,8 +76,8 @@ class Installation:
         if status >= 400:
             fail(message_of(response))
         for name in (*(crd["metadata"]["name"] for crd in self._crds), *KNATIVE_CRDS):
-            status, definition = self._api.call("GET", f"{_CRDS}/{name}")
-            if status < 400 and not is_ours(definition):
+            definition = self._api.peek(f"{_CRDS}/{name}")
+            if definition and not is_ours(definition):
                 fail(
                     f"{name} is there and is not ours: Knative Serving runs on this cluster, or something that shares its"
                     " kinds. Nothing was touched; uninstall that first, or take another cluster"
@@ -170,19 +170,19 @@ class Installation:
 
     def _apply(self, resource: Object) -> str:
         path = path_of(resource)
-        status, before = self._api.call("GET", path)
-        status_after, after = self._send(path, resource)
-        if status_after == _NOT_FOUND and resource["kind"] in OPTIONAL_KINDS:
+        before = self._api.peek(path)
+        status, after = self._send(path, resource)
+        if status == _NOT_FOUND and resource["kind"] in OPTIONAL_KINDS:
             return "not served"
-        if status_after >= 400:
+        if status >= 400:
             fail(f"{_named(resource)}: {message_of(after)}")
-        return _result(before if status < 400 else None, after)
+        return _result(before, after)
 
     def _apply_settings(self, resource: Object) -> str:
         """Apply the example of a ConfigMap, then the keys from the command line. Other keys do not change."""
         path = path_of(resource)
-        status, before = self._api.call("GET", path)
-        present = (before.get("data") or {}) if status < 400 else {}
+        before = self._api.peek(path)
+        present = before.get("data") or {}
         example = {EXAMPLE_KEY: resource["data"][EXAMPLE_KEY]}
         requested = {key: value for key, value in resource["data"].items() if key != EXAMPLE_KEY}
         if present and EXAMPLE_KEY not in present and (retained := _not_default(present, resource)):
@@ -192,7 +192,7 @@ class Installation:
         if requested.items() - after["data"].items():
             query = {"fieldManager": _SETTINGS_MANAGER, "fieldValidation": "Strict"}
             after = self._api.must(ApiCall(method="PATCH", path=path, query=query, body={"data": requested}))
-        result = _result(before if status < 400 else None, after)
+        result = _result(before, after)
         return "kept" if result == "unchanged" and after["data"].keys() - {EXAMPLE_KEY} else result
 
     def _must_send(self, path: str, resource: Object, *, manager: str = _MANAGER) -> Object:
@@ -221,25 +221,24 @@ class Installation:
         """The users' objects of one kind; empty if the kind is gone."""
         spec = crd["spec"]
         version, kind = spec["versions"][0]["name"], spec["names"]["singular"]
-        status, response = self._api.call("GET", f"/apis/{spec['group']}/{version}/{spec['names']['plural']}?limit=500")
-        places = (resource["metadata"] for resource in (response["items"] if status < 400 else ()))
+        listing = self._api.peek(f"/apis/{spec['group']}/{version}/{spec['names']['plural']}?limit=500")
+        places = (resource["metadata"] for resource in listing.get("items", ()))
         return [f"{kind} {'/'.join(filter(None, (place.get('namespace'), place['name'])))}" for place in places]
 
 
 def is_older_than_inner_tls(api: ApiClient, namespace: str) -> bool:
     """Whether an installation has the mode Permissive by default, because its key predates inner TLS."""
     core = f"/api/v1/namespaces/{namespace}"
-    status, secret = api.call("GET", f"{core}/secrets/{KEY_SECRET}")
-    if status >= 400 or (secret.get("data") or {}).get(KEY_MODE_FIELD):
+    secret = api.peek(f"{core}/secrets/{KEY_SECRET}")
+    if not secret or (secret.get("data") or {}).get(KEY_MODE_FIELD):
         return False
-    status, settings = api.call("GET", f"{core}/configmaps/config-network")
-    return status < 400 and not (settings.get("data") or {}).get("system-internal-tls")
+    settings = api.peek(f"{core}/configmaps/config-network")
+    return bool(settings) and not (settings.get("data") or {}).get("system-internal-tls")
 
 
 def installed_components(api: ApiClient, namespace: str) -> tuple[str, ...]:
     """The components of the last installation in a namespace."""
-    status, response = api.call("GET", f"/api/v1/namespaces/{namespace}")
-    annotations = (response["metadata"].get("annotations") or {}) if status < 400 else {}
+    annotations = annotations_of(api.peek(f"/api/v1/namespaces/{namespace}"))
     return tuple(filter(None, annotations.get(COMPONENTS_ANNOTATION, "").split(",")))
 
 
@@ -263,8 +262,8 @@ def _not_default(data: dict[str, str], shipped: Object) -> dict[str, str]:
     return {key: value for key, value in data.items() if defaults.get(key) != value}
 
 
-def _result(before: Object | None, after: Object) -> str:
-    if before is None:
+def _result(before: Object, after: Object) -> str:
+    if not before:
         return "created"
     # Controllers write statuses concurrently, and the server lists their managers again.
     mine, theirs = (

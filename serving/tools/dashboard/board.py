@@ -8,13 +8,13 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from serving.core.model.objects import timestamp_s
+from serving.core.model.objects import name_of, namespace_of, nested, timestamp_s
 from serving.core.settings.placement import PlacementSettings
 from serving.core.traffic.latencies import quantile_s
 from serving.core.traffic.responsecounts import CLASSES, MetricsReading, grown, parse
@@ -22,8 +22,26 @@ from serving.tools.dashboard.coldstarts import ColdRequest, ColdStarts, StartFac
 from serving.tools.dashboard.cost import RevisionOwner, RevisionUsage, ServiceUsage, UsageReport
 from serving.tools.dashboard.marks import Marks
 from serving.tools.dashboard.nodes import Nodes
-from serving.tools.dashboard.poduse import PodUse
-from serving.tools.dashboard.views import View
+from serving.tools.dashboard.views import View, amount
+
+
+class PodUse(NamedTuple):
+    """Cores and memory in use by all containers of a pod."""
+
+    cpu_cores: float
+    memory_bytes: int
+
+
+def pod_uses(items: Iterable[Mapping[str, Any]]) -> dict[str, PodUse]:
+    """The use of each pod, by "namespace/name"."""
+    return {f"{namespace_of(measured)}/{name_of(measured)}": _use_of(measured) for measured in items}
+
+
+def _use_of(measured: Mapping[str, Any]) -> PodUse:
+    usages = [nested(container, "usage") or {} for container in measured.get("containers") or ()]
+    millicores = sum(amount(usage.get("cpu"), is_cpu=True) for usage in usages)
+    return PodUse(millicores / 1000, sum(amount(usage.get("memory"), is_cpu=False) for usage in usages))
+
 
 QUANTILES = (0.5, 0.95, 0.99)
 
@@ -363,7 +381,7 @@ class Board:
         if sample is None or not sample.get("sentence"):
             decisions = self._decisions.get(revision)
             return dict(decisions[-1]) if decisions else None
-        decision = {"at_s": sample["at_wall_s"], "sentence": sample["sentence"], "wanted": _wanted(sample)}
+        decision = {"at_s": sample["at_wall_s"], "sentence": sample["sentence"], "wanted": sample["wanted_count"]}
         return {"key": revision, "is_change": False, **decision}
 
     def created_s(self, revision: str) -> float:
@@ -443,7 +461,7 @@ class Board:
             desired = is_panic = None
         else:
             load = [sample[name] for name in ("running", "held", "target", "observed_stable")]
-            desired, is_panic = _wanted(sample), float(sample["is_panic"])
+            desired, is_panic = sample["wanted_count"], float(sample["is_panic"])
         seen = RequestRates() if self._requests is None else self._requests.get(key, RequestRates())
         if self._requests is not None:
             # The activators count waiting requests exactly; the autoscaler's number counts some of them twice.
@@ -455,9 +473,3 @@ class Board:
         )
         row = [*load, desired, *counts, *seen.rates, *seen.quantiles_s, *used]
         return [None if value is None else round(value, 4) for value in row]
-
-
-def _wanted(sample: Mapping[str, Any]) -> int | None:
-    """The desired pods in the sentence; an older autoscaler reports only the count before the gate to zero."""
-    wanted: int | None = sample.get("wanted_count", sample["desired_count"])
-    return wanted

@@ -35,12 +35,11 @@ from serving.net.cluster.kinds import (
 )
 from serving.net.cluster.port import Cluster, EventType
 from serving.net.cluster.reflector import CacheChange, Reflector, ReflectorSettings
-from serving.tools.dashboard.board import Board, Requests
+from serving.tools.dashboard.board import Board, Requests, pod_uses
 from serving.tools.dashboard.coldstarts import ColdRequest
 from serving.tools.dashboard.cost import owner_of, workload_owner
 from serving.tools.dashboard.deciders import Deciders, read_pages
 from serving.tools.dashboard.marks import Mark
-from serving.tools.dashboard.poduse import pod_uses
 from serving.tools.dashboard.topology import ServedHost, hosts_of
 from serving.tools.dashboard.views import View, lean_pod, pod_view, revision_view, service_view, start_facts
 from serving.tools.dashboard.workloads import WorkloadPods, labelled, workload_view

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -11,15 +12,26 @@ import msgspec
 
 from serving.core.model.errors import Problem
 from serving.core.model.knative import CREATOR_ANNOTATION, LAST_APPLIED_ANNOTATION, LAST_MODIFIER_ANNOTATION
-from serving.core.model.objects import Object, nested
+from serving.core.model.objects import Object, name_of, nested
+from serving.core.model.scaledworkload import ScaledWorkloadSpec
+from serving.home.controllers.ingressrules import Routing, routing_of
 from serving.home.schemas.patch import same_json
-from serving.net.cluster.kinds import HTTP_ROUTE, INGRESS, NAMESPACE, SERVING_SERVICE, Kind
+from serving.net.cluster.kinds import (
+    DEPLOYMENT,
+    HTTP_ROUTE,
+    INGRESS,
+    NAMESPACE,
+    SCALED_WORKLOAD,
+    SERVICE,
+    SERVING_SERVICE,
+    Kind,
+)
 from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, message_of
+from serving.tools.cli.client.objects import items_of
 from serving.tools.cli.client.output import Progress, paint, print_aside
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.cloudrun import without_cloud_run
 from serving.tools.cli.services.manifests import Manifest, read_manifests
-from serving.tools.cli.services.routes import routing_lines
 from serving.tools.cli.services.waiting import until_ready
 
 _SHOWN_LENGTH_MAX = 60
@@ -316,3 +328,51 @@ def _print(applied: Applied, *, is_dry: bool) -> None:
     more = len(applied.changes) - _SHOWN_CHANGES_MAX
     if more > 0:
         click.echo(f"  and {more} more")
+
+
+# The controller follows within milliseconds.
+_WITHIN_S, _PAUSE_S = 3.0, 0.05
+_ROUTES = (INGRESS, HTTP_ROUTE)
+
+
+def routing_lines(api: ApiClient, routes: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """A line for each Deployment behind a namespace's routes, by kind and name, and for each part without effect."""
+    chosen = set(routes)
+    present = [route for kind in _ROUTES for route in items_of(api, kind)]
+    # The domain is in the objects that the controller writes.
+    routing = routing_of(present, items_of(api, SERVICE), items_of(api, DEPLOYMENT), domain="localhost")
+    workloads = _written(api, routing)
+    for name, routed in routing.deployments.items():
+        own = [route for route in routed.routes if _key(route) in chosen]
+        if own and name in workloads:
+            yield f"{_word(own[0])}: {_described(workloads[name])}"
+    for note in routing.notes:
+        if _key(note.route) in chosen:
+            yield f"{_word(note.route)}: {note.text}"
+
+
+def _written(api: ApiClient, routing: Routing) -> dict[str, Object]:
+    """The ScaledWorkloads by target, once all of them exist."""
+    deadline_s = time.monotonic() + _WITHIN_S
+    while True:
+        workloads = {
+            nested(workload, "spec", "target", "name"): workload for workload in items_of(api, SCALED_WORKLOAD)
+        }
+        if routing.deployments.keys() <= workloads.keys() or time.monotonic() > deadline_s:
+            return workloads
+        time.sleep(_PAUSE_S)
+
+
+def _described(workload: Object) -> str:
+    spec = ScaledWorkloadSpec.from_object(workload)
+    hosts = dict.fromkeys(host for rule in spec.routing for host in rule.hosts)
+    served = f"requests for {', '.join(hosts)} go to deployment/{spec.target.name}"
+    return f"{served}, which goes to zero without them (scaledworkload/{name_of(workload)})"
+
+
+def _key(route: Object) -> tuple[str, str]:
+    return str(route["kind"]), name_of(route)
+
+
+def _word(route: Object) -> str:
+    return f"{str(route['kind']).lower()}/{name_of(route)}"

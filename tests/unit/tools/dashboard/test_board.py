@@ -15,9 +15,9 @@ from serving.tools.dashboard.board import (
     Requests,
     RevisionHistory,
     Sparklines,
+    pod_uses,
 )
 from serving.tools.dashboard.coldstarts import ColdRequest, StartFacts
-from serving.tools.dashboard.poduse import pod_uses
 
 KEY = "default/hello-00001"
 
@@ -47,7 +47,7 @@ def sample(at_s: float = 0.0, **changes: object) -> dict[str, Any]:
         "held": 1.0,
         "target": 7.0,
         "observed_stable": 2.5,
-        "desired_count": 2,
+        "wanted_count": 2,
         "is_panic": True,
         "pods": {"a": 3.0},
     }
@@ -99,7 +99,7 @@ def test_number_mode_and_sentence_are_of_one_decision() -> None:
     made = board()
     made.decision(decision(1.0))
     # The deciders want 0, and the gate keeps 1 for now.
-    made.sample(sample(8.0, desired_count=0, wanted_count=1, sentence="stays 1: stable; 1 stays", is_panic=False))
+    made.sample(sample(8.0, wanted_count=1, sentence="stays 1: stable; 1 stays", is_panic=False))
     row = dict(zip(COLUMNS, made.tick(9.0)[KEY], strict=True))
     said = {"key": KEY, "at_s": 8.0, "sentence": "stays 1: stable; 1 stays", "is_change": False, "wanted": 1}
     assert (row["desired"], row["is_panic"]) == (1, 0.0)

@@ -180,14 +180,8 @@ def refusal_text(grant: Grant, access: Access) -> str:
     return f'{named} is forbidden: User "{grant.user}" {what}'
 
 
-class _Attributes(msgspec.Struct, frozen=True):
+class _Attributes(Access, frozen=True, kw_only=True):
     verb: str = ""
-    group: str = ""
-    resource: str = ""
-    subresource: str = ""
-    namespace: str = ""
-    name: str = ""
-    path: str = ""
 
 
 class _AccessSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -217,14 +211,8 @@ def access_review(grant: Grant, body: object) -> Object:
         access = Access(verb=attributes.verb, path=attributes.path)
     else:
         is_namespaced = _SCOPES.get((attributes.group, attributes.resource), bool(attributes.namespace))
-        access = Access(
-            verb=attributes.verb,
-            group=attributes.group,
-            resource=attributes.resource,
-            subresource=attributes.subresource,
-            namespace=(attributes.namespace or None) if is_namespaced else "",
-            name=attributes.name,
-        )
+        namespace = (attributes.namespace or None) if is_namespaced else ""
+        access = msgspec.structs.replace(attributes, namespace=namespace, path="")
     is_allowed = may(grant, access)
     reason = f"{grant.role} role" if is_allowed else refusal_text(grant, access)
     status = {"allowed": is_allowed, "reason": reason}

@@ -1,7 +1,6 @@
 """Reads API objects for the CLI: conditions, revisions, and the last log lines of pods. Fields may be missing."""
 
 import contextlib
-import datetime as dt
 from collections.abc import Iterable
 
 from serving.controller.values.naming import deployment_name
@@ -32,12 +31,8 @@ def is_settled(service: Object) -> bool:
 
 def seconds_since(stamp: object, now_s: float) -> float | None:
     """Seconds since an API timestamp; None for an invalid timestamp."""
-    if not isinstance(stamp, str):
-        return None
-    try:
-        return now_s - dt.datetime.fromisoformat(stamp).timestamp()
-    except ValueError:
-        return None
+    at_s = timestamp_s(stamp)
+    return None if at_s is None else now_s - at_s
 
 
 def selector_of(*services: str) -> str:

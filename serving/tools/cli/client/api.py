@@ -146,15 +146,15 @@ class ApiClient:
         """Send a call; return the status and the decoded response."""
         return self.send(ApiCall(method=method, path=path, body=body))
 
-    def done(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON of the API
+    def done(self, method: str, path: str, body: object = None, *, messages: Mapping[int, str] | None = None) -> Any:  # noqa: ANN401 - JSON of the API
         """Send a call that must succeed; return the response."""
-        return self.must(ApiCall(method=method, path=path, body=body))
+        return self.must(ApiCall(method=method, path=path, body=body), messages)
 
-    def must(self, call: ApiCall) -> Any:  # noqa: ANN401 - as above
+    def must(self, call: ApiCall, messages: Mapping[int, str] | None = None) -> Any:  # noqa: ANN401 - as above
         """Send a prepared call that must succeed."""
         status, response = self.send(call)
         if status >= 400:
-            fail(message_of(response))
+            fail((messages or {}).get(status) or message_of(response))
         return response
 
     def read(self, call: ApiCall) -> Any:  # noqa: ANN401 - as above

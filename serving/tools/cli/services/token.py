@@ -163,11 +163,8 @@ def create(  # noqa: PLR0913 - the options of the command
     grant = Grant(user=name, role=Role(role), namespaces=chosen)
     until_s = time.time() + life_s
     text, secret = new_token(grant, until_s=until_s)
-    status, response = api.call("POST", path_of(SECRET, system_namespace()), secret)
-    if status == _CONFLICT:
-        fail(f"there is a token {name} already; `serving token revoke {name}` ends it")
-    if status >= 400:
-        fail(str(response.get("message", status)))
+    taken = f"there is a token {name} already; `serving token revoke {name}` ends it"
+    api.done("POST", path_of(SECRET, system_namespace()), secret, messages={_CONFLICT: taken})
     where = "all namespaces" if chosen is None else ", ".join(sorted(chosen))
     print_aside(f"token {name}: {role} in {where} for {age_text(life_s)}; it is not shown again")
     shown = {**_shown(grant, until_s=until_s), "token": text}
@@ -218,11 +215,8 @@ def revoke(*, api: ApiClient, name: str) -> None:
     """End a token: its next request is refused, and its open watches and sessions end within 5 seconds."""
     from serving.home.apiserver.accesstokens import secret_name  # noqa: PLC0415 - as above
 
-    status, response = api.call("DELETE", path_of(SECRET, system_namespace(), secret_name(name)))
-    if status == _NOT_FOUND:
-        fail(f"there is no token {name}; `serving token list` shows them")
-    if status >= 400:
-        fail(str(response.get("message", status)))
+    absent = f"there is no token {name}; `serving token list` shows them"
+    api.done("DELETE", path_of(SECRET, system_namespace(), secret_name(name)), messages={_NOT_FOUND: absent})
     click.echo(f"token {name} revoked")
 
 

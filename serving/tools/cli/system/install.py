@@ -70,11 +70,8 @@ class Installation:
 
     def check(self) -> None:
         """End the command if the server is no cluster, or runs Knative Serving."""
-        status, response = self._api.call("GET", _CRDS + "?limit=1")
-        if status == _NOT_FOUND:
-            fail("this server has no CustomResourceDefinitions: no cluster; `serving up` needs no installation")
-        if status >= 400:
-            fail(message_of(response))
+        no_cluster = "this server has no CustomResourceDefinitions: no cluster; `serving up` needs no installation"
+        self._api.done("GET", _CRDS + "?limit=1", messages={_NOT_FOUND: no_cluster})
         for name in (*(crd["metadata"]["name"] for crd in self._crds), *KNATIVE_CRDS):
             definition = self._api.peek(f"{_CRDS}/{name}")
             if definition and not is_ours(definition):

@@ -59,9 +59,9 @@ def copy(tmp_path: Path) -> Copy:
 def test_a_setting_is_one_field(copy: Copy) -> None:
     copy.edit(
         "serving/core/settings/autoscaler.py",
-        '    def check(self) -> Iterator[Clash]:\n        """Yield contradictions between fields: targets',
+        '    def check(self) -> Iterator[Clash]:\n        """Yield contradictions between fields: target',
         '    coffee_break_s: Annotated[float, Knob(key="coffee-break", unit=DURATION, low=1)] = 5.0\n    """Length of a break."""\n\n'
-        '    def check(self) -> Iterator[Clash]:\n        """Yield contradictions between fields: targets',
+        '    def check(self) -> Iterator[Clash]:\n        """Yield contradictions between fields: target',
     )
     assert re.search(r"coffee-break: \"?5s", copy.run("-m", "serving", "config", "defaults"))
     assert "`coffee-break`" in copy.run("-m", "serving", "config", "defaults", "--page")
@@ -70,9 +70,9 @@ def test_a_setting_is_one_field(copy: Copy) -> None:
 def test_a_knob_of_a_revision_is_one_field(copy: Copy) -> None:
     copy.edit(
         "serving/core/settings/autoscaler.py",
-        '    def check(self) -> Iterator[Clash]:\n        """Yield contradictions between fields: targets',
+        '    def check(self) -> Iterator[Clash]:\n        """Yield contradictions between fields: target',
         '    spare_scale: Annotated[int, Knob(key="spare", unit=COUNT, annotation="spare-scale")] = 0\n    """Spare pods."""\n\n'
-        '    def check(self) -> Iterator[Clash]:\n        """Yield contradictions between fields: targets',
+        '    def check(self) -> Iterator[Clash]:\n        """Yield contradictions between fields: target',
     )
     script = (
         "from serving.core.settings.annotations import read_annotations as read\n"

@@ -15,6 +15,7 @@ from serving.home.store.memory import MemoryCluster
 from serving.net.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
 from serving.net.cluster.port import Cluster, PodLogSource
 from serving.tools.dashboard.main import Dashboard
+from tests.integration.daemons import started
 from tests.integration.query_token import GATE
 
 TOKEN = "t" * 43
@@ -122,10 +123,10 @@ async def staged(
     proxy_users: str = "",
     proxy_secret: str = "",
 ) -> AsyncIterator[DashboardStage]:
-    stage, stop = DashboardStage(cluster or MemoryCluster(admit=admit)), asyncio.Event()
+    stage = DashboardStage(cluster or MemoryCluster(admit=admit))
     if not is_empty:
         await stage.fill(created)
-    async with served(stage.activator) as activator, asyncio.TaskGroup() as group:
+    async with served(stage.activator) as activator:
         settings = DashboardSettings(
             address="127.0.0.1:0",
             # No decisions: their absence must not matter here.
@@ -140,14 +141,10 @@ async def staged(
         dashboard = Dashboard(
             settings, stage.cluster, token=token, logs=logs, queries=queries, proxy_secret=proxy_secret
         )
-        group.create_task(dashboard.run(stop))
-        await dashboard.is_serving.wait()
-        stage.url = "http://{}:{}".format(*dashboard.address)
-        try:
+        async with started(dashboard):
+            stage.url = "http://{}:{}".format(*dashboard.address)
             # A page that opens before the cluster is synced refills its fields when the rest arrives.
             async with asyncio.timeout(60):
                 while await stage.status("/healthz") != 200:  # noqa: ASYNC110 - asked as a supervisor would
                     await asyncio.sleep(0.02)
             yield stage
-        finally:
-            stop.set()

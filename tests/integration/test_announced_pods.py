@@ -22,6 +22,7 @@ from tests.eventually import until
 from tests.integration.activator_stage import PodServer, send_request
 from tests.integration.activator_stage import Store as ServiceStore
 from tests.integration.autoscaler_stage import KEY, NAME, Store
+from tests.integration.daemons import started
 from tests.integration.proxy.peers import free_socket
 from tests.integration.test_autoscaler_sharing import paired
 
@@ -78,16 +79,11 @@ async def autoscaler() -> AsyncIterator[tuple[Store, AutoscalerDaemon]]:
     other.cluster = store.cluster
     await store.fill(scale=1)
     await other.fill(scale=1)
-    daemon, stop = AutoscalerDaemon(SETTINGS, store.cluster, key=KEY), asyncio.Event()
-    async with asyncio.TaskGroup() as group:
-        group.create_task(daemon.run(stop))
-        await daemon.is_serving.wait()
+    daemon = AutoscalerDaemon(SETTINGS, store.cluster, key=KEY)
+    async with started(daemon):
         await add_pod(store, daemon, "p", address="127.0.0.1")
         await add_pod(other, daemon, "stranger", address="127.0.0.3")
-        try:
-            yield store, daemon
-        finally:
-            stop.set()
+        yield store, daemon
     await store.cluster.close()
 
 
@@ -181,17 +177,12 @@ async def activator(
         drain_grace_s=0.2,
         drain_lag_s=0.0,
     )
-    one, stop = Activator(settings, store.cluster, key=KEY), asyncio.Event()
-    async with asyncio.TaskGroup() as group:
-        group.create_task(one.run(stop))
-        await one.is_serving.wait()
+    one = Activator(settings, store.cluster, key=KEY)
+    async with started(one):
         await ServiceStore(store.cluster).route({"revisionName": NAME, "percent": 100})
         await until(lambda: one.ingress.routes.find(Listener.PUBLIC, "hello.default.localhost"))
         await until(lambda: one.client.link.is_connected)
-        try:
-            yield one.addresses[Listener.PUBLIC]
-        finally:
-            stop.set()
+        yield one.addresses[Listener.PUBLIC]
 
 
 @contextlib.asynccontextmanager

@@ -19,6 +19,7 @@ from serving.net.wire.frames import ActivatorStats, PodStat, RevisionStat, encod
 from serving.net.wire.tokens import activator_token, pod_token, revision_token
 from tests.eventually import until
 from tests.integration.autoscaler_stage import KEY, NAME, REGISTRY, WAITING, Store
+from tests.integration.daemons import started
 from tests.integration.query_token import HEADERS, TOKEN
 
 POD_QUERY = f"namespace=default&revision={NAME}&pod="
@@ -81,16 +82,11 @@ async def staged(
         stats_address="127.0.0.1:0",
         activator_address=f"{host}:{port}",
     )
-    daemon, stop = AutoscalerDaemon(given, store.cluster, key=KEY, registry=REGISTRY), asyncio.Event()
-    async with ingress, asyncio.TaskGroup() as group:
-        group.create_task(daemon.run(stop))
-        try:
-            await daemon.is_serving.wait()
-            stage = Stage(store, daemon)
-            await stage.synced()
-            yield stage
-        finally:
-            stop.set()
+    daemon = AutoscalerDaemon(given, store.cluster, key=KEY, registry=REGISTRY)
+    async with ingress, started(daemon):
+        stage = Stage(store, daemon)
+        await stage.synced()
+        yield stage
     await store.cluster.close()
 
 

@@ -25,6 +25,7 @@ from serving.net.wire.frames import PodStat, encode_pod_stat
 from serving.net.wire.tokens import pod_token
 from tests.integration.api_server import served
 from tests.integration.autoscaler_stage import KEY, NAME, Store
+from tests.integration.daemons import started
 
 AUDIENCE = "serving-stats"
 BUSY = encode_pod_stat(PodStat(at_s=0.0, concurrency=15.0))
@@ -83,16 +84,11 @@ async def staged(folder: Path) -> AsyncIterator[Stage]:
         serving = served(store.cluster, folder, token_reviews=TokenReviews(tokens.get))
         server = await api.enter_async_context(serving)
         async with KubeCluster(server.kubeconfig) as cluster:
-            daemon, stop = AutoscalerDaemon(settings, cluster, key=KEY), asyncio.Event()
+            daemon = AutoscalerDaemon(settings, cluster, key=KEY)
             stage = Stage(store, daemon, tokens)
             stage.api = api
-            async with asyncio.TaskGroup() as group:
-                group.create_task(daemon.run(stop))
-                try:
-                    await daemon.is_serving.wait()
-                    yield stage
-                finally:
-                    stop.set()
+            async with started(daemon):
+                yield stage
     await store.cluster.close()
 
 

@@ -15,6 +15,7 @@ from serving.core.traffic.wrongtokens import COUNT_MAX
 from serving.tools.dashboard.main import Dashboard
 from tests.integration.autoscaler_stage import NAME
 from tests.integration.browser import Browser, browser
+from tests.integration.daemons import started
 from tests.integration.query_token import GATE, HEADERS, TOKEN
 from tests.integration.test_autoscaler import Stage, load
 from tests.integration.test_decision_log import recorded
@@ -50,18 +51,13 @@ async def shown(host_names: str = "", connections_max: int = 64) -> AsyncIterato
             host_names=host_names,
             connections_max=connections_max,
         )
-        dashboard, stop = Dashboard(given, stage.store.cluster, token="d" * 43, queries=GATE), asyncio.Event()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(dashboard.run(stop))
-            await dashboard.is_serving.wait()
+        dashboard = Dashboard(given, stage.store.cluster, token="d" * 43, queries=GATE)
+        async with started(dashboard):
             page = Shown(stage, "http://{}:{}".format(*dashboard.address))
-            try:
-                async with asyncio.timeout(60):
-                    while (await page.get("/healthz"))[0] != 200:  # noqa: ASYNC110 - asked as a supervisor would
-                        await asyncio.sleep(0.02)
-                yield page
-            finally:
-                stop.set()
+            async with asyncio.timeout(60):
+                while (await page.get("/healthz"))[0] != 200:  # noqa: ASYNC110 - asked as a supervisor would
+                    await asyncio.sleep(0.02)
+            yield page
 
 
 async def events(page: Shown) -> AsyncIterator[tuple[str, Any]]:

@@ -19,6 +19,7 @@ from serving.net.cluster.kube import KubeCluster
 from serving.tools.dashboard.main import Dashboard
 from tests.integration.api_server import served
 from tests.integration.browser import Browser, browser
+from tests.integration.daemons import started
 from tests.unit.tools.dashboard.test_nodegroups import group
 
 REVISION_LABEL = "serving.knative.dev/revision"
@@ -60,7 +61,7 @@ async def measure(cluster: MemoryCluster, node: str, *, cpu: str) -> None:
 @contextlib.asynccontextmanager
 async def shown(folder: Path) -> AsyncIterator[tuple[MemoryCluster, str]]:
     """A store served over HTTP, like a cluster, and the address of a dashboard that follows it."""
-    cluster, stop = MemoryCluster(), asyncio.Event()
+    cluster = MemoryCluster()
     await fill(cluster)
     settings = DashboardSettings(
         address="127.0.0.1:0",
@@ -68,14 +69,10 @@ async def shown(folder: Path) -> AsyncIterator[tuple[MemoryCluster, str]]:
         autoscaler_url="http://127.0.0.1:1",
         activator_metrics_url="",
     )
-    async with served(cluster, folder) as api, KubeCluster(str(api.kubeconfig)) as kube, asyncio.TaskGroup() as group:
+    async with served(cluster, folder) as api, KubeCluster(str(api.kubeconfig)) as kube:
         dashboard = Dashboard(settings, kube)
-        group.create_task(dashboard.run(stop))
-        await dashboard.is_serving.wait()
-        try:
+        async with started(dashboard):
             yield cluster, "http://{}:{}".format(*dashboard.address)
-        finally:
-            stop.set()
     await cluster.close()
 
 

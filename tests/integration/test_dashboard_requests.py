@@ -16,6 +16,7 @@ from serving.home.store.memory import MemoryCluster
 from serving.tools.dashboard.main import Dashboard
 from tests.eventually import until
 from tests.integration.browser import Browser
+from tests.integration.daemons import started
 from tests.integration.dashboard_stage import LONG_AGO, DashboardStage, served
 from tests.integration.test_dashboard_page import seen
 
@@ -41,7 +42,7 @@ COLD = msgspec.structs.replace(
 @asynccontextmanager
 async def recorded(status: int = 200) -> AsyncIterator[tuple[DashboardStage, list[str]]]:
     """A dashboard with two activators of the same two requests, and the paths of its queries."""
-    stage, stop, paths = DashboardStage(MemoryCluster(admit=admit)), asyncio.Event(), []
+    stage, paths = DashboardStage(MemoryCluster(admit=admit)), []
     await stage.fill(LONG_AGO)
     history = RequestHistory(100)
     for one in (FAILED, COLD):
@@ -55,23 +56,19 @@ async def recorded(status: int = 200) -> AsyncIterator[tuple[DashboardStage, lis
         body = msgspec.json.encode(history.reports(namespace, name, 0.0))
         return web.Response(body=body, status=status)
 
-    async with served(activator) as address, served(activator) as other, asyncio.TaskGroup() as group:
+    async with served(activator) as address, served(activator) as other:
         settings = DashboardSettings(
             address="127.0.0.1:0",
             autoscaler_url=f"http://{address}/nothing",
             activator_metrics_url=f"http://{address}/metrics, http://{other}/metrics",
         )
         dashboard = Dashboard(settings, stage.cluster)
-        group.create_task(dashboard.run(stop))
-        await dashboard.is_serving.wait()
-        stage.url = "http://{}:{}".format(*dashboard.address)
-        try:
+        async with started(dashboard):
+            stage.url = "http://{}:{}".format(*dashboard.address)
             # Rows come with the first tick; before it the revision is unknown.
             while await asked(stage, "default/hello-00002") is None and status == 200:  # noqa: ASYNC110 - asked as a page would
                 await asyncio.sleep(0.05)
             yield stage, paths
-        finally:
-            stop.set()
 
 
 async def asked(stage: DashboardStage, revision: str) -> dict[str, object] | None:

@@ -13,6 +13,7 @@ from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.net.cluster.kinds import EVENT
 from serving.net.wire.frames import PodStat, encode_pod_stat
 from tests.integration.autoscaler_stage import KEY, NAME, REGISTRY, WAITING, Store
+from tests.integration.daemons import started
 from tests.integration.query_token import HEADERS
 from tests.integration.test_autoscaler import Stage, load
 
@@ -27,19 +28,11 @@ async def recorded(lines: list[bytes]) -> AsyncIterator[Stage]:
         decision_period_s=0.1,
         stats_address="127.0.0.1:0",
     )
-    daemon, stop = (
-        AutoscalerDaemon(settings, store.cluster, key=KEY, log=lines.append, registry=REGISTRY),
-        asyncio.Event(),
-    )
-    async with asyncio.TaskGroup() as group:
-        group.create_task(daemon.run(stop))
-        try:
-            await daemon.is_serving.wait()
-            stage = Stage(store, daemon)
-            await stage.synced()
-            yield stage
-        finally:
-            stop.set()
+    daemon = AutoscalerDaemon(settings, store.cluster, key=KEY, log=lines.append, registry=REGISTRY)
+    async with started(daemon):
+        stage = Stage(store, daemon)
+        await stage.synced()
+        yield stage
     await store.cluster.close()
 
 

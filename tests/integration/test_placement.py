@@ -13,6 +13,7 @@ from serving.core.settings.placement import DEFAULT_PROVIDER, LOW_RISK_PROVIDER,
 from serving.home.store.memory import MemoryCluster
 from serving.net.cluster.kinds import NODE, NODE_METRICS, POD
 from serving.nodes.extender.main import PlacementDaemon
+from tests.integration.daemons import started
 from tests.unit.nodes.placement.builders import node, pod
 
 
@@ -48,18 +49,13 @@ async def put(cluster: MemoryCluster, name: str, **amounts: str) -> None:
 async def staged(provider: str = DEFAULT_PROVIDER) -> AsyncIterator[Querying]:
     settings = PlacementSettings(provider=provider, listen_address="127.0.0.1:0", load_period_s=0.05)
     cluster = MemoryCluster()
-    daemon, stop = PlacementDaemon(settings, cluster), asyncio.Event()
-    async with asyncio.TaskGroup() as group, aiohttp.ClientSession() as session:
-        group.create_task(daemon.run(stop))
-        try:
-            await daemon.is_serving.wait()
-            asking = Querying(cluster, "http://{}:{}".format(*daemon.address), session)
-            async with asyncio.timeout(60):
-                while (await session.get(f"{asking.url}/healthz")).status != 200:  # noqa: ASYNC110 - as a prober would
-                    await asyncio.sleep(0.01)
-            yield asking
-        finally:
-            stop.set()
+    daemon = PlacementDaemon(settings, cluster)
+    async with started(daemon), aiohttp.ClientSession() as session:
+        asking = Querying(cluster, "http://{}:{}".format(*daemon.address), session)
+        async with asyncio.timeout(60):
+            while (await session.get(f"{asking.url}/healthz")).status != 200:  # noqa: ASYNC110 - as a prober would
+                await asyncio.sleep(0.01)
+        yield asking
     await cluster.close()
 
 

@@ -17,6 +17,7 @@ from serving.core.settings.placement import ExtenderTlsSettings, PlacementSettin
 from serving.home.store.memory import MemoryCluster
 from serving.net.cluster.kube import KubeCluster
 from serving.nodes.extender.main import PlacementDaemon
+from tests.integration.daemons import started
 
 _ARGS = {"PodName": "p", "PodNamespace": "blue", "PodUID": "u", "Node": "a"}
 
@@ -30,16 +31,9 @@ def write(authority: trustme.CA, folder: Path) -> None:
 @contextlib.asynccontextmanager
 async def extender(settings: PlacementSettings, cluster: object = None) -> AsyncIterator[str]:
     """A daemon; its URL."""
-    daemon, stop = PlacementDaemon(settings, cluster or MemoryCluster()), asyncio.Event()  # type: ignore[arg-type]
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(daemon.run(stop))
-        serving = group.create_task(daemon.is_serving.wait())
-        await asyncio.wait([running, serving], return_when=asyncio.FIRST_COMPLETED)
-        serving.cancel()
-        try:
-            yield "{}://{}:{}".format("https" if settings.tls.paths else "http", *daemon.address)
-        finally:
-            stop.set()
+    daemon = PlacementDaemon(settings, cluster or MemoryCluster())  # type: ignore[arg-type]
+    async with started(daemon):
+        yield "{}://{}:{}".format("https" if settings.tls.paths else "http", *daemon.address)
 
 
 async def works(url: str, authority: trustme.CA, *, client: trustme.LeafCert | None = None) -> bool:

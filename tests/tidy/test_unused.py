@@ -17,6 +17,7 @@ USED_ELSEWHERE: dict[str, str] = {
     "serving/home/containers/nameserver.py: datagram_received": "asyncio calls it",
     "serving/home/containers/nameserver.py: error_received": "asyncio calls it",
     "serving/home/containers/network.py: remove_leftovers": "the supervisor runs it in an interpreter of its own",
+    "serving/tools/cli/services/token.py: revoke": "click calls it",
     "serving/tools/cli/system/service.py: install_service": "the table of commands names it",
     "serving/tools/samples/hello.py: do_GET": "http.server calls it",
     "serving/core/scaling/decision/policy.py: algorithm_count": "policies of users call it",

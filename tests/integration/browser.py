@@ -1,5 +1,6 @@
 """A headless Chromium by the WebDriver protocol: a process and a few calls over HTTP, without a library."""
 
+import atexit
 import base64
 import contextlib
 import json
@@ -36,6 +37,17 @@ class Browser:
 
     def __init__(self, url: str, session: str) -> None:
         self._url = f"{url}/session/{session}"
+
+    def start_anew(self) -> None:
+        """Replace all windows by an empty one, and forget cookies and storage."""
+        before = self.handles()
+        fresh = _call("POST", f"{self._url}/window/new", {"type": "window"})["handle"]
+        for handle in before:
+            self.switch_to(handle)
+            _call("DELETE", f"{self._url}/window")
+        self.switch_to(fresh)
+        self._cdp("Network.clearBrowserCookies")
+        self._cdp("Storage.clearDataForOrigin", origin="*", storageTypes="all")
 
     def open(self, url: str) -> None:
         """Open a page, and wait until it is loaded."""
@@ -157,28 +169,52 @@ class Browser:
         return _call("POST", f"{self._url}/goog/cdp/execute", {"cmd": command, "params": parameters})
 
 
+# The Chromium of this process: its driver, the driver's URL, and the session. None at first.
+_shared: list[tuple[subprocess.Popen[str], str, str]] = []
+
+
 @contextlib.contextmanager
 def browser() -> Iterator[Browser]:
-    """A window while the context lasts; skips the test where there is no Chromium."""
+    """A new window while the context lasts; skips the test where there is no Chromium.
+
+    All tests of this process share one Chromium. What one of them sets ends with its windows, cookies and storage.
+    """
+    if not _shared:
+        _shared.append(_with_session())
+    _, url, session = _shared[0]
+    window = Browser(url, session)
+    try:
+        yield window
+        window.start_anew()
+    except BaseException:
+        _close()
+        raise
+
+
+def _close() -> None:
+    """End the Chromium of this process, if there is one."""
+    while _shared:
+        process, url, session = _shared.pop()
+        with contextlib.suppress(OSError):
+            _call("DELETE", f"{url}/session/{session}")
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def _with_session() -> tuple[subprocess.Popen[str], str, str]:
+    """A chromedriver, its URL, and its session with a Chromium."""
     driver, chromium = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("chromium-browser")
     if driver is None or chromium is None:
         pytest.skip("chromium and chromedriver are not on PATH: make system-packages")
+    arguments = ["--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
+    if os.geteuid() == 0:
+        arguments.append("--no-sandbox")
+    options = {"binary": chromium, "args": arguments}
+    capabilities = {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": options}}
     process, port = _started(driver)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        arguments = ["--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
-        if os.geteuid() == 0:
-            arguments.append("--no-sandbox")
-        options = {"binary": chromium, "args": arguments}
-        capabilities = {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": options}}
-        session = _call("POST", f"{url}/session", {"capabilities": capabilities})["sessionId"]
-        try:
-            yield Browser(url, session)
-        finally:
-            _call("DELETE", f"{url}/session/{session}")
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
+    atexit.register(_close)
+    url = f"http://127.0.0.1:{port}"
+    return process, url, _call("POST", f"{url}/session", {"capabilities": capabilities})["sessionId"]
 
 
 def _started(driver: str) -> tuple[subprocess.Popen[str], int]:

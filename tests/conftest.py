@@ -13,11 +13,15 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import orphans
+
+if TYPE_CHECKING:
+    from tests.e2e.cli_stage import Stage
 
 # A shell starts its background jobs (`make test &`, `nohup make test`) with these ignored; what a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -70,3 +74,22 @@ def _own_log_handlers() -> Iterator[None]:
     yield
     logging.root.handlers[:] = before
     logging.root.setLevel(level)
+
+
+@pytest.fixture(scope="session")
+def _system(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Stage"]:
+    from tests.e2e.cli_stage import started  # noqa: PLC0415 - most tests need none
+
+    # Named as below a user's XDG_STATE_HOME.
+    with started(tmp_path_factory.mktemp("system") / "serving") as stage:
+        yield stage
+
+
+@pytest.fixture(scope="module")
+def serving(_system: "Stage") -> Iterator["Stage"]:
+    """The system that all tests of this process share; each module gets it without objects of another one."""
+    from tests.e2e.cli_stage import clear, patient  # noqa: PLC0415 - as above
+
+    with patient():
+        yield _system
+        clear(_system)

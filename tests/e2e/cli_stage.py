@@ -1,6 +1,7 @@
 """A running system for tests of the command line, and the command line itself."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -24,6 +25,21 @@ ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = f"{sys.executable} {hello.__file__}"
 _PATIENCE_S = 60.0
 _UNKNOWN = "no service has the host "
+# Owners before what they own.
+_CLEARED = (
+    "ingresses",
+    "httpscaledobjects",
+    "scaledworkloads",
+    "ksvc",
+    "deployments",
+    "pods",
+    "svc",
+    "configmaps",
+    "secrets",
+    "persistentvolumeclaims",
+)
+_KEPT_NAMESPACES = {"default", "knative-serving", "kube-system", "kube-public", "kube-node-lease"}
+_KEPT_NAMES = {"kubernetes", "kube-root-ca.crt"}
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -85,26 +101,86 @@ class Stage(msgspec.Struct, frozen=True):
 @contextlib.contextmanager
 def staged(state: Path, *options: str, **environment: str) -> Iterator[Stage]:
     """A system on free ports; ``options`` are for `serving up`, ``environment`` adds variables for its daemons."""
+    with patient(), started(state, *options, **environment) as stage:
+        yield stage
+
+
+@contextlib.contextmanager
+def started(state: Path, *options: str, **environment: str) -> Iterator[Stage]:
+    """``staged``, for the whole time of a process: nothing of this process is changed."""
     ports = [f"--{port.name}-port=0" for port in PORTS]
+    # By this variable, or by their HOME in the state folder, all that it has started is found.
+    marks = {"SERVING_STARTED_FOR": str(state), "SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true"}
     process = subprocess.Popen(
         [sys.executable, "-m", "serving", "up", f"--state={state}", *ports, *options],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # So that a test need not wait until something is at zero.
-        env={**os.environ, "SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true", **environment},
+        env={**os.environ, **marks, **environment},
     )
     assert process.stdout is not None
     try:
         assert re.search(r"localhost:\d+", process.stdout.readline()), process.communicate()
-        with pytest.MonkeyPatch.context() as patch:
-            # What is said of something slow depends on what else the machine does.
-            patch.setattr(output, "_PATIENCE_S", _PATIENCE_S)
-            patch.setattr(completion, "_TIMEOUT_S", _PATIENCE_S)
-            patch.setattr(doctor, "_TIMEOUT_S", _PATIENCE_S)
-            patch.setattr(doctor, "_SLOW_S", _PATIENCE_S)
-            yield Stage(state, process.pid)
+        yield Stage(state, process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=150)
+    assert left_of(state) == [], "the system leaves no process"
+
+
+@contextlib.contextmanager
+def patient() -> Iterator[None]:
+    """Let commands of this process wait long, on a machine that has much else to do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(output, "_PATIENCE_S", _PATIENCE_S)
+        patch.setattr(completion, "_TIMEOUT_S", _PATIENCE_S)
+        patch.setattr(doctor, "_TIMEOUT_S", _PATIENCE_S)
+        patch.setattr(doctor, "_SLOW_S", _PATIENCE_S)
+        yield
+
+
+def left_of(state: Path) -> list[str]:
+    """The running processes among those started with a state folder."""
+    found = []
+    for pid, command in processes():
+        with contextlib.suppress(OSError):
+            if str(state).encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                found.append(command)
+    return found
+
+
+def processes() -> Iterator[tuple[int, str]]:
+    """Process ids and command lines."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+def parent_of(pid: int) -> int:
+    """The parent of a process; 0 if it has ended."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def clear(stage: Stage) -> None:
+    """Delete what users created, and wait until no pod is left."""
+    for namespace in _names(stage, "namespaces"):
+        if namespace not in _KEPT_NAMESPACES:
+            stage("delete", f"namespace/{namespace}", "--no-wait")
+    for kind in _CLEARED:
+        if names := [f"{kind}/{name}" for name in _names(stage, kind) if name not in _KEPT_NAMES]:
+            stage("delete", *names, "--no-wait", "--ignore-not-found")
+    stage("delete", "configmap/config-autoscaler", "-n", "knative-serving", "--ignore-not-found")
+    until_s = time.monotonic() + _PATIENCE_S
+    while left := stage("get", "pods", "-A", "-o", "name").stdout:
+        assert time.monotonic() < until_s, left
+        time.sleep(0.05)
+
+
+def _names(stage: Stage, kind: str) -> list[str]:
+    """Names in the namespace default of what has no owner."""
+    found = json.loads(stage("get", kind, "-o", "json").stdout)["items"]
+    return [one["metadata"]["name"] for one in found if not one["metadata"].get("ownerReferences")]

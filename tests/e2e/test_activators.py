@@ -16,7 +16,8 @@ import pytest
 from serving.core.model.objects import Object
 from serving.net.cluster.kinds import SERVING_SERVICE
 from serving.net.cluster.kube import KubeCluster
-from tests.e2e.test_up import Up, cluster_of, parent_of, processes, running, until_no_pods, until_ready
+from tests.e2e.cli_stage import parent_of, processes
+from tests.e2e.test_up import Up, cluster_of, running, until_no_pods, until_ready
 
 CLIENTS = 16
 REQUESTS = 3_000
@@ -61,7 +62,7 @@ def activators(up: Up) -> dict[str, int]:
     """Process ids by index."""
     found = {}
     for pid, command in processes():
-        if "serving.activator.main" in command and parent_of(pid) == up.process.pid:
+        if "serving.activator.main" in command and parent_of(pid) == up.pid:
             index = re.search(rb"\0SERVING_ACTIVATOR_INDEX=(\d+)\0", Path(f"/proc/{pid}/environ").read_bytes())
             assert index
             found[index[1].decode()] = pid

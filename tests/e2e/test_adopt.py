@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from serving.home.state import StateFolder
-from tests.e2e.cli_stage import SAMPLE, Stage, staged
+from tests.e2e.cli_stage import SAMPLE, Stage
 
 pytestmark = pytest.mark.timeout(300)
 _PATIENCE_S = 90.0
@@ -59,24 +59,18 @@ def app(name: str) -> str:
     return APP.format(name=name, soon=SOON, command=SAMPLE)
 
 
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("adopt") / "state") as one:
-        yield one
-
-
-def applied(stage: Stage, folder: Path, text: str) -> Any:  # noqa: ANN401 - click's
+def applied(serving: Stage, folder: Path, text: str) -> Any:  # noqa: ANN401 - click's
     (folder / "file.yaml").write_text(text)
-    return stage("apply", "-f", str(folder / "file.yaml"))
+    return serving("apply", "-f", str(folder / "file.yaml"))
 
 
-def ask(stage: Stage, host: str, *, listener: str = "public") -> httpx.Response:
-    port = StateFolder(stage.state).read_ports()[listener]
+def ask(serving: Stage, host: str, *, listener: str = "public") -> httpx.Response:
+    port = StateFolder(serving.state).read_ports()[listener]
     return httpx.get(f"http://127.0.0.1:{port}/", headers={"Host": host}, timeout=_PATIENCE_S)
 
 
-def present(stage: Stage, kind: str, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(stage("get", kind, name, "-o", "json").stdout)
+def present(serving: Stage, kind: str, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(serving("get", kind, name, "-o", "json").stdout)
     return found
 
 
@@ -87,71 +81,71 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def replicas(stage: Stage, name: str) -> int:
-    count: int = present(stage, "deploy", name)["spec"]["replicas"]
+def replicas(serving: Stage, name: str) -> int:
+    count: int = present(serving, "deploy", name)["spec"]["replicas"]
     return count
 
 
-def test_a_deployment_is_adopted_goes_to_zero_and_back_and_is_released(stage: Stage, tmp_path: Path) -> None:
-    applied(stage, tmp_path, app("shop"))
-    said = stage("adopt", "deploy/shop", "--host", "shop.example.com", "--window", "6s").stdout
+def test_a_deployment_is_adopted_goes_to_zero_and_back_and_is_released(serving: Stage, tmp_path: Path) -> None:
+    applied(serving, tmp_path, app("shop"))
+    said = serving("adopt", "deploy/shop", "--host", "shop.example.com", "--window", "6s").stdout
     assert "deployment/shop is scaled by its requests as scaledworkload/shop" in said
     assert "curl -H 'Host: shop.example.com'" in said
-    assert ask(stage, "shop.example.com").status_code == 200
-    until(lambda: replicas(stage, "shop") == 0)
-    assert ask(stage, "shop.example.com").status_code == 200
-    assert "deployment/shop" in stage("get").stdout
-    until(lambda: "shop (Deployment)  active" in stage("top", "--once").stdout)
-    until(lambda: "shop (Deployment)" in stage("cost").stdout)
-    assert "200 GET /" in stage("requests", "shop").stdout
-    described = stage("describe", "shop").stdout
+    assert ask(serving, "shop.example.com").status_code == 200
+    until(lambda: replicas(serving, "shop") == 0)
+    assert ask(serving, "shop.example.com").status_code == 200
+    assert "deployment/shop" in serving("get").stdout
+    until(lambda: "shop (Deployment)  active" in serving("top", "--once").stdout)
+    until(lambda: "shop (Deployment)" in serving("cost").stdout)
+    assert "200 GET /" in serving("requests", "shop").stdout
+    described = serving("describe", "shop").stdout
     assert "scaledworkload shop" in described
     assert "1/1" in described.partition("Pods")[2]
-    assert "0 → 1" in stage("why", "shop").stdout
-    said = stage("release", "deploy/shop").stdout
+    assert "0 → 1" in serving("why", "shop").stdout
+    said = serving("release", "deploy/shop").stdout
     assert "deployment/shop has 2 replicas again" in said
-    assert replicas(stage, "shop") == 2
-    until(lambda: ask(stage, "shop.example.com").status_code == 404)
+    assert replicas(serving, "shop") == 2
+    until(lambda: ask(serving, "shop.example.com").status_code == 404)
 
 
-def test_a_service_is_taken_over_in_place_and_given_back(stage: Stage, tmp_path: Path) -> None:
-    applied(stage, tmp_path, app("inner"))
-    until(lambda: "2/2" in stage("get", "deploy", "inner").stdout)
-    stage("adopt", "deploy/inner", "--in-place", "--window", "6s")
-    assert "selector" not in present(stage, "svc", "inner")["spec"]
-    listed = json.loads(stage("get", "endpointslices", "-l", "kubernetes.io/service-name=inner", "-o", "json").stdout)
+def test_a_service_is_taken_over_in_place_and_given_back(serving: Stage, tmp_path: Path) -> None:
+    applied(serving, tmp_path, app("inner"))
+    until(lambda: "2/2" in serving("get", "deploy", "inner").stdout)
+    serving("adopt", "deploy/inner", "--in-place", "--window", "6s")
+    assert "selector" not in present(serving, "svc", "inner")["spec"]
+    listed = json.loads(serving("get", "endpointslices", "-l", "kubernetes.io/service-name=inner", "-o", "json").stdout)
     assert [one["metadata"]["name"] for one in listed["items"]] == ["inner-activators-ipv4"]
     for host in ("inner", "inner.default", "inner.default.svc.cluster.local"):
-        assert ask(stage, host, listener="inner").status_code == 200
-    assert ask(stage, "inner").status_code == 404
-    until(lambda: replicas(stage, "inner") == 0)
-    assert ask(stage, "inner.default", listener="inner").status_code == 200
-    stage("release", "inner")
-    assert present(stage, "svc", "inner")["spec"]["selector"] == {"app": "inner"}
-    assert "inner-pods" not in stage("get", "svc").stdout
-    assert replicas(stage, "inner") == 2
+        assert ask(serving, host, listener="inner").status_code == 200
+    assert ask(serving, "inner").status_code == 404
+    until(lambda: replicas(serving, "inner") == 0)
+    assert ask(serving, "inner.default", listener="inner").status_code == 200
+    serving("release", "inner")
+    assert present(serving, "svc", "inner")["spec"]["selector"] == {"app": "inner"}
+    assert "inner-pods" not in serving("get", "svc").stdout
+    assert replicas(serving, "inner") == 2
 
 
-def test_an_ingress_serves_a_deployment_from_zero(stage: Stage, tmp_path: Path) -> None:
-    said = applied(stage, tmp_path, app("front") + INGRESS).output
+def test_an_ingress_serves_a_deployment_from_zero(serving: Stage, tmp_path: Path) -> None:
+    said = applied(serving, tmp_path, app("front") + INGRESS).output
     assert "note: ingress/front: requests for front.example.com go to deployment/front" in said
     assert "note: ingress/front: spec.tls has no effect" in said
-    until(lambda: ask(stage, "front.example.com").status_code == 200)
-    until(lambda: replicas(stage, "front") == 0)
-    assert ask(stage, "front.example.com").status_code == 200
-    stage("delete", "ingress/front")
-    until(lambda: ask(stage, "front.example.com").status_code == 404)
+    until(lambda: ask(serving, "front.example.com").status_code == 200)
+    until(lambda: replicas(serving, "front") == 0)
+    assert ask(serving, "front.example.com").status_code == 200
+    serving("delete", "ingress/front")
+    until(lambda: ask(serving, "front.example.com").status_code == 404)
 
 
-def test_a_route_of_keda_is_served_as_it_is(stage: Stage, tmp_path: Path) -> None:
-    applied(stage, tmp_path, app("old") + KEDA)
-    until(lambda: ask(stage, "old.example.com").status_code == 200)
-    until(lambda: bool(present(stage, "httpso", "old").get("status")))
-    conditions = {one["type"]: one for one in present(stage, "httpso", "old")["status"]["conditions"]}
+def test_a_route_of_keda_is_served_as_it_is(serving: Stage, tmp_path: Path) -> None:
+    applied(serving, tmp_path, app("old") + KEDA)
+    until(lambda: ask(serving, "old.example.com").status_code == 200)
+    until(lambda: bool(present(serving, "httpso", "old").get("status")))
+    conditions = {one["type"]: one for one in present(serving, "httpso", "old")["status"]["conditions"]}
     assert conditions["Converted"]["message"] == "spec.initialCooldownPeriod has no effect"
-    until(lambda: ready_of(present(stage, "httpso", "old")) == "True")
-    stage("delete", "httpso/old")
-    until(lambda: ask(stage, "old.example.com").status_code == 404)
+    until(lambda: ready_of(present(serving, "httpso", "old")) == "True")
+    serving("delete", "httpso/old")
+    until(lambda: ask(serving, "old.example.com").status_code == 404)
 
 
 def ready_of(route: dict[str, Any]) -> str:

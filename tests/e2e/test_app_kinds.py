@@ -5,12 +5,11 @@ import http.client
 import shlex
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.cli_stage import Stage, staged
+from tests.e2e.cli_stage import Stage
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -60,12 +59,6 @@ class App(http.server.BaseHTTPRequestHandler):
 
 http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), App).serve_forever()
 """
-
-
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("kinds") / "state") as stage:
-        yield stage
 
 
 def test_a_shell_script_in_the_folder(serving: Stage, tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
 """A budget under ``serving up``: three services and pods for two of them."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.cli_stage import SAMPLE, Stage, staged
+from tests.e2e.cli_stage import SAMPLE, Stage
 
 # Pods start, move between services and drain, one after the other.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -17,12 +16,6 @@ metadata: {name: config-autoscaler, namespace: knative-serving}
 data: {budget: %s}
 """
 PATIENCE_S = 120.0
-
-
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("budget") / "state") as stage:
-        yield stage
 
 
 def pods(serving: Stage) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.e2e.cli_stage import SAMPLE, staged
+from tests.e2e.cli_stage import SAMPLE, Stage
 
 PLANTED = "planted"
 MANIFESTS = [
@@ -25,20 +25,18 @@ MANIFESTS = [
 ]
 
 
-def test_no_secret_of_a_running_system_is_in_its_bug_report(tmp_path: Path) -> None:
-    """Takes six seconds: it starts a whole system."""
+def test_no_secret_of_a_running_system_is_in_its_bug_report(serving: Stage, tmp_path: Path) -> None:
     file = tmp_path / "bundle.tar.gz"
-    with staged(tmp_path / "state") as serving:
-        serving("apply", "-f", "-", stdin=yaml.safe_dump_all(MANIFESTS))
-        secret = ("--secret", "KEY=db:key", "--access", "private", "-e", f"OWN={PLANTED}-option")
-        serving("deploy", "shy", str(tmp_path), "--no-snapshot", "--command", SAMPLE, *secret)
-        tokens = [
-            serving("token", "shy").stdout.strip(),
-            serving("token", "create", "bob", "--role", "view").stdout.split()[-1],
-        ]
-        serving("invoke", "shy", f"/?api_key={PLANTED}-query")
-        serving("exec", f"--state={serving.state}", "shy", "--", "true", f"{PLANTED}-word")
-        serving("bundle", str(file))
+    serving("apply", "-f", "-", stdin=yaml.safe_dump_all(MANIFESTS))
+    secret = ("--secret", "KEY=db:key", "--access", "private", "-e", f"OWN={PLANTED}-option")
+    serving("deploy", "shy", str(tmp_path), "--no-snapshot", "--command", SAMPLE, *secret)
+    tokens = [
+        serving("token", "shy").stdout.strip(),
+        serving("token", "create", "bob", "--role", "view").stdout.split()[-1],
+    ]
+    serving("invoke", "shy", f"/?api_key={PLANTED}-query")
+    serving("exec", f"--state={serving.state}", "shy", "--", "true", f"{PLANTED}-word")
+    serving("bundle", str(file))
     with tarfile.open(file) as archive:
         found = {one.name: archive.extractfile(one) for one in archive.getmembers()}
         texts = {name: content.read().decode() for name, content in found.items() if content is not None}

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,19 +12,17 @@ from click.testing import CliRunner, Result
 
 from serving.home.supervisor.binding import PORTS
 from serving.tools.cli.main import main
-from tests.e2e.cli_stage import SAMPLE, Stage, staged
+from tests.e2e.cli_stage import SAMPLE, Stage
 from tests.eventually import until
 
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("cli") / "state") as stage:
-        # Once for all: the services that no test changes.
-        deploy(stage, "hello", "--env", "TARGET=moon", "--min-scale", "1")
-        stage("invoke", "hello")
-        yield stage
+@pytest.fixture(scope="module", autouse=True)
+def _hello(serving: Stage) -> None:
+    """The service that no test changes."""
+    deploy(serving, "hello", "--env", "TARGET=moon", "--min-scale", "1")
+    serving("invoke", "hello")
 
 
 def deploy(serving: Stage, name: str, *options: str) -> str:
@@ -294,7 +291,7 @@ def test_logs_come_with_their_pod_and_those_of_new_pods_too(serving: Stage) -> N
     assert "no pod of chatty ends with x" in serving("logs", "chatty", "--pod", "x", code=1).stderr
 
 
-def test_a_command_runs_in_a_pod_with_its_streams_and_its_exit_code(serving: Stage) -> None:
+def test_a_command_runs_in_a_pod_with_its_streams_and_its_exit_code(serving: Stage, tmp_path: Path) -> None:
     deploy(serving, "opened", "-e", "COLOUR=red")
 
     def execute(*words: str, code: int = 0) -> Result:
@@ -311,7 +308,7 @@ def test_a_command_runs_in_a_pod_with_its_streams_and_its_exit_code(serving: Sta
     assert "container x is not valid" in execute("-c", "x", "opened", "--", "env", code=1).stderr
     assert "no pod of opened ends with x" in execute("--pod", "x", "opened", "--", "env", code=1).stderr
     assert "No such option" in execute("opened", "ls", "-l", code=2).stderr
-    serving("deploy", "faulty", ".", "--command", "sh -c 'exit 3'", "--min-scale", "1", code=1)
+    serving("deploy", "faulty", str(tmp_path), "--command", "sh -c 'exit 3'", "--min-scale", "1", code=1)
     assert "does not run: " in execute("faulty", "--", "env", code=1).stderr
     deploy(serving, "asleep", "--initial-scale", "0")
     assert "it is at zero; `serving invoke asleep` starts one" in execute("asleep", "--", "env", code=1).stderr

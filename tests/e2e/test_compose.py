@@ -9,7 +9,7 @@ import yaml
 from serving.core.model.objects import Object
 from serving.home.processes.mounts import can_mount
 from serving.home.state import StateFolder
-from tests.e2e.cli_stage import staged
+from tests.e2e.cli_stage import Stage, clear, staged
 from tests.integration.image_stage import app_image, needs_containers
 
 CALLER = """mkdir -p /tmp/cgi-bin
@@ -28,6 +28,12 @@ COMPOSE = {
         },
     }
 }
+AT_ZERO = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: config-autoscaler, namespace: knative-serving}
+data: {initial-scale: "0"}
+"""
 NAMESPACE = "apiVersion: v1\nkind: Namespace\nmetadata: {name: other}\n---\n"
 
 APP = """import http.server, os, urllib.request
@@ -79,34 +85,37 @@ def as_process(document: Object, command: str) -> Object:
 
 
 @pytest.mark.skipif(not can_mount(), reason="no mount namespaces here")
-def test_processes_and_forks_of_a_warm_process_call_a_service_at_zero_by_its_name(tmp_path: Path) -> None:
-    """Starts a system and up to four pods in each of two namespaces; nothing runs until it is called."""
+def test_processes_and_forks_of_a_warm_process_call_a_service_at_zero_by_its_name(
+    serving: Stage, tmp_path: Path
+) -> None:
+    """Starts up to four pods in each of two namespaces; nothing runs until it is called."""
     port = str(free_port())
     (tmp_path / "app.py").write_text(APP)
     text = yaml.safe_dump(PROCESSES).replace("APP", str(tmp_path / "app.py")).replace("PORT", port)
     (tmp_path / "compose.yaml").write_text(text)
-    with staged(tmp_path / "state", SERVING_AUTOSCALER_INITIAL_SCALE="0") as serving:
-        converted = serving("convert", str(tmp_path / "compose.yaml")).stdout
-        manifests = yaml.safe_dump_all(
-            as_process(document, f"python3 {tmp_path / 'app.py'}") for document in yaml.safe_load_all(converted)
-        )
-        serving("apply", "-f", "-", "--wait", stdin=manifests)
-        serving("apply", "-f", "-", stdin=NAMESPACE)
-        serving("apply", "-n", "other", "-f", "-", "--wait", stdin=manifests.replace("first", "second"))
-        serving("deploy", "warm", str(tmp_path), "--command", "python3 app.py", "--preload")
-        for caller in ("web", "warm"):
-            serving.until_status("first", caller, f"/?api:{port}/")
-        # The next pod is a fork.
-        serving.until("Preloaded", "describe", "warm")
-        pod = serving("get", "pods", "-l", "serving.knative.dev/service=warm", "-o", "name").stdout.strip()
-        serving("delete", pod)
-        serving.until_status("first", "warm", f"/?api:{port}/")
-        serving.until_status("second", "web", f"/?api:{port}/", "-n", "other")
-        inner = StateFolder(serving.state).read_ports()["inner"]
-        for host in (f"api:{inner}", f"api.default.svc:{port}", f"api.default.svc.cluster.local:{inner}"):
-            assert serving("invoke", "web", f"/?{host}/").stdout == "first", host
-        assert serving("invoke", "web", f"/?api.other:{port}/").stdout == "second"
-        assert f"http://api:{port}/" in serving("describe", "api").stdout
+    serving("apply", "-f", "-", stdin=AT_ZERO)
+    converted = serving("convert", str(tmp_path / "compose.yaml")).stdout
+    manifests = yaml.safe_dump_all(
+        as_process(document, f"python3 {tmp_path / 'app.py'}") for document in yaml.safe_load_all(converted)
+    )
+    serving("apply", "-f", "-", "--wait", stdin=manifests)
+    serving("apply", "-f", "-", stdin=NAMESPACE)
+    serving("apply", "-n", "other", "-f", "-", "--wait", stdin=manifests.replace("first", "second"))
+    serving("deploy", "warm", str(tmp_path), "--command", "python3 app.py", "--preload")
+    for caller in ("web", "warm"):
+        serving.until_status("first", caller, f"/?api:{port}/")
+    # The next pod is a fork.
+    serving.until("Preloaded", "describe", "warm")
+    pod = serving("get", "pods", "-l", "serving.knative.dev/service=warm", "-o", "name").stdout.strip()
+    serving("delete", pod)
+    serving.until_status("first", "warm", f"/?api:{port}/")
+    serving.until_status("second", "web", f"/?api:{port}/", "-n", "other")
+    inner = StateFolder(serving.state).read_ports()["inner"]
+    for host in (f"api:{inner}", f"api.default.svc:{port}", f"api.default.svc.cluster.local:{inner}"):
+        assert serving("invoke", "web", f"/?{host}/").stdout == "first", host
+    assert serving("invoke", "web", f"/?api.other:{port}/").stdout == "second"
+    assert f"http://api:{port}/" in serving("describe", "api").stdout
+    clear(serving)
 
 
 @needs_containers()
@@ -123,20 +132,19 @@ def test_rootless_containers_call_each_other_by_name(tmp_path: Path) -> None:
 
 
 @needs_containers()
-def test_services_of_a_compose_file_call_each_other_by_name(tmp_path: Path) -> None:
-    """Starts a system and four containers: two services in each of two namespaces, whose names must not mix."""
+def test_services_of_a_compose_file_call_each_other_by_name(serving: Stage, tmp_path: Path) -> None:
+    """Starts four containers: two services in each of two namespaces, whose names must not mix."""
     app_image(tmp_path / "web.tar")
     (tmp_path / "compose.yaml").write_text(yaml.safe_dump(COMPOSE))
     (tmp_path / ".env").write_text("WHICH=first\n")
-    with staged(tmp_path / "state") as serving:
-        serving("image", "import", str(tmp_path / "web.tar"))
-        manifests = serving("convert", str(tmp_path / "compose.yaml")).stdout
-        second = manifests.replace("first", "second")
-        serving("apply", "-f", "-", "--wait", stdin=manifests)
-        serving("apply", "-f", "-", stdin=NAMESPACE)
-        serving("apply", "-n", "other", "-f", "-", "--wait", stdin=second)
-        serving.until_status("TARGET=first PORT=8088 ", "web", "/cgi-bin/call?api:8088/me")
-        serving.until_status("TARGET=second PORT=8088 ", "web", "/cgi-bin/call?api:8088/me", "-n", "other")
-        # The names of the cluster still lead there, at the port that each service has.
-        for host in ("api.default", "api.default.svc.cluster.local", "api.default:8088"):
-            assert serving("invoke", "web", f"/cgi-bin/call?{host}/me", "-n", "other").stdout.startswith("TARGET=first")
+    serving("image", "import", str(tmp_path / "web.tar"))
+    manifests = serving("convert", str(tmp_path / "compose.yaml")).stdout
+    second = manifests.replace("first", "second")
+    serving("apply", "-f", "-", "--wait", stdin=manifests)
+    serving("apply", "-f", "-", stdin=NAMESPACE)
+    serving("apply", "-n", "other", "-f", "-", "--wait", stdin=second)
+    serving.until_status("TARGET=first PORT=8088 ", "web", "/cgi-bin/call?api:8088/me")
+    serving.until_status("TARGET=second PORT=8088 ", "web", "/cgi-bin/call?api:8088/me", "-n", "other")
+    # The names of the cluster still lead there, at the port that each service has.
+    for host in ("api.default", "api.default.svc.cluster.local", "api.default:8088"):
+        assert serving("invoke", "web", f"/cgi-bin/call?{host}/me", "-n", "other").stdout.startswith("TARGET=first")

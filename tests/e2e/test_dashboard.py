@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serving.tools.dashboard.coldstarts import STEPS
-from tests.e2e.cli_stage import SAMPLE, Stage, staged
+from tests.e2e.cli_stage import SAMPLE, Stage
 from tests.integration.browser import Browser, browser
 
 pytestmark = pytest.mark.timeout(300)
@@ -34,16 +34,17 @@ window.fetch = async (url, ...rest) => {
 """
 
 
-def test_a_service_woken_from_zero_is_seen_to_wake(tmp_path: Path) -> None:
-    with browser() as window, staged(tmp_path / "state") as stage:
-        stage("deploy", "hello", str(stage.state), "--command", SAMPLE, "--initial-scale", "0", "--concurrency", "10")
+def test_a_service_woken_from_zero_is_seen_to_wake(serving: Stage, tmp_path: Path) -> None:
+    stage = serving
+    with browser() as window:
+        stage("deploy", "lamp", str(tmp_path), "--command", SAMPLE, "--initial-scale", "0", "--concurrency", "10")
         window.capture(dark=False, width=1280, height=860)
         window.run_before_load(_SLOW_HISTORY)
-        window.open(f"{stage('dashboard').stdout.strip()}#default/hello-00001")
+        window.open(f"{stage('dashboard').stdout.strip()}#default/lamp-00001")
         window.until("return document.querySelector('#facts dd')?.textContent === 'At zero'")
         window.until("return Boolean(window.release)")
         act_by_token(stage, window)
-        assert "hello-00001 answered 200 OK" in window.run("return document.getElementById('done').textContent")
+        assert "lamp-00001 answered 200 OK" in window.run("return document.getElementById('done').textContent")
         window.until("return document.querySelector('#facts dd').textContent === 'Active'")
         window.until("return document.getElementById('decisions').textContent.includes('0 → 1')")
         window.run("window.release()")
@@ -55,17 +56,17 @@ def test_a_service_woken_from_zero_is_seen_to_wake(tmp_path: Path) -> None:
         assert any(one in window.run(marked) for one in reasons)
         # The wake as a picture, on the page and in the terminal.
         window.until("return document.querySelectorAll('#cold-bars .cold i').length >= 4")
-        lines = stage("why", "hello", "--cold").stdout.splitlines()
-        assert lines[0].startswith("hello-00001: median of 1 cold start, ")
+        lines = stage("why", "lamp", "--cold").stdout.splitlines()
+        assert lines[0].startswith("lamp-00001: median of 1 cold start, ")
         steps = [line[2:21].strip() for line in lines if line.startswith("  ")]
         assert {"pod is created", "app starts"} <= set(steps) <= set(STEPS)
-        (found,) = json.loads(stage("why", "hello-00001", "--cold", "-o", "json").stdout)
+        (found,) = json.loads(stage("why", "lamp-00001", "--cold", "-o", "json").stdout)
         (start,) = found["starts"]
         assert sum(start["steps"].values()) == pytest.approx(start["took_s"], abs=0.01)
-        assert "`serving scale hello --min 1`" in found["median"]["advice"]
+        assert "`serving scale lamp --min 1`" in found["median"]["advice"]
         assert "neither a service nor a revision" in stage("why", "nobody", "--cold", code=1).stderr
         for _ in range(20):
-            stage("invoke", "hello")
+            stage("invoke", "lamp")
         responses = window.until(_ROW, "Answers a second", 1)
         assert [float(one) for one in responses[2:]] == [0, 0, 0], "the app answers 200 only"
         pods = window.until(_ROW, "Pods", 2)
@@ -79,7 +80,7 @@ def test_a_service_woken_from_zero_is_seen_to_wake(tmp_path: Path) -> None:
         assert not window.run("return document.querySelector('#nodes summary').checkVisibility()")
         assert any(line.startswith("local ") and "ready" in line for line in stage("top", "--once").stdout.splitlines())
         assert any(
-            line.startswith("hello-00001 ") and "active" in line for line in stage("top", "--once").stdout.splitlines()
+            line.startswith("lamp-00001 ") and "active" in line for line in stage("top", "--once").stdout.splitlines()
         )
 
 

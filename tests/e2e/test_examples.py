@@ -4,14 +4,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from serving.home.processes.mounts import can_mount
-from tests.e2e.cli_stage import ROOT, staged
+from tests.e2e.cli_stage import ROOT, Stage, staged
 
 pytestmark = pytest.mark.timeout(390)
 
@@ -49,11 +49,9 @@ def steps_of(page: str) -> list[Step]:
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def environment(serving: Stage) -> dict[str, str]:
     """The environment of the commands: this system, found as a user's own."""
-    base = tmp_path_factory.mktemp("examples")
-    with staged(base / "serving"):
-        yield environment_of(base)
+    return environment_of(serving.state.parent)
 
 
 def environment_of(base: Path) -> dict[str, str]:

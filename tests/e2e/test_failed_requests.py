@@ -5,14 +5,14 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 import pytest
 
 from serving.core.traffic.requesthistory import RequestRecord, RequestReport
 from serving.home.state import StateFolder
-from tests.e2e.cli_stage import Stage, staged
+from tests.e2e.cli_stage import Stage
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -29,17 +29,15 @@ ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forev
 """
 
 
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+@pytest.fixture(scope="module", autouse=True)
+def _apps(serving: Stage, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("failed")
     (folder / "app.py").write_text(APP)
     command = ["--command", f"{sys.executable} app.py", "--concurrency", "10"]
-    with staged(folder / "state") as stage:
-        stage("deploy", "pay", str(folder), *command, "--initial-scale", "0")
-        # It always has a pod, so that no cold start takes its short time.
-        stage("deploy", "late", str(folder), *command, "--min-scale", "1", "--timeout", "1")
-        stage("invoke", "pay")
-        yield stage
+    serving("deploy", "pay", str(folder), *command, "--initial-scale", "0")
+    # It always has a pod, so that no cold start takes its short time.
+    serving("deploy", "late", str(folder), *command, "--min-scale", "1", "--timeout", "1")
+    serving("invoke", "pay")
 
 
 def sent(stage: Stage, path: str, *, service: str = "pay", timeout_s: float = 60.0) -> int:

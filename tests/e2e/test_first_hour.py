@@ -1,14 +1,12 @@
 """The commands of a new user's first hour, against one running system."""
 
-import itertools
 import re
 import shlex
 import signal
 import ssl
-import subprocess
 import sys
 import venv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import httpx
@@ -18,28 +16,11 @@ import pytest
 from serving.core.model.objects import Object
 from serving.home.apiserver.reviews import TOKEN_REVIEW_PATH
 from serving.home.processes.mounts import can_mount
-from serving.home.supervisor.binding import PORTS
-from tests.e2e.cli_stage import ROOT, SAMPLE, Stage, staged
-from tests.eventually import until
+from tests.e2e.cli_stage import SAMPLE, Stage
 
 pytestmark = pytest.mark.timeout(300)
 
 APP = f"{sys.executable} app.py"
-
-
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("hour") / "state", "--log-size=100", "--log-files=2") as stage:
-        yield stage
-
-
-async def test_logs_of_daemons_are_rotated_at_their_size_and_few_are_kept(serving: Stage) -> None:
-    # An activator logs more than 100 bytes at its start.
-    logs = serving.state / "logs"
-    await until((logs / "activator.log.1").exists)
-    assert list(logs.glob("activator.log.2")) == []
-    lines = [line for log in logs.glob("activator.log*") for line in log.read_text().splitlines()]
-    assert all(msgspec.json.decode(line)["event"] for line in lines)
 
 
 def test_an_app_on_a_fixed_port_gets_its_port(serving: Stage, tmp_path: Path) -> None:
@@ -337,23 +318,6 @@ data: {stable-window: 20s}
     assert " 20s " not in serving("config", "show", "autoscaler").stdout
 
 
-def test_serving_up_prints_the_dashboard_and_how_to_run_commands(tmp_path: Path) -> None:
-    ports = [f"--{port.name}-port=0" for port in PORTS]
-    command = [sys.executable, "-m", "serving", "up", f"--state={tmp_path / 'state'}", *ports]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={"PATH": "/usr/bin:/bin"}) as up:
-        assert up.stdout is not None
-        try:
-            head = list(itertools.takewhile(lambda line: not line.startswith("logs:"), up.stdout))
-        finally:
-            up.terminate()
-            up.wait(timeout=150)
-    printed = "".join(head)
-    assert re.search(
-        r"^dashboard: http://127\.0\.0\.1:\d+, opened by the link of `serving dashboard`$", printed, re.MULTILINE
-    )
-    assert re.search(r"^commands: .*serving", printed, re.MULTILINE)
-
-
 def test_the_files_of_every_source_of_a_projected_volume_are_there(serving: Stage) -> None:
     text = f"""
 apiVersion: v1
@@ -415,18 +379,6 @@ def posted(serving: Stage, path: str, body: Object) -> Object:
     response = httpx.post(f"https://127.0.0.1:{port}{path}", json=body, headers=headers, timeout=60, verify=trusted)
     found: Object = response.raise_for_status().json()
     return found
-
-
-def test_applying_a_manifest_that_names_only_an_image_warns_without_a_container_runtime(tmp_path: Path) -> None:
-    text = """
-apiVersion: serving.knative.dev/v1
-kind: Service
-metadata: {name: pictured}
-spec: {template: {spec: {containers: [{image: ghcr.io/knative/helloworld-go}]}}}
-"""
-    with staged(tmp_path / "state", PATH=str(tmp_path)) as serving:
-        done = serving("apply", "-f", "-", stdin=text)
-    assert "warning: spec.template.spec.containers: no container runtime runs images here" in done.stderr
 
 
 def test_invoke_prints_a_stream_as_it_arrives_and_says_when_it_breaks_off(serving: Stage, tmp_path: Path) -> None:

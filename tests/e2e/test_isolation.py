@@ -8,26 +8,19 @@ from urllib.parse import quote
 import pytest
 
 from serving.home.state import StateFolder
-from serving.home.supervisor.binding import PORTS
-from tests.e2e.test_lifecycle import typed
+from tests.e2e.cli_stage import Stage
 from tests.integration.test_isolation import ATTACKER, command
 
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_an_app_is_refused_at_the_ports_of_the_system(tmp_path: Path) -> None:
-    state, app = tmp_path / "state", tmp_path / "app"
-    app.mkdir()
-    try:
-        typed(state, "up", "-d", *(f"--{port.name}-port=0" for port in PORTS))
-        typed(state, "deploy", "evil", str(app), "--command", command(ATTACKER), "--min-scale", "1")
-        ports = StateFolder(state).read_ports()
-        given = quote(json.dumps({"state": str(state), "pid": 1, "pod": "", "ports": ports}))
-        request = urllib.request.Request(f"http://127.0.0.1:{ports['public']}/?{given}")
-        request.add_header("Host", "evil.default.localhost")
-        with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310 - our own address
-            found = json.load(response)
-        assert len(found) == 4 + 15
-        assert {name: refusal for name, refusal in found.items() if "status 4" not in refusal} == {}
-    finally:
-        typed(state, "down")
+def test_an_app_is_refused_at_the_ports_of_the_system(serving: Stage, tmp_path: Path) -> None:
+    serving("deploy", "evil", str(tmp_path), "--command", command(ATTACKER), "--min-scale", "1")
+    ports = StateFolder(serving.state).read_ports()
+    given = quote(json.dumps({"state": str(serving.state), "pid": 1, "pod": "", "ports": ports}))
+    request = urllib.request.Request(f"http://127.0.0.1:{ports['public']}/?{given}")
+    request.add_header("Host", "evil.default.localhost")
+    with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310 - our own address
+        found = json.load(response)
+    assert len(found) == 4 + 15
+    assert {name: refusal for name, refusal in found.items() if "status 4" not in refusal} == {}

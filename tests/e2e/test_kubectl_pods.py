@@ -9,14 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import msgspec
 import pytest
 
-from tests.e2e.cli_stage import Stage, staged
+from tests.e2e.cli_stage import Stage
 
 _KUBECTL = shutil.which("kubectl") or ""
 
@@ -82,14 +81,13 @@ class Kubectl(msgspec.Struct, frozen=True):
 
 
 @pytest.fixture(scope="module")
-def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
-    with staged(tmp_path_factory.mktemp("pods") / "state") as stage:
-        folder = tmp_path_factory.mktemp("app")
-        (folder / "app.py").write_text(APP, encoding="utf-8")
-        command = f"{sys.executable} app.py"
-        stage("deploy", "hello", str(folder), "--command", command, "--min-scale", "1", "--env", "COLOUR=red")
-        pods = Kubectl(stage)("get", "pods", "-o", "name").split()
-        yield Kubectl(stage, pods[0].removeprefix("pod/"))
+def kubectl(serving: Stage, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
+    folder = tmp_path_factory.mktemp("app")
+    (folder / "app.py").write_text(APP, encoding="utf-8")
+    command = f"{sys.executable} app.py"
+    serving("deploy", "hello", str(folder), "--command", command, "--min-scale", "1", "--env", "COLOUR=red")
+    (pod,) = Kubectl(serving)("get", "pods", "-o", "name").split()
+    return Kubectl(serving, pod.removeprefix("pod/"))
 
 
 def test_no_command_prints_the_token(kubectl: Kubectl) -> None:
@@ -200,10 +198,9 @@ def test_port_forward_to_a_port_without_listener_says_so(kubectl: Kubectl) -> No
         process.communicate(timeout=_PATIENCE_S)
 
 
-def test_rollout_restart_replaces_the_pods(kubectl: Kubectl) -> None:
-    folder = kubectl.stage.state.parent
+def test_rollout_restart_replaces_the_pods(kubectl: Kubectl, tmp_path: Path) -> None:
     kubectl.stage(
-        "deploy", "again", str(folder), "--command", f"{sys.executable} -m http.server $PORT", "--min-scale", "1"
+        "deploy", "again", str(tmp_path), "--command", f"{sys.executable} -m http.server $PORT", "--min-scale", "1"
     )
     listed = ("get", "pods", "-l", "serving.knative.dev/service=again", "-o", "name")
     (before,) = kubectl(*listed).split()

@@ -37,7 +37,7 @@ def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Up]:
     match = re.search(r"localhost:(\d+)", process.stdout.readline())
     assert match, process.communicate()
     try:
-        yield Up(process, tmp_path / "state", int(match[1]))
+        yield Up(process.pid, tmp_path / "state", int(match[1]))
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=200)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cli_stage import ROOT, staged
+from tests.e2e.cli_stage import ROOT, Stage
 from tests.e2e.test_examples import environment_of
 
 pytestmark = pytest.mark.timeout(390)
@@ -58,11 +58,11 @@ def typed(command: str, folder: Path, environment: dict[str, str]) -> str:
     return done.stdout
 
 
-def test_what_the_readme_says_about_ones_own_program(tmp_path: Path) -> None:
+def test_what_the_readme_says_about_ones_own_program(serving: Stage, tmp_path: Path) -> None:
     (tmp_path / "shout").mkdir()
     (tmp_path / "shout" / "app.py").write_text(_APP, encoding="utf-8")
-    with staged(tmp_path / "serving"):
-        printed = [typed(command, tmp_path, environment_of(tmp_path)) for command in commands_of("serving")]
+    environment = environment_of(serving.state.parent)
+    printed = [typed(command, tmp_path, environment) for command in commands_of("serving")]
     assert [one for one in printed if one.startswith("http://shout.default.localhost:")], printed
     assert "heard\n" in printed
     assert "shout-00001" in printed[-1]

@@ -21,8 +21,7 @@ from serving.net.cluster.kinds import (
     SERVICE,
 )
 from serving.net.cluster.kube import KubeCluster
-from tests.e2e.cli_stage import SAMPLE, Stage, staged
-from tests.e2e.test_up import parent_of, processes
+from tests.e2e.cli_stage import SAMPLE, Stage, parent_of, processes, staged
 from tests.eventually import until
 
 APP = Path(__file__).with_name("client_app.py")

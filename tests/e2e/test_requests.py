@@ -1,21 +1,14 @@
 """Policies of a service for its requests, from the command line: a token, sessions, a page while a pod starts."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.e2e.cli_stage import SAMPLE, Stage, staged
+from tests.e2e.cli_stage import SAMPLE, Stage
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("requests") / "state") as stage:
-        yield stage
 
 
 def asked(serving: Stage, name: str, *header: str) -> httpx.Response:

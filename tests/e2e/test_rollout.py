@@ -6,18 +6,17 @@ import sys
 import time
 import urllib.parse
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from serving.home.state import StateFolder
-from tests.e2e.cli_stage import Stage, staged
+from tests.e2e.cli_stage import Stage
 
 pytestmark = pytest.mark.timeout(300)
 
-HOST = "hello.default.localhost"
+HOST = "rolled.default.localhost"
 _PATIENCE_S = 120.0
 APP = """
 import http.server, os
@@ -36,13 +35,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler)
 """
 
 
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("rollout") / "state") as made:
-        yield made
-
-
-def deploy(stage: Stage, folder: Path, status: int, check: str) -> None:
+def deploy(serving: Stage, folder: Path, status: int, check: str) -> None:
     """Apply the service with a status that its new revision responds with."""
     (folder / "app.py").write_text(APP)
     annotations = {"serving.knative.dev/rollout-duration": "4s", "serving.dev/rollout-check": check}
@@ -51,7 +44,7 @@ def deploy(stage: Stage, folder: Path, status: int, check: str) -> None:
     body = {
         "apiVersion": "serving.knative.dev/v1",
         "kind": "Service",
-        "metadata": {"name": "hello", "annotations": annotations},
+        "metadata": {"name": "rolled", "annotations": annotations},
         "spec": {
             "template": {
                 "metadata": {"annotations": {"serving.dev/dir": str(folder)}},
@@ -60,18 +53,18 @@ def deploy(stage: Stage, folder: Path, status: int, check: str) -> None:
         },
     }
     (folder / "service.json").write_text(json.dumps(body))
-    stage("apply", "-f", str(folder / "service.json"))
+    serving("apply", "-f", str(folder / "service.json"))
 
 
-def ready(stage: Stage) -> dict[str, Any]:
-    found = json.loads(stage("get", "ksvc", "hello", "-o", "json").stdout)
+def ready(serving: Stage) -> dict[str, Any]:
+    found = json.loads(serving("get", "ksvc", "rolled", "-o", "json").stdout)
     conditions = {one["type"]: one for one in found["status"].get("conditions", ())}
     return {**conditions.get("Ready", {}), "traffic": found["status"].get("traffic")}
 
 
-def requested(stage: Stage, *, until_reason: str = "", until_revision: str = "") -> Counter[tuple[int, str]]:
+def requested(serving: Stage, *, until_reason: str = "", until_revision: str = "") -> Counter[tuple[int, str]]:
     """Send requests until the service has a reason, or a revision all of its traffic; count statuses by revision."""
-    port, found = StateFolder(stage.state).read_ports()["public"], Counter[tuple[int, str]]()
+    port, found = StateFolder(serving.state).read_ports()["public"], Counter[tuple[int, str]]()
     ends_s = time.monotonic() + _PATIENCE_S
     while time.monotonic() < ends_s:
         for _ in range(100):
@@ -80,35 +73,35 @@ def requested(stage: Stage, *, until_reason: str = "", until_revision: str = "")
             response = connection.getresponse()
             found[response.status, response.read().decode()] += 1
             connection.close()
-        state = ready(stage)
+        state = ready(serving)
         shares = {one["revisionName"]: one["percent"] for one in state["traffic"] or ()}
         if (until_reason and state.get("reason") == until_reason) or shares == {until_revision: 100}:
             return found
-    raise AssertionError((ready(stage), found))
+    raise AssertionError((ready(serving), found))
 
 
-def check_history(stage: Stage) -> None:
+def check_history(serving: Stage) -> None:
     """What happened is summed up, and has a cost."""
     ends_s = time.monotonic() + _PATIENCE_S
     found: list[dict[str, Any]] = []
-    while not any(one["pod_hours"] for one in found):
+    while not any(one["pod_hours"] for one in found if one["service"] == "rolled"):
         assert time.monotonic() < ends_s
-        found = json.loads(stage("cost", "--from", "10m", "-o", "json").stdout)
+        found = json.loads(serving("cost", "--from", "10m", "-o", "json").stdout)
         time.sleep(0.2)
-    table = stage("stats", "hello", "--from", "10m", "-o", "csv").stdout.splitlines()
+    table = serving("stats", "rolled", "--from", "10m", "-o", "csv").stdout.splitlines()
     assert table[0].startswith("time,revision,running,held,")
     assert table[1].count(",") == table[0].count(",")
-    (one,) = found
-    assert one["service"] == "hello"
+    (one,) = (one for one in found if one["service"] == "rolled")
+    assert one["service"] == "rolled"
     assert one["pod_hours"] <= one["always_on_pod_hours"]
-    assert stage("cost", "hello").stdout.startswith("SERVICE")
-    assert "is not before --to" in stage("stats", "hello", "--from", "5m", "--to", "1h", code=2).stderr
+    assert serving("cost", "rolled").stdout.startswith("SERVICE")
+    assert "is not before --to" in serving("stats", "rolled", "--from", "5m", "--to", "1h", code=2).stderr
 
 
-def roll_back(stage: Stage) -> str:
+def roll_back(serving: Stage) -> str:
     """Click "Roll back" on the page, and return what it says."""
-    link, token = stage("dashboard").stdout.strip(), stage("dashboard", "--token").stdout.strip()
-    body = json.dumps({"namespace": "default", "service": "hello"}).encode()
+    link, token = serving("dashboard").stdout.strip(), serving("dashboard", "--token").stdout.strip()
+    body = json.dumps({"namespace": "default", "service": "rolled"}).encode()
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     connection = http.client.HTTPConnection(urllib.parse.urlsplit(link).netloc, timeout=60)
     connection.request("POST", "/actions/rollback", body, headers)
@@ -117,39 +110,39 @@ def roll_back(stage: Stage) -> str:
     return said
 
 
-def check_rollback(stage: Stage, folder: Path) -> None:
+def check_rollback(serving: Stage, folder: Path) -> None:
     """A click in the middle of a rollout ends it, and ``serving why`` explains it."""
-    deploy(stage, folder, 201, "errors<11%,p99<30s")
+    deploy(serving, folder, 201, "errors<11%,p99<30s")
     ends_s = time.monotonic() + _PATIENCE_S
     # Its first step waits for responses.
-    while [one["revisionName"] for one in ready(stage)["traffic"]] != ["hello-00003", "hello-00004"]:
-        assert time.monotonic() < ends_s, ready(stage)
+    while [one["revisionName"] for one in ready(serving)["traffic"]] != ["rolled-00003", "rolled-00004"]:
+        assert time.monotonic() < ends_s, ready(serving)
         time.sleep(0.1)
-    said = roll_back(stage)
-    assert said.startswith("hello: rolled back to hello-00003 from hello-00004 (1 %); ")
-    requested(stage, until_revision="hello-00003")
-    stage("wait", "hello", "--timeout", "60s")
-    route = json.loads(stage("get", "route", "hello", "-o", "json").stdout)
+    said = roll_back(serving)
+    assert said.startswith("rolled: rolled back to rolled-00003 from rolled-00004 (1 %); ")
+    requested(serving, until_revision="rolled-00003")
+    serving("wait", "rolled", "--timeout", "60s")
+    route = json.loads(serving("get", "route", "rolled", "-o", "json").stdout)
     assert "networking.internal.knative.dev/rollout" not in route["metadata"]["annotations"]
-    assert f"hello requested in the dashboard: {said}" in stage("why", "hello").stdout
-    compared = json.loads(stage("compare", "hello", "3", "4", "-o", "json").stdout)
+    assert f"rolled requested in the dashboard: {said}" in serving("why", "rolled").stdout
+    compared = json.loads(serving("compare", "rolled", "3", "4", "-o", "json").stdout)
     assert [one["traffic_percent"] for one in compared["revisions"]] == [100, 0]
     assert [one["name"] for one in compared["settings"]] == ["env STATUS"]
 
 
-def test_a_revision_that_fails_is_rolled_back_and_one_that_is_good_goes_through(stage: Stage, tmp_path: Path) -> None:
-    deploy(stage, tmp_path, 200, "errors<5%,p99<30s")
-    stage("wait", "hello", "--timeout", "60s")
-    deploy(stage, tmp_path, 500, "errors<5%,p99<30s")
-    counts = requested(stage, until_reason="RolledBack")
-    assert {status for status, revision in counts if revision == "hello-00001"} == {200}
-    state = ready(stage)
-    assert [(one["revisionName"], one["percent"]) for one in state["traffic"]] == [("hello-00001", 100)]
-    assert 'Revision "hello-00002" is rolled back by errors<5%,p99<30s: ' in state["message"]
-    assert "RolledBack" in stage("describe", "hello").stdout
-    assert "Revision hello-00002 is rolled back by errors<5%" in stage("why", "hello").stdout
-    deploy(stage, tmp_path, 200, "errors<10%,p99<30s")
-    requested(stage, until_revision="hello-00003")
-    assert ready(stage)["status"] in {"True", "Unknown"}
-    check_history(stage)
-    check_rollback(stage, tmp_path)
+def test_a_revision_that_fails_is_rolled_back_and_one_that_is_good_goes_through(serving: Stage, tmp_path: Path) -> None:
+    deploy(serving, tmp_path, 200, "errors<5%,p99<30s")
+    serving("wait", "rolled", "--timeout", "60s")
+    deploy(serving, tmp_path, 500, "errors<5%,p99<30s")
+    counts = requested(serving, until_reason="RolledBack")
+    assert {status for status, revision in counts if revision == "rolled-00001"} == {200}
+    state = ready(serving)
+    assert [(one["revisionName"], one["percent"]) for one in state["traffic"]] == [("rolled-00001", 100)]
+    assert 'Revision "rolled-00002" is rolled back by errors<5%,p99<30s: ' in state["message"]
+    assert "RolledBack" in serving("describe", "rolled").stdout
+    assert "Revision rolled-00002 is rolled back by errors<5%" in serving("why", "rolled").stdout
+    deploy(serving, tmp_path, 200, "errors<10%,p99<30s")
+    requested(serving, until_revision="rolled-00003")
+    assert ready(serving)["status"] in {"True", "Unknown"}
+    check_history(serving)
+    check_rollback(serving, tmp_path)

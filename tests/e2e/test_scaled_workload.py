@@ -2,8 +2,6 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,18 +9,13 @@ from serving.core.model.objects import Object, nested
 from serving.core.model.scaledworkload import ScaledWorkloadSpec, WorkloadScaling, WorkloadService, WorkloadTarget
 from serving.net.cluster.kinds import DEPLOYMENT, POD, SCALED_WORKLOAD, SERVICE
 from serving.net.cluster.kube import KubeCluster
-from tests.e2e.test_up import SAMPLE, Up, cluster_of, running, until_no_pods
+from tests.e2e.cli_stage import Stage
+from tests.e2e.test_up import SAMPLE, cluster_of, until_no_pods, up_of
 
 pytestmark = [pytest.mark.timeout(300)]
 
 HOST = b"shop.example.com"
 LABELS = {"app": "shop"}
-
-
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Up]:
-    with running(tmp_path / "state") as up:
-        yield up
 
 
 def deployment(*, replicas: int) -> Object:
@@ -67,7 +60,8 @@ async def until_conditions(cluster: KubeCluster, **wanted: str) -> Object:
         await asyncio.sleep(0.05)
 
 
-async def test_a_deployment_goes_from_zero_to_many_and_back_without_a_failed_request(up: Up) -> None:
+async def test_a_deployment_goes_from_zero_to_many_and_back_without_a_failed_request(serving: Stage) -> None:
+    up = up_of(serving)
     async with cluster_of(up) as cluster:
         await cluster.create(SERVICE, service())
         created = await cluster.create(DEPLOYMENT, deployment(replicas=1))

@@ -16,9 +16,11 @@ import pytest
 from serving.core.model.errors import NotFound, Unavailable
 from serving.core.model.objects import Object
 from serving.home.pods.diskbudget import is_evicted
+from serving.home.state import StateFolder
 from serving.home.supervisor.binding import PORTS
 from serving.net.cluster.kinds import POD, REVISION, SERVING_SERVICE
 from serving.net.cluster.kube import KubeCluster, KubeTimeouts
+from tests.e2e.cli_stage import Stage, clear, left_of, parent_of, processes
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "serving" / "tools" / "samples" / "hello.py"
@@ -30,15 +32,15 @@ pytestmark = pytest.mark.timeout(300)
 class Up:
     """A running system."""
 
-    def __init__(self, process: subprocess.Popen[str], state: Path, port: int) -> None:
-        self.process, self.state, self.port = process, state, port
+    def __init__(self, pid: int, state: Path, port: int) -> None:
+        self.pid, self.state, self.port = pid, state, port
 
     def children(self) -> dict[str, int]:
         """Process ids of the daemons by module."""
         found = {}
         for pid, command in processes():
             match = re.search(r"-m (serving\.\w+\.\w+)", command)
-            if match and parent_of(pid) == self.process.pid:
+            if match and parent_of(pid) == self.pid:
                 found[match[1]] = pid
         return found
 
@@ -61,19 +63,6 @@ class Up:
         return found[1]
 
 
-def processes() -> Iterator[tuple[int, str]]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-
-
-def parent_of(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return 0
-
-
 def start(state: Path, *options: str) -> subprocess.Popen[str]:
     ports = [f"--{port.name}-port=0" for port in PORTS]
     command = [sys.executable, "-m", "serving", "up", f"--state={state}", *ports, *options]
@@ -84,16 +73,6 @@ def start(state: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-def left_of(state: Path) -> list[str]:
-    """The running processes among those started with a state folder."""
-    found = []
-    for pid, command in processes():
-        with contextlib.suppress(OSError):
-            if str(state).encode() in Path(f"/proc/{pid}/environ").read_bytes():
-                found.append(command)
-    return found
-
-
 @contextlib.contextmanager
 def running(state: Path, *options: str) -> Iterator[Up]:
     """A running system, removed without a trace afterwards."""
@@ -102,17 +81,21 @@ def running(state: Path, *options: str) -> Iterator[Up]:
     match = re.search(r"localhost:(\d+)", process.stdout.readline())
     assert match, process.communicate()
     try:
-        yield Up(process, state, int(match[1]))
+        yield Up(process.pid, state, int(match[1]))
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=150)
         assert left_of(state) == []
 
 
+def up_of(stage: Stage) -> Up:
+    return Up(stage.pid, stage.state, StateFolder(stage.state).read_ports()["public"])
+
+
 @pytest.fixture
-def up(tmp_path: Path) -> Iterator[Up]:
-    with running(tmp_path / "state") as up:
-        yield up
+def up(serving: Stage) -> Iterator[Up]:
+    yield up_of(serving)
+    clear(serving)
 
 
 @contextlib.asynccontextmanager
@@ -193,22 +176,6 @@ async def test_from_zero_to_many_and_back_to_zero(up: Up) -> None:
         assert (status, body.startswith("Hello world from hello-00001")) == (200, True)
 
 
-async def test_daemons_that_are_killed_come_back_and_no_connection_is_refused(up: Up) -> None:
-    async with cluster_of(up) as cluster:
-        await cluster.create(SERVING_SERVICE, hello(**{"autoscaling.knative.dev/min-scale": "1"}))
-        await until_ready(cluster)
-        await up.until_status(200)
-        for module in ("serving.autoscaler.main", "serving.activator.main"):
-            os.kill(up.children()[module], signal.SIGKILL)
-            assert (await up.get())[0] == 200
-        os.kill(up.children()["serving.home.main"], signal.SIGKILL)
-        # Pods end with control, and are made again from the journal. A call that is on its way now is lost.
-        while True:
-            with contextlib.suppress(Unavailable):
-                await until_ready(cluster)
-                break
-
-
 async def pausing(cluster: KubeCluster, *, but: str = "") -> Object:
     """A pod that waits because those in its place were evicted, of another name than ``but``."""
 
@@ -273,12 +240,6 @@ def failure_in(service: Object) -> str:
     return "".join(str(one["message"]) for one in conditions if (one["type"], one["status"]) == ("Ready", "False"))
 
 
-async def test_a_command_that_cannot_run_is_reported_in_the_services_status(up: Up) -> None:
-    async with cluster_of(up) as cluster:
-        await cluster.create(SERVING_SERVICE, hello(**{"serving.dev/command": "/no/such/command"}))
-        assert "/no/such/command" in await failure(cluster)
-
-
 async def test_an_app_that_never_listens_is_reported_in_the_services_status(up: Up) -> None:
     never = f"{sys.executable} -c 'import time; time.sleep(1000)'"
     annotations = {"serving.dev/command": never, "serving.knative.dev/progress-deadline": "2s"}
@@ -287,13 +248,6 @@ async def test_an_app_that_never_listens_is_reported_in_the_services_status(up: 
         message = await failure(cluster)
     assert message.startswith('Revision "hello-00001" failed with message: ')
     assert any(said in message for said in ("no pod was ready within 2 s", "does not listen yet; it was given PORT="))
-
-
-def test_a_second_system_on_the_same_state_names_the_holder(up: Up) -> None:
-    second = start(up.state)
-    _, error = second.communicate(timeout=120)
-    assert second.returncode == 2
-    assert f"process {up.process.pid} holds this state folder" in error
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
@@ -311,14 +265,3 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert f"--public-port: port {port} cannot be taken: Address already in use; expected a free port" in done.stderr
-
-
-def test_a_damaged_journal_ends_it_with_the_reason_and_is_kept(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    (state / "journal.db").write_bytes(b"no database" * 1000)
-    process = start(state)
-    _, errors = process.communicate(timeout=150)
-    assert process.returncode == 2
-    assert f"control cannot start: the journal {state}/journal.db cannot be used" in errors
-    assert (state / "journal.db").read_bytes() == b"no database" * 1000

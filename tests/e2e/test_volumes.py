@@ -1,10 +1,11 @@
 """Volumes that outlive pods, as a user meets them. One system serves all tests: its start takes seconds."""
 
+import json
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,12 +31,6 @@ http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_fo
 """
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("volumes") / "state") as stage:
-        yield stage
 
 
 def test_data_outlives_pods_and_a_volume_in_use_is_kept(serving: Stage, tmp_path: Path) -> None:
@@ -81,19 +76,29 @@ def test_a_backup_with_volumes_fills_an_empty_folder(serving: Stage, tmp_path: P
     written = owners(ours), owners(theirs)
     file = tmp_path / "saved.tar.gz"
     assert "with volumes" in serving("backup", str(file), "--volumes").output
+    assert "in use by process" in serving("restore", str(file), code=1).output
     # What is written after the backup is not in it.
     assert serving("invoke", "keeper", "/late").stdout == "/one/late"
     target = tmp_path / "restored"
     assert "volumes begin empty" not in Stage(state=target, pid=0)("restore", str(file)).output
     assert tuple(owners(target / "volumes" / namespace / "kept") for namespace in ("default", "other")) == written
+    # The app's folder is gone with its machine; the snapshot serves it.
+    (tmp_path / "app.py").unlink()
+    written_by_users = specs(serving)
     with staged(target) as restored:
         restored("wait", "keeper")
+        assert specs(restored) == written_by_users
         assert restored("invoke", "keeper", "/two").stdout == "/one/two"
         assert (target / "volumes/other/kept/log").read_text() == "theirs"
         assert str(target / "volumes/other/kept") in restored("volume", "list", "-n", "other").stdout
     # Neither system writes into the folder of the other.
     assert (ours / "log").read_text() == "/one/late"
     serving("delete", "keeper", "--wait")
+
+
+def specs(stage: Stage) -> list[Any]:
+    """The services as users wrote them."""
+    return [one["spec"] for one in json.loads(stage("get", "services", "-o", "json").stdout)["items"]]
 
 
 def owners(folder: Path) -> dict[str, tuple[int, int, int]]:

@@ -5,43 +5,41 @@ import os
 import signal
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from serving.core.scaling.scaler.replay import again, read_record
-from tests.e2e.cli_stage import SAMPLE, Stage, staged
+from tests.e2e.cli_stage import SAMPLE, Stage
 
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("why") / "state") as stage:
-        stage("deploy", "hello", str(stage.state), "--command", SAMPLE, "--initial-scale", "0", "--concurrency", "10")
-        stage("invoke", "hello")
-        yield stage
+@pytest.fixture(scope="module", autouse=True)
+def _woken(serving: Stage, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = str(tmp_path_factory.mktemp("why"))
+    serving("deploy", "woken", folder, "--command", SAMPLE, "--initial-scale", "0", "--concurrency", "10")
+    serving("invoke", "woken")
 
 
 def test_a_wake_is_reported_in_a_sentence_by_service_and_by_revision(serving: Stage) -> None:
-    for name in ("hello", "hello-00001"):
+    for name in ("woken", "woken-00001"):
         lines = serving("why", name).stdout.splitlines()
-        assert any("hello-00001 0 → 1: " in line for line in lines), lines
-    reported = [json.loads(line) for line in serving("why", "hello", "-o", "json").stdout.splitlines()]
+        assert any("woken-00001 0 → 1: " in line for line in lines), lines
+    reported = [json.loads(line) for line in serving("why", "woken", "-o", "json").stdout.splitlines()]
     # Another test may have made another revision before.
-    assert "hello-00001" in {one["revision"] for one in reported} <= {"hello-00001", "hello-00002"}
+    assert "woken-00001" in {one["revision"] for one in reported} <= {"woken-00001", "woken-00002"}
     assert "nothing was decided about nobody" in serving("why", "nobody", code=1).stderr
-    assert "--since" in serving("why", "hello", "--since", "yesterday", code=2).stderr
+    assert "--since" in serving("why", "woken", "--since", "yesterday", code=2).stderr
 
 
-def test_what_is_decided_is_followed(serving: Stage) -> None:
-    with serving.process("why", "hello", "-f", "--since", "1h") as process:
+def test_what_is_decided_is_followed(serving: Stage, tmp_path: Path) -> None:
+    with serving.process("why", "woken", "-f", "--since", "1h") as process:
         assert process.stdout is not None
         # It is at work when it tells of what was before; a new revision is something new.
-        assert "hello-00001 " in process.stdout.readline()
-        serving("deploy", "hello", str(serving.state), "--command", SAMPLE, "--env", "A=B")
-        assert any("hello-00002 " in line for line in process.stdout)
+        assert "woken-00001 " in process.stdout.readline()
+        serving("deploy", "woken", str(tmp_path), "--command", SAMPLE, "--env", "A=B")
+        assert any("woken-00002 " in line for line in process.stdout)
 
 
 def test_the_log_of_a_real_system_decided_again_agrees_entirely(serving: Stage) -> None:
@@ -55,14 +53,14 @@ def test_the_log_of_a_real_system_decided_again_agrees_entirely(serving: Stage) 
 
 
 def test_what_the_autoscaler_forgot_when_it_ended_is_in_the_log(serving: Stage) -> None:
-    before = serving("why", "hello-00001").stdout.splitlines()[0].split(" (")[0]
+    before = serving("why", "woken-00001").stdout.splitlines()[0].split(" (")[0]
     (pid,) = (
         int(one.name)
         for one in Path("/proc").iterdir()
         if one.name.isdigit() and is_child(one, serving.pid, "serving.autoscaler.main")
     )
     os.kill(pid, signal.SIGKILL)
-    assert serving("why", "hello-00001").stdout.startswith(before)
+    assert serving("why", "woken-00001").stdout.startswith(before)
 
 
 def is_child(process: Path, parent: int, module: str) -> bool:
@@ -80,5 +78,5 @@ def test_top_and_the_dashboard_show_it(serving: Stage) -> None:
     with opener.open(url, timeout=60) as response:
         assert b"<title>serving</title>" in response.read()
     # An autoscaler that another test has just killed learns of the revisions again.
-    while not any(line.startswith("hello-00001 ") for line in serving("top", "--once").stdout.splitlines()):
+    while not any(line.startswith("woken-00001 ") for line in serving("top", "--once").stdout.splitlines()):
         time.sleep(0.1)

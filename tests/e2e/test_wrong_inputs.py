@@ -1,14 +1,13 @@
 """Wrong commands with the errors that they print."""
 
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from serving.tools.cli.main import main
-from tests.e2e.cli_stage import Stage, staged
+from tests.e2e.cli_stage import Stage
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -186,11 +185,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def serving(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("wrong") / "state") as stage:
-        stage("deploy", str(folder / "hello"))
-        yield stage
+@pytest.fixture(scope="module", autouse=True)
+def _hello(serving: Stage, folder: Path) -> None:
+    serving("deploy", str(folder / "hello"))
 
 
 @pytest.mark.parametrize("row", COMMANDS.strip().splitlines())

@@ -41,7 +41,7 @@ class Browser:
     def start_anew(self) -> None:
         """Replace all windows by an empty one, and forget cookies and storage."""
         before = self.handles()
-        fresh = _call("POST", f"{self._url}/window/new", {"type": "window"})["handle"]
+        fresh = _call("POST", f"{self._url}/window/new", {"type": "tab"})["handle"]
         for handle in before:
             self.switch_to(handle)
             _call("DELETE", f"{self._url}/window")

@@ -137,7 +137,7 @@ async def seen(
     await asyncio.to_thread(opened)
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1400, False), (390, True)])
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), pytest.param(390, True, marks=pytest.mark.slow)])
 async def test_a_rollout_shows_both_revisions_by_itself(tmp_path: Path, width: int, *, dark: bool) -> None:
     fill(tmp_path / "history.db")
 

@@ -178,7 +178,7 @@ def share_range(url: str, width: int) -> None:
         assert window.run("return location.search") == ""
 
 
-@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize("width", [1400, pytest.param(390, marks=pytest.mark.slow)])
 async def test_a_range_is_shown_zoomed_and_shared_by_the_address(tmp_path: Path, width: int) -> None:
     fill(tmp_path / "history.db")
 

@@ -97,7 +97,7 @@ async def opened(count: int, at: str, capture: Callable[[Browser], None], *, wid
         await seen(f"{stage.url}/{at}", capture, width=width)
 
 
-@pytest.mark.parametrize("count", [0, 60, 220])
+@pytest.mark.parametrize("count", [60, *(pytest.param(count, marks=pytest.mark.slow) for count in (0, 220))])
 async def test_the_map_stays_readable_at_each_width_and_theme(count: int) -> None:
     """Takes up to 10 s: six pictures of the page."""
 
@@ -179,7 +179,7 @@ async def test_a_filter_and_what_is_unfolded_stand_in_the_address() -> None:
     await opened(60, "#map", capture)
 
 
-@pytest.mark.parametrize("count", [0, 60, 220])
+@pytest.mark.parametrize("count", [60, *(pytest.param(count, marks=pytest.mark.slow) for count in (0, 220))])
 async def test_costs_are_added_up_sorted_and_filtered(count: int) -> None:
     """Takes up to 10 s: six pictures of the page."""
 

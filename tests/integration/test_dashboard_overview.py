@@ -116,7 +116,7 @@ def until_rows(window: Browser, count: int) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("count", [60, 500])
+@pytest.mark.parametrize("count", [60, pytest.param(500, marks=pytest.mark.slow)])
 async def test_what_fails_is_first_with_its_reason_at_each_width_and_theme(count: int) -> None:
     """Takes up to 10 s: six pictures of the page."""
 

@@ -148,7 +148,10 @@ async def test_a_page_that_is_refused_its_events_connects_again() -> None:
         await asyncio.to_thread(opened)
 
 
-@pytest.mark.parametrize(("width", "height"), [(390, 844), (800, 1000), (1400, 900)])
+@pytest.mark.parametrize(
+    ("width", "height"),
+    [(390, 844), *(pytest.param(*size, marks=pytest.mark.slow) for size in ((800, 1000), (1400, 900)))],
+)
 async def test_a_chart_is_on_the_first_screen_at_each_width(width: int, height: int) -> None:
     def capture(window: Browser) -> None:
         window.until(_IS_SHOWN, "#charts")
@@ -219,7 +222,7 @@ def calls_each_ten_minutes(running: str = "adaptive") -> dict[str, object]:
     return {**named, "idle_since_wall_s": wall_s() - 300.0, "curve": curve}
 
 
-@pytest.mark.parametrize(("width", "height"), [(390, 844), (1400, 900)])
+@pytest.mark.parametrize(("width", "height"), [(1400, 900), pytest.param(390, 844, marks=pytest.mark.slow)])
 async def test_the_page_shows_by_what_the_last_pod_is_kept_and_what_that_saved(width: int, height: int) -> None:
     beside = "Policy adaptive; knative in shadow has 1 pod now."
 

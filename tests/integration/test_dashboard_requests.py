@@ -100,7 +100,7 @@ async def test_an_activator_that_is_older_has_no_requests() -> None:
         assert await asked(stage, "default/hello-00002") is None
 
 
-@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize("width", [1400, pytest.param(390, marks=pytest.mark.slow)])
 async def test_the_page_lists_failed_and_slow_requests_as_text(width: int) -> None:
     def check(window: Browser) -> None:
         rows = 'document.querySelectorAll("#requests-rows tr")'

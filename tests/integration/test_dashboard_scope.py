@@ -171,7 +171,7 @@ async def texts_of(pages: Pages, board: Board, state: Mapping[str, int]) -> list
     return found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings().max_examples // 5, deadline=None)
 @given(state=States, grant=Grants)
 def test_no_string_of_a_forbidden_namespace_reaches_a_user(state: dict[str, int], grant: Grant) -> None:
     board, _ = filled(state)

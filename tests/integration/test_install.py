@@ -48,46 +48,37 @@ def results(done: Result) -> list[str]:
     return [line.rpartition(" ")[2] for line in done.stdout.splitlines()]
 
 
-def test_everything_is_made_and_each_object_is_reported(cluster: BareCluster, tmp_path: Path) -> None:
+def test_everything_is_made_in_order_and_reported_and_a_second_time_changes_nothing(
+    cluster: BareCluster, tmp_path: Path
+) -> None:
     done = install(cluster, tmp_path)
     assert done.exit_code == 0, done.output
     assert results(done) == ["created"] * len(OBJECTS)
     assert "deployment/activator created" in done.stdout
     assert cluster.objects.keys() == {path_of(one) for one in OBJECTS}
-
-
-def test_what_others_need_is_there_before_them(cluster: BareCluster, tmp_path: Path) -> None:
-    install(cluster, tmp_path)
     order = [path.split("/")[-2] for _, path in cluster.calls]
     kinds = list(dict.fromkeys(order))
     assert kinds[:2] == ["namespaces", "customresourcedefinitions"]
     assert kinds.index("configmaps") < kinds.index("deployments")
     assert kinds.index("rolebindings") < kinds.index("deployments")
-
-
-def test_a_second_time_changes_nothing(cluster: BareCluster, tmp_path: Path) -> None:
-    install(cluster, tmp_path)
     assert set(results(install(cluster, tmp_path))) == {"unchanged"}
 
 
-@pytest.mark.parametrize(
-    ("data", "settings", "is_older"),
-    [
+def test_an_older_installation_gets_the_way_to_enabled(cluster: BareCluster, tmp_path: Path) -> None:
+    assert "Permissive" not in install(cluster, tmp_path).stderr
+    metadata = {"name": "serving-key", "namespace": "knative-serving"}
+    network = next(one for one in OBJECTS if one["metadata"]["name"] == "config-network")
+    cases: list[tuple[dict[str, str], dict[str, str], bool]] = [
         ({"key": "aGVsbG8="}, {}, True),
         ({"key": "aGVsbG8=", "inner-tls": "RW5hYmxlZA=="}, {}, False),
         ({"key": "aGVsbG8="}, {"system-internal-tls": "Enabled"}, False),
-    ],
-)
-def test_an_older_installation_gets_the_way_to_enabled(
-    cluster: BareCluster, tmp_path: Path, data: dict[str, str], settings: dict[str, str], *, is_older: bool
-) -> None:
-    assert "Permissive" not in install(cluster, tmp_path).stderr
-    metadata = {"name": "serving-key", "namespace": "knative-serving"}
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
-    cluster.apply(path_of(secret), secret, manager="controller")
-    network = next(one for one in OBJECTS if one["metadata"]["name"] == "config-network")
-    cluster.apply(path_of(network), {**network, "data": settings}, manager="kubectl")
-    assert ("docs/inner-tls.md has the two steps to Enabled" in install(cluster, tmp_path).stderr) is is_older
+    ]
+    for data, settings, is_older in cases:
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
+        cluster.put(path_of(secret), secret)
+        cluster.apply(path_of(network), {**network, "data": settings}, manager="kubectl")
+        said = install(cluster, tmp_path).stderr
+        assert ("docs/inner-tls.md has the two steps to Enabled" in said) is is_older, (data, settings)
 
 
 def test_another_image_changes_the_daemons_and_nothing_else(cluster: BareCluster, tmp_path: Path) -> None:
@@ -185,25 +176,20 @@ def test_a_server_without_mutating_policies_gets_the_rest(cluster: BareCluster, 
     assert install(cluster, tmp_path).exit_code != 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "not_served", "code", "said"),
-    [
+def test_what_an_installation_needs_is_checked_before_the_first_write(cluster: BareCluster, tmp_path: Path) -> None:
+    install(cluster, tmp_path, "--component", "tls")
+    cluster.calls.clear()
+    for arguments, not_served, code, said in (
         (["--component", "gateway"], "/gateways", 1, "this server has no Gateway of gateway.networking.k8s.io/v1"),
         (["--component", "monitoring"], "/podmonitors", 1, "this server has no PodMonitor of monitoring.coreos.com/v1"),
         (["--component", "placement"], "", 2, "no image is named for placement: --registry PREFIX names all images"),
         (["--image", "serving:2"], "", 2, "'serving:2' names no registry"),
         (["--image", ""], "", 2, "no image is named for activator"),
-    ],
-)
-def test_what_an_installation_needs_is_checked_before_the_first_write(
-    cluster: BareCluster, tmp_path: Path, arguments: list[str], not_served: str, code: int, said: str
-) -> None:
-    install(cluster, tmp_path, "--component", "tls")
-    cluster.calls.clear()
-    cluster.not_served = not_served
-    done = install(cluster, tmp_path, *arguments)
-    assert (done.exit_code, cluster.calls) == (code, [])
-    assert said in done.stderr
+    ):
+        cluster.not_served = not_served
+        done = install(cluster, tmp_path, *arguments)
+        assert (done.exit_code, cluster.calls) == (code, [])
+        assert said in done.stderr
     cluster.not_served = ""
     assert set(results(install(cluster, tmp_path))) == {"unchanged"}, "the next one goes on as if it had not been tried"
 
@@ -230,14 +216,6 @@ def test_a_registry_names_all_images(cluster: BareCluster, tmp_path: Path) -> No
     assert {pod["priorityClassName"] for pod in pods.values()} == {"high"}
     path = "/api/v1/namespaces/knative-serving/configmaps/config-deployment"
     assert data_of(cluster, path) == {"queue-sidecar-image": f"registry.example/x/serving-queue-proxy:{__version__}"}
-
-
-def test_uninstalled_nothing_is_left(cluster: BareCluster, tmp_path: Path) -> None:
-    fill(cluster)
-    done = install(cluster, tmp_path, "--uninstall")
-    assert set(results(done)) == {"deleted"}
-    assert cluster.objects == {}
-    assert results(install(cluster, tmp_path, "--uninstall")) == []
 
 
 def names(done: Result, result: str) -> set[str]:
@@ -313,7 +291,9 @@ def test_uninstall_removes_components_that_install_or_kubectl_applied(
     done = install(cluster, tmp_path, "--uninstall")
     assert done.exit_code == 0, done.output
     assert "clusterrole/serving-nodegroup" in names(done, "deleted")
+    assert set(results(done)) == {"deleted"}
     assert cluster.objects == {}
+    assert results(install(cluster, tmp_path, "--uninstall")) == []
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+# It builds a package; `make release` does too.
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 
 

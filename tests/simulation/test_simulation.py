@@ -33,8 +33,8 @@ def played(*arguments: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.timeout(600)
 def test_some_seeds_and_a_long_one_hold() -> None:
     runs = (
-        ["--storm", "15", "--seeds", "10"],
-        ["--storm", "15", "--seeds", "5", "--policy", "adaptive"],
+        ["--storm", "15", "--seeds", "5"],
+        ["--storm", "15", "--seeds", "2", "--policy", "adaptive"],
         ["--seed", "113"],
     )
     for arguments in runs:

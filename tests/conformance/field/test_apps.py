@@ -4,7 +4,6 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,11 @@ import pytest
 
 from serving.core.model.objects import condition_of
 from serving.home.state import StateFolder
-from tests.e2e.cli_stage import Stage, staged
+from tests.e2e.cli_stage import Stage
 
 pytestmark = pytest.mark.timeout(300)
 
 INPUTS = Path(__file__).with_name("inputs")
-
-
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("apps") / "state") as stage:
-        yield stage
 
 
 def deploy(serving: Stage, app: Path, *options: str, code: int = 0) -> str:

@@ -1,6 +1,7 @@
 """The content of the images: by their recipe, and in slow tests by the file systems themselves."""
 
 import ast
+import functools
 import importlib.metadata
 import json
 import os
@@ -9,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -71,17 +71,19 @@ def distributions(requirements: list[str]) -> set[str]:
     return found
 
 
-def imports_of(path: Path) -> Iterator[str]:
+@functools.cache
+def imports_of(path: Path) -> list[str]:
     """Modules that a file imports when it runs, inside functions too."""
-    tree = ast.parse(path.read_text())
+    tree, found = ast.parse(path.read_text()), list[str]()
     typed = {node for block in ast.walk(tree) if is_type_checking_block(block) for node in ast.walk(block)}
     for node in ast.walk(tree):
         if node in typed:
             continue
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
+            found.append(node.module)
+    return found
 
 
 def reached_from(module: str) -> set[str]:

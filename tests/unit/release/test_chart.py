@@ -3,6 +3,7 @@
 They are those of ``serving install``. Without helm, a few lines here evaluate the templates.
 """
 
+import functools
 import json
 import re
 import shutil
@@ -19,9 +20,14 @@ from serving.tools.cli.client.tree import InstallOptions, component_names, objec
 from tests.unit.config.test_tree import LOADER, by_name, named
 
 CONFIG = tree_folder()
-FILES = chart_files(CONFIG, "0.2.0", image_tag="0.2.0")
 REGISTRY = "registry.example/team"
 _ACTION = re.compile(r"\{\{-? (.*?) \}\}")
+
+
+@functools.cache
+def chart() -> dict[str, str]:
+    """The files of the chart."""
+    return chart_files(CONFIG, "0.2.0", image_tag="0.2.0")
 
 
 def camel(name: str) -> str:
@@ -69,9 +75,9 @@ def _written(expression: str, values: dict[str, Any]) -> str:
 
 def by_evaluation(values: dict[str, Any], folder: Path) -> Iterator[dict[str, Any]]:
     del folder
-    chosen = yaml.safe_load(FILES["values.yaml"])
+    chosen = yaml.safe_load(chart()["values.yaml"])
     chosen |= {**values, "components": {**chosen["components"], **values["components"]}}
-    for name, text in FILES.items():
+    for name, text in chart().items():
         if name.startswith("templates/") and name.endswith(".yaml") and name != "templates/validate.yaml":
             yield from filter(None, yaml.load_all(evaluated(text, chosen), Loader=LOADER))
 
@@ -80,7 +86,7 @@ def by_helm(values: dict[str, Any], folder: Path) -> Iterator[dict[str, Any]]:
     helm = shutil.which("helm")
     if helm is None:
         pytest.skip("helm is not installed")
-    for name, text in FILES.items():
+    for name, text in chart().items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     (folder / "mine.json").write_text(json.dumps(values))
@@ -130,7 +136,7 @@ def test_the_chart_gives_what_install_applies(
 def test_a_component_without_the_one_that_it_needs_fails() -> None:
     assert (
         "if and .Values.components.placementBinder (not .Values.components.placement)"
-        in FILES["templates/validate.yaml"]
+        in chart()["templates/validate.yaml"]
     )
 
 

@@ -6,6 +6,7 @@ needs no kubectl; a test compares the objects with the output of ``kubectl kusto
 """
 
 import copy
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -176,7 +177,14 @@ def _needs(folder: Path, name: str, *, kind: str, wanted: str) -> ServingError:
 
 
 def _documents(path: Path) -> list[Object]:
-    return list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=YAML_LOADER))
+    """The documents of a YAML file. Parsing takes most of the time, and a chart reads each file many times: it is done once."""
+    documents: list[Object] = msgspec.json.decode(_parsed(path, path.stat().st_mtime_ns))
+    return documents
+
+
+@functools.cache
+def _parsed(path: Path, _: int) -> bytes:
+    return msgspec.json.encode(list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=YAML_LOADER)))
 
 
 def tree_folder() -> Path:
@@ -186,17 +194,12 @@ def tree_folder() -> Path:
 
 def objects_of(folder: Path, wanted: InstallOptions) -> list[Object]:
     """All objects, dependencies first. Raises ``ServingError`` for a component without a required component."""
-    with (folder / "kustomization.yaml").open(encoding="utf-8") as file:
-        kustomization: Object = yaml.load(file, Loader=YAML_LOADER)  # noqa: S506 - both loaders are safe
+    (kustomization,) = _documents(folder / "kustomization.yaml")
     unknown = kustomization.keys() - _KNOWN_KEYS
     assert not unknown, f"kustomization.yaml has {unknown}, which only kubectl understands"
     images = _images(kustomization, wanted)
     namespace = wanted.namespace or kustomization["namespace"]
-    base = [
-        document
-        for name in kustomization["resources"]
-        for document in yaml.load_all((folder / name).read_text(encoding="utf-8"), Loader=YAML_LOADER)
-    ]
+    base = [document for name in kustomization["resources"] for document in _documents(folder / name)]
     whole = with_components(folder, base, wanted.components)
     objects = [_adapted(resource, namespace=namespace, images=images) for resource in whole]
     for deployment in objects:

@@ -26,12 +26,15 @@ from serving.net.cluster.port import Cluster, EventType
 from serving.net.cluster.reflector import CacheChange, Reflector
 from serving.net.cluster.scalable import SCALES_PERIOD_S, ScalableKinds
 
-_OPTIONAL = (kinds.HTTP_ROUTE, kinds.CERTIFICATE)
+# The ConfigMap whose setting needs the kind, and the reason of the Event without it.
+_OPTIONAL = {
+    kinds.HTTP_ROUTE: ("config-controller", "GatewayApiMissing"),
+    kinds.CERTIFICATE: ("config-network", "CertManagerMissing"),
+}
 # A cluster has them with the component keda-http of config/. A KEDA of the cluster's own serves them itself.
 _KEDA = (kinds.KEDA_SCALED_OBJECT, *KEDA_ROUTES)
 # Followed in the namespaces of ScaledWorkloads only.
 _NEARBY = (kinds.STATEFUL_SET, kinds.REPLICA_SET)
-_CONTROLLER_MAP = "config-controller"
 
 _log = logging.getLogger(__name__)
 
@@ -62,31 +65,24 @@ def settings_notes(taken: Taken, config_map: Object) -> Iterator[Note]:
         yield Note(about=about, reason="SettingsWaitForRestart", message=message, warning=True)
 
 
-def certificates_missing(error: ClusterError) -> str:
-    """Why Certificates are missing, from the error of listing them."""
-    what = "does not know Certificates" if isinstance(error, NotFound) else "does not let us list Certificates"
-    return f"Certificates of hosts are enabled in config-network, and the server {what}; expected cert-manager, and the component cert-manager of config/: {error}"
+def missing_reason(kind: Kind, error: ClusterError, *, gateway: str) -> str:
+    """Why Certificates or HTTPRoutes are missing, from the error of listing them."""
+    what = f"{'does not know' if isinstance(error, NotFound) else 'does not let us list'} {kind.name}s"
+    if kind is kinds.CERTIFICATE:
+        setting = "Certificates of hosts are enabled in config-network"
+        expected = "cert-manager, and the component cert-manager of config/"
+    else:
+        setting = f'Gateway "{gateway}" is set'
+        expected = "the definitions of the Gateway API, and the component gateway of config/"
+    return f"{setting}, and the server {what}; expected {expected}: {error}"
 
 
-def certificates_note(namespace: str, why: str) -> Note:
-    """The note that cert-manager is needed but missing; ``namespace`` is the system's."""
-    metadata = {"name": "config-network", "namespace": namespace}
+def missing_note(kind: Kind, namespace: str, why: str) -> Note:
+    """The note that an optional kind is needed but missing; ``namespace`` is the system's."""
+    name, reason = _OPTIONAL[kind]
+    metadata = {"name": name, "namespace": namespace}
     about: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-    return Note(about=about, reason="CertManagerMissing", message=why, warning=True)
-
-
-def httproutes_missing(gateway: str, error: ClusterError) -> str:
-    """Why HTTPRoutes are missing, from the error of listing them."""
-    what = "does not know HTTPRoutes" if isinstance(error, NotFound) else "does not let us list HTTPRoutes"
-    expected = "the definitions of the Gateway API, and the component gateway of config/"
-    return f'Gateway "{gateway}" is set, and the server {what}; expected {expected}: {error}'
-
-
-def httproutes_note(namespace: str, why: str) -> Note:
-    """The note that a Gateway is set but HTTPRoutes cannot be listed; ``namespace`` is the system's."""
-    metadata = {"name": _CONTROLLER_MAP, "namespace": namespace}
-    about: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-    return Note(about=about, reason="GatewayApiMissing", message=why, warning=True)
+    return Note(about=about, reason=reason, message=why, warning=True)
 
 
 class CacheSources:
@@ -224,17 +220,15 @@ class CacheSources:
 
     async def _follow_optional(self, kind: Kind, reflector: Reflector, known: asyncio.Event) -> None:
         """Watch an optional kind if the server has it; then set ``known``."""
-        is_certificate = kind is kinds.CERTIFICATE
         while True:
             try:
                 await self._cluster.list(kind, page_size=1)
                 break
             except (NotFound, Forbidden) as error:
-                why = certificates_missing(error) if is_certificate else httproutes_missing(self._gateway, error)
+                why = missing_reason(kind, error, gateway=self._gateway)
                 if not known.is_set():
                     _log.error("controller.kind_missing", extra={"kind": kind.resource, "error": why})
-                    note = certificates_note if is_certificate else httproutes_note
-                    self._note(note(system_namespace(), why))
+                    self._note(missing_note(kind, system_namespace(), why))
                 self._wake(self._cache.set_missing(kind, why), None)
                 known.set()
             except ClusterError as error:

@@ -1,8 +1,9 @@
 """Messages about a ConfigMap."""
 
-from serving.controller.io.sources import httproutes_missing, httproutes_note, settings_notes
+from serving.controller.io.sources import missing_note, missing_reason, settings_notes
 from serving.core.model.errors import Forbidden, NotFound, Problem
 from serving.core.settings.live import Taken
+from serving.net.cluster.kinds import HTTP_ROUTE
 
 CONFIG_MAP = {"metadata": {"name": "config-autoscaler", "namespace": "knative-serving", "uid": "u"}}
 
@@ -37,14 +38,14 @@ def test_it_is_about_a_config_map_also_when_a_list_did_not_say_so() -> None:
 
 
 def test_what_is_missing_for_a_gateway_is_named() -> None:
-    unknown = httproutes_missing("gateways/front", NotFound("no such page"))
+    unknown = missing_reason(HTTP_ROUTE, NotFound("no such page"), gateway="gateways/front")
     assert unknown.startswith('Gateway "gateways/front" is set, and the server does not know HTTPRoutes; expected the ')
     assert unknown.endswith(": no such page")
-    assert "does not let us list HTTPRoutes" in httproutes_missing("gateways/front", Forbidden("no"))
+    assert "does not let us list HTTPRoutes" in missing_reason(HTTP_ROUTE, Forbidden("no"), gateway="gateways/front")
 
 
 def test_an_unusable_gateway_is_reported_with_its_settings() -> None:
-    note = httproutes_note("knative-serving", "there are none")
+    note = missing_note(HTTP_ROUTE, "knative-serving", "there are none")
     assert note.about["metadata"] == {"name": "config-controller", "namespace": "knative-serving"}
     assert (note.reason, note.message, note.warning) == ("GatewayApiMissing", "there are none", True)
 

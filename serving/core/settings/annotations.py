@@ -58,7 +58,7 @@ GROUP = f"{AUTOSCALING_GROUP}/"
 _READ_KEPT = 1024
 _OWN_CLASS_SUFFIX = ".knative.dev"
 _INT32_MAX = 2**31 - 1
-_ROLLOUT_DURATION = Knob(unit=DURATION, key=ROLLOUT_DURATION_ANNOTATION, low=0, whole=True)
+ROLLOUT_DURATION_KNOB = Knob(unit=DURATION, key=ROLLOUT_DURATION_ANNOTATION, low=0, whole=True)
 _CHECK = Unit(
     name="conditions",
     plain="conditions",
@@ -68,7 +68,7 @@ _CHECK = Unit(
     explains=True,
     form=CHECK_FORM,
 )
-_ROLLOUT_CHECK = Knob(unit=_CHECK, key=ROLLOUT_CHECK_ANNOTATION)
+ROLLOUT_CHECK_KNOB = Knob(unit=_CHECK, key=ROLLOUT_CHECK_ANNOTATION)
 _CPU_EXPECTED = 'an amount of cpu above 0 and at most 1024, as "500m" or "2"'
 _CPU_MAX_M = 1024 * 1000
 
@@ -337,25 +337,15 @@ def _class_clashes(scaling: ScalingAnnotations, settings: AutoscalerSettings) ->
             yield _problem(where, f"{wish.metric} has no target", expected)
 
 
-def rollout_duration_knob() -> Knob:
-    """The knob of the rollout duration annotation on Services and Routes."""
-    return _ROLLOUT_DURATION
-
-
 def read_rollout_duration(annotations: Mapping[str, str]) -> float | Problem | None:
     """The rollout duration of a Service or Route, in seconds, or a problem; None if unset."""
-    for name in spellings(_ROLLOUT_DURATION.key):
+    for name in spellings(ROLLOUT_DURATION_KNOB.key):
         if name in annotations:
             try:
-                return float(_ROLLOUT_DURATION.read(annotations[name], plain=False))
+                return float(ROLLOUT_DURATION_KNOB.read(annotations[name], plain=False))
             except InvalidValue as error:
                 return _problem(name, f"{annotations[name]!r} is not right", error.expected)
     return None
-
-
-def rollout_check_knob() -> Knob:
-    """The knob of the rollout check annotation on Services and Routes."""
-    return _ROLLOUT_CHECK
 
 
 def read_rollout_check_of(annotations: Mapping[str, str]) -> RolloutCheck | Problem | None:
@@ -367,7 +357,7 @@ def read_rollout_check_of(annotations: Mapping[str, str]) -> RolloutCheck | Prob
         check = read_rollout_check(text)
     except InvalidValue as error:
         return _problem(ROLLOUT_CHECK_ANNOTATION, f"{text!r} is not right", error.expected)
-    if not any(name in annotations for name in spellings(_ROLLOUT_DURATION.key)):
+    if not any(name in annotations for name in spellings(ROLLOUT_DURATION_KNOB.key)):
         expected = f'{ROLLOUT_DURATION_ANNOTATION} beside it, such as "60s"'
         return _problem(ROLLOUT_CHECK_ANNOTATION, "only a rollout in steps is checked", expected)
     return check

@@ -28,10 +28,10 @@ from serving.core.model.knative import (
 from serving.core.model.loadmetric import METRIC_FORM, expected_metrics
 from serving.core.settings.annotations import (
     GROUP,
+    ROLLOUT_CHECK_KNOB,
+    ROLLOUT_DURATION_KNOB,
     annotation_fields,
     known_annotations,
-    rollout_check_knob,
-    rollout_duration_knob,
     spellings,
 )
 from serving.core.settings.autoscaler import HPA_CLASS, KPA_CLASS, AutoscalerSettings
@@ -170,7 +170,7 @@ def _template_policy() -> str:
 
 
 def _rollout_policy() -> str:
-    knob = rollout_duration_knob()
+    knob = ROLLOUT_DURATION_KNOB
     value = "variables.given[variables.name].trim()"
     problem = _problem(
         f'variables.name != "" && !({_valid(knob, value)})',
@@ -179,7 +179,7 @@ def _rollout_policy() -> str:
         expected=_expected(knob),
     )
     variables = [("name", _first(spellings(ROLLOUT_DURATION_ANNOTATION)))]
-    check = rollout_check_knob()
+    check = ROLLOUT_CHECK_KNOB
     named = _text(check.key)
     is_given, written = f"{named} in variables.given", f"variables.given[{named}]"
     wrong = _problem(

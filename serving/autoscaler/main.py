@@ -74,9 +74,8 @@ from serving.net.cluster.leases.shards import ShardOptions, Shards
 from serving.net.cluster.port import Cluster
 from serving.net.metrics.autoscaler import AutoscalerMetrics
 from serving.net.metrics.export import exporting
-from serving.net.metrics.hosts import host_names_of
 from serving.net.metrics.page import wanted_type, watch_lag
-from serving.net.metrics.queries import QueryGate
+from serving.net.metrics.queries import QueryGate, host_names_of
 from serving.net.wire.issuing import daemon_tls
 from serving.net.wire.tokens import read_key
 

@@ -39,8 +39,7 @@ from serving.core.model.objects import Object
 from serving.net.aio.clock import now_s
 from serving.net.aio.periodic import next_beat
 from serving.net.aio.supervise import TaskOwner, supervise
-from serving.net.metrics.hosts import is_own_host
-from serving.net.metrics.queries import REFUSED_HEADERS, QueryGate
+from serving.net.metrics.queries import REFUSED_HEADERS, QueryGate, is_own_host
 from serving.net.wire.frames import AnnouncedPod, encode_announced_pod
 from serving.net.wire.tokens import activator_token, autoscaler_token, matches, pod_token, revision_token
 

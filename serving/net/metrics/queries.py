@@ -7,8 +7,9 @@ and every user of a machine can reach must not depend on a network policy alone.
 
 import hashlib
 import hmac
+import ipaddress
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 QUERY_TOKEN_FILE_VARIABLE = "SERVING_QUERY_TOKEN_FILE"  # noqa: S105 - the name of a variable
@@ -79,3 +80,31 @@ def bearer_of(authorization: Sequence[str]) -> str:
 def is_same(token: str, expected: str) -> bool:
     """Compare in constant time, so that the duration reveals nothing. An empty ``expected`` equals nothing."""
     return bool(expected) and hmac.compare_digest(token.encode("utf-8", "surrogateescape"), expected.encode())
+
+
+_SERVICE_ENDS = (".svc", ".svc.cluster.local")
+
+
+def host_names_of(text: str) -> frozenset[str]:
+    """The names in a comma-separated setting, in lower case."""
+    return frozenset(name.strip().lower() for name in text.split(",")) - {""}
+
+
+def is_own_host(host: str, names: Collection[str]) -> bool:
+    """Whether a Host header is an address, a name of one label, a Service's, or one of ``names``. The port is ignored.
+
+    The owner of a name can point it to 127.0.0.1 (DNS rebinding), and a browser then lets that site's scripts read responses from
+    there; but the owner cannot change the browser's Host header.
+    """
+    name, colon, port = host.lower().rpartition(":")
+    if not colon or not port.isdecimal():
+        name = host.lower()
+    return _is_address(name) or "." not in name or name.endswith(_SERVICE_ENDS) or name in names
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True

@@ -16,9 +16,8 @@ from aiohttp.typedefs import Middleware
 
 from serving.core.model.errors import Problem, SettingsError
 from serving.net.aio.supervise import supervise
-from serving.net.metrics.hosts import is_own_host
 from serving.net.metrics.page import MetricsPage, wanted_type, watch_lag
-from serving.net.metrics.queries import REFUSED_HEADERS, QueryGate
+from serving.net.metrics.queries import REFUSED_HEADERS, QueryGate, is_own_host
 
 if TYPE_CHECKING:
     from serving.net.aio.handshakes import Handshakes

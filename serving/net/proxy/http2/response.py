@@ -6,9 +6,9 @@ An upstream's response is sent as frames at once; the proxy's own response arriv
 import time
 from typing import Protocol
 
+from serving.net.proxy.forwarding.client import Registry
 from serving.net.proxy.forwarding.exchange import Exchange, Wiring
 from serving.net.proxy.forwarding.pace import ResponseBuffer
-from serving.net.proxy.forwarding.registry import Registry
 from serving.net.proxy.http1.rendering import ClientPeer, render_date
 from serving.net.proxy.http1.requesthead import GRPC_TYPE, RequestRefusal, is_grpc_call
 from serving.net.proxy.http1.responsehead import Framing, ResponseHead, read_response_head

@@ -12,9 +12,9 @@ with that stream.
 import asyncio
 import math
 
+from serving.net.proxy.forwarding.client import Registry
 from serving.net.proxy.forwarding.exchange import Wiring
 from serving.net.proxy.forwarding.pace import ReaderPace
-from serving.net.proxy.forwarding.registry import Registry
 from serving.net.proxy.http1.rendering import ClientPeer
 from serving.net.proxy.http1.requesthead import RefusalCode
 from serving.net.proxy.http2.engine import Http2Engine

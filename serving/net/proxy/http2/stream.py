@@ -6,10 +6,9 @@ response.
 
 import math
 
-from serving.net.proxy.forwarding.client import Pause, ResponseSink
+from serving.net.proxy.forwarding.client import BODY_TOO_LARGE, BODY_TOO_SLOW, Pause, ResponseSink
 from serving.net.proxy.forwarding.exchange import Exchange
 from serving.net.proxy.forwarding.pace import BodyPace
-from serving.net.proxy.forwarding.registry import BODY_TOO_LARGE, BODY_TOO_SLOW
 from serving.net.proxy.http1.requesthead import RefusalCode, RequestRefusal, is_grpc_call
 from serving.net.proxy.http2.frames import ErrorCode, Violation
 from serving.net.proxy.http2.heads import Malformed, read_request_section, read_trailer_section

@@ -18,8 +18,7 @@ from typing import cast
 
 from serving.core.settings.http import HttpSettings
 from serving.net.aio.turns import FairTurns
-from serving.net.proxy.http1.connectionqueue import Waiter
-from serving.net.proxy.http1.pool import Connector, Pool
+from serving.net.proxy.http1.pool import Connector, Pool, Waiter
 from serving.net.proxy.http1.responsehead import BadResponse, Framing
 from serving.net.proxy.http1.upstream import Address, RequestCarrier, ResponseReceiver, unread_pieces, unreceived_bytes
 from serving.net.proxy.http2.engine import Http2Engine

@@ -11,10 +11,9 @@ import math
 import time
 from typing import ClassVar, cast
 
-from serving.net.proxy.forwarding.client import Pause, ResponseSink
+from serving.net.proxy.forwarding.client import BODY_TOO_LARGE, BODY_TOO_SLOW, Pause, Registry, ResponseSink
 from serving.net.proxy.forwarding.exchange import Exchange, Wiring
 from serving.net.proxy.forwarding.pace import BodyPace
-from serving.net.proxy.forwarding.registry import BODY_TOO_LARGE, BODY_TOO_SLOW, Registry
 from serving.net.proxy.http1.body import CHUNKS_AT_ONCE, BadBody, ChunkedBody, LengthBody
 from serving.net.proxy.http1.rendering import IDENTITY, ClientPeer, render_date, render_response
 from serving.net.proxy.http1.requesthead import HeadMemory, RefusalCode, RequestHead, RequestRefusal, refused_start

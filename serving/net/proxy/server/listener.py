@@ -20,10 +20,10 @@ from serving.core.settings.http import REPLACE, HttpSettings
 from serving.net.aio.supervise import TaskOwner
 from serving.net.aio.turns import FairTurns
 from serving.net.proxy.forwarding.accesslog import AccessLog, ExchangeLog
+from serving.net.proxy.forwarding.client import Member, Refusals
 from serving.net.proxy.forwarding.exchange import BodyWait, Exchange, Handler, Wiring
 from serving.net.proxy.forwarding.pace import ResponseBuffers, body_pace, read_pace
 from serving.net.proxy.forwarding.policy import member_of
-from serving.net.proxy.forwarding.registry import Member, Refusals
 from serving.net.proxy.http1.pool import Pool
 from serving.net.proxy.server.connection import Connection
 

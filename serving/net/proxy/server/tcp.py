@@ -10,8 +10,8 @@ relays all bytes unchanged.
 import asyncio
 from collections.abc import Callable
 
+from serving.net.proxy.forwarding.client import Registry
 from serving.net.proxy.forwarding.exchange import Exchange, Wiring
-from serving.net.proxy.forwarding.registry import Registry
 from serving.net.proxy.forwarding.relay import relay_head
 from serving.net.proxy.http1.requesthead import RefusalCode, RequestRefusal
 from serving.net.proxy.server.clienthello import BadClientHello, read_server_name

@@ -7,10 +7,9 @@ most sidecars never see one, and it takes memory.
 
 import asyncio
 
-from serving.net.proxy.forwarding.client import reset
+from serving.net.proxy.forwarding.client import Registry, reset
 from serving.net.proxy.forwarding.exchange import Exchange, Wiring
 from serving.net.proxy.forwarding.pace import ReaderPace, ResponseBuffer
-from serving.net.proxy.forwarding.registry import Registry
 from serving.net.proxy.http1.rendering import ClientPeer
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\n"

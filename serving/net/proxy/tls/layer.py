@@ -20,8 +20,8 @@ from typing import cast
 import msgspec
 
 from serving.net.aio.mutualtls import identity_of, reason_of
+from serving.net.proxy.forwarding.client import Registry
 from serving.net.proxy.forwarding.exchange import Wiring
-from serving.net.proxy.forwarding.registry import Registry
 from serving.net.proxy.http1.rendering import render_date, render_response
 from serving.net.proxy.server.connection import Connection
 from serving.net.proxy.server.writing import start_session

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.activator.queueing import announced
-from serving.activator.queueing.announced import AnnouncedPods
+from serving.activator.queueing.readiness import AnnouncedPods
 from serving.activator.queueing.slices import ServedPod
 
 KEY = ("default", "hello-00001")

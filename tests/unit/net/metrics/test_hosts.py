@@ -1,6 +1,6 @@
 import pytest
 
-from serving.net.metrics.hosts import host_names_of, is_own_host
+from serving.net.metrics.queries import host_names_of, is_own_host
 
 NAMES = host_names_of(" Scale.Example ,,other.example")
 

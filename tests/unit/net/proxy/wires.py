@@ -5,9 +5,9 @@ import math
 from collections.abc import Sequence
 
 from serving.core.settings.http import HttpSettings
+from serving.net.proxy.forwarding.client import Member, Refusals
 from serving.net.proxy.forwarding.exchange import Exchange, Wiring
 from serving.net.proxy.forwarding.pace import ResponseBuffers, body_pace, read_pace
-from serving.net.proxy.forwarding.registry import Member, Refusals
 from serving.net.proxy.http1.pool import Pool
 from serving.net.proxy.http1.upstream import Upstream
 from serving.net.proxy.server.connection import Connection

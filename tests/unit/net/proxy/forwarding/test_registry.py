@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from serving.net.proxy.forwarding.registry import Refusals
+from serving.net.proxy.forwarding.client import Refusals
 from serving.net.proxy.http1.requesthead import RefusalCode
 
 

@@ -1,4 +1,4 @@
-from serving.net.proxy.http1.connectionqueue import ConnectionQueue
+from serving.net.proxy.http1.pool import ConnectionQueue
 from tests.unit.net.proxy.waiting import Waiting
 
 _A, _B = ("10.0.0.1", 80), ("10.0.0.2", 80)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.activator.queueing import announced
+from serving.activator.queueing import readiness
 from serving.activator.queueing.readiness import AnnouncedPods
 from serving.activator.queueing.slices import ServedPod
 
@@ -60,7 +60,7 @@ def test_revisions_are_forgotten_with_their_pods() -> None:
 
 
 def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(announced, "_PODS_MAX", 2)
+    monkeypatch.setattr(readiness, "_PODS_MAX", 2)
     made = AnnouncedPods()
     assert [made.add(KEY, pod(name), until_s=5.0) for name in ("a", "b", "c", "a")] == [True, True, False, True]
     assert not made.add(OTHER, pod("d"), until_s=5.0)

@@ -253,9 +253,9 @@ class Activator:
             where = sockets.get(listener.value) or _host_and_port(address)
             self.addresses[listener] = await self._listen_on(where, handlers, listener)
         for name, sock in sockets.items():
-            which, _, rest = name.partition("-pods-")
-            if rest:
-                await self._listen_on(sock, handlers, Listener(which))
+            listener_name, _, port = name.partition("-pods-")
+            if port:
+                await self._listen_on(sock, handlers, Listener(listener_name))
         self.is_serving.set()
         report_serving()
         addresses = {str(listener): f"{host}:{port}" for listener, (host, port) in self.addresses.items()}
@@ -311,8 +311,8 @@ class Activator:
         if on_handover is not None:
             await on_handover()
         _log.info("activator.handed-over", extra={"connections": self.server.connection_count})
-        left = self.server.wait_for_tunnels(grace_s=self.settings.handover_grace_s)
-        await _first(left, stop)
+        tunnels = self.server.wait_for_tunnels(grace_s=self.settings.handover_grace_s)
+        await _first(tunnels, stop)
         if stop.is_set():
             await self._drain()
         else:

@@ -174,17 +174,17 @@ class TcpListeners:
             _log.warning("tcp.unavailable", extra={**fields, "error": problem})
         else:
             _log.info("tcp.listening", extra=fields)
-        of = self._services.get(claim.route)
-        if of is None:
+        service = self._services.get(claim.route)
+        if service is None:
             return
         if self._events is None:
             self._events = EventRecorder(self._cluster)
         about = About(
             api_version=SERVING_SERVICE.api_version,
-            kind=of.kind,
+            kind=service.kind,
             namespace=claim.route.partition("/")[0],
-            name=of.name,
-            uid=of.uid,
+            name=service.name,
+            uid=service.uid,
         )
         await self._events.record(tcp_event(about, claim.port, problem=problem, now=stamp(), instance=self._name))
 

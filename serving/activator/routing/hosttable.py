@@ -62,9 +62,9 @@ class HostTable:
             return False
         before = self._by_owner.pop(owner, ())
         for host in {rule.host for rule in before}:
-            left = [rule for rule in self._by_host[host] if rule.owner != owner]
-            if left:
-                self._by_host[host] = left
+            others = [rule for rule in self._by_host[host] if rule.owner != owner]
+            if others:
+                self._by_host[host] = others
             else:
                 del self._by_host[host]
         if rules:

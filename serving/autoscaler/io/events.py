@@ -74,7 +74,7 @@ def scale_event(
 ) -> dict[str, Any]:
     """The Event of a change of scale, or of another ``reason``; ``now`` is a timestamp of the API."""
     namespace, name = revision.key
-    of = About(
+    about = About(
         api_version=OWN_API_VERSION if revision.is_workload else SERVING_API_VERSION,
         kind=KIND if revision.is_workload else "Revision",
         namespace=namespace,
@@ -84,7 +84,7 @@ def scale_event(
     )
     more = f" (changes left out before it: {permit.left_out_count})" if permit.left_out_count else ""
     words = EventText(reason=reason, message=f"{sentence}{more}", is_warning=reason != SCALED_REASON)
-    return new_event(of, words, suffix=f"scaled-{permit.number}", component=_COMPONENT, now=now)
+    return new_event(about, words, suffix=f"scaled-{permit.number}", component=_COMPONENT, now=now)
 
 
 def kill_sentence(pod: ScaledPod) -> str:

@@ -323,8 +323,8 @@ class StatsServer:
             relayed = self._shared.relayed or self._record
             sender = AutoscalerSender(self.counts, relayed, name=name, announce=self.notify_activators)
         elif names.keys() == {"namespace", "revision", "pod"}:
-            of = {"namespace": names["namespace"], "revision": names["revision"]}
-            expected = [pod_token(self._key, **of, pod=names["pod"]), revision_token(self._key, **of)]
+            revision = {"namespace": names["namespace"], "revision": names["revision"]}
+            expected = [pod_token(self._key, **revision, pod=names["pod"]), revision_token(self._key, **revision)]
             sender = self._pod_sender(PodClaim(**names))
         else:
             return None

@@ -166,14 +166,14 @@ class Controller:
     def _wake(self, keys: set[WorkKey]) -> None:
         self._wake_of(keys, None)
 
-    def _wake_of(self, keys: set[WorkKey], of: Kind | None) -> None:
+    def _wake_of(self, keys: set[WorkKey], changed: Kind | None) -> None:
         """Enqueue keys after a change of an object of kind ``of``; None is a change without an object."""
         if len(keys) > _WOKEN_AT_ONCE_MAX:
             self._crowd |= keys
             self._has_crowd.set()
             return
         for key in keys:
-            self._queue.add_after(key, _debounce_s(key[0], of))
+            self._queue.add_after(key, _debounce_s(key[0], changed))
 
     async def _wake_crowds(self) -> None:
         """Enqueue many keys in small steps, because new settings or activators affect every resource."""
@@ -239,10 +239,10 @@ class Controller:
             self._prober.forget(route)
 
 
-def _debounce_s(kind: Kind, of: Kind | None) -> float:
+def _debounce_s(kind: Kind, changed: Kind | None) -> float:
     """Seconds to wait for further changes of a resource, which are then handled together."""
-    match kind, of:
-        case kinds.SERVING_SERVICE, _ if of is not kinds.SERVING_SERVICE:
+    match kind, changed:
+        case kinds.SERVING_SERVICE, _ if changed is not kinds.SERVING_SERVICE:
             return _DEBOUNCE_S
         case (kinds.REVISION, kinds.POD | kinds.DEPLOYMENT) | (kinds.SCALED_WORKLOAD, _):
             return _DEBOUNCE_S

@@ -117,7 +117,7 @@ def convert_route(route: Object, scaled_objects: Iterable[Object]) -> Conversion
     kind = str(route.get("kind"))
     conversion = Conversion(kind=kind, name=name_of(route), namespace=namespace_of(route))
     scaled = scaled_object_of(route, scaled_objects)
-    notes = [*_notes(route, kind), *(_notes(scaled, SCALED_OBJECT, of="ScaledObject: ") if scaled else ())]
+    notes = [*_notes(route, kind), *(_notes(scaled, SCALED_OBJECT, prefix="ScaledObject: ") if scaled else ())]
     try:
         if kind == INTERCEPTOR_ROUTE and scaled is None:
             expected = f"a ScaledObject with an external-push trigger whose interceptorRoute is {conversion.name}"
@@ -144,17 +144,17 @@ def scaled_object_of(route: Object, scaled_objects: Iterable[Object]) -> Object 
     return None
 
 
-def _notes(document: Object, kind: str, of: str = "") -> Iterator[str]:
+def _notes(document: Object, kind: str, prefix: str = "") -> Iterator[str]:
     for field in sorted(set(unread(document, READ_FIELDS[kind]))):
         reason = next((text for known, text in _REASONS.items() if f"{field}.".startswith(f"{known}.")), "")
-        yield f"{of}{field} has no effect{': ' if reason else ''}{reason}"
+        yield f"{prefix}{field} has no effect{': ' if reason else ''}{reason}"
     for key in sorted(annotations_of(document)):
         if "keda.sh" in key.partition("/")[0]:
-            yield f"{of}annotation {key} has no effect"
+            yield f"{prefix}annotation {key} has no effect"
     for trigger in nested(document, "spec", "triggers") or ():
         if trigger.get("type") not in {"cron", "external-push"}:
             others = "a ScalingPolicy has triggers on occupancy, cpu and memory"
-            yield f"{of}trigger {trigger.get('type')} has no effect: {others}"
+            yield f"{prefix}trigger {trigger.get('type')} has no effect: {others}"
 
 
 def _spec(route: Object, scaled: Object, notes: list[str]) -> tuple[ScaledWorkloadSpec, dict[str, str]]:

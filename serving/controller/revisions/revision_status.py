@@ -107,7 +107,11 @@ def not_ready_because(pods: Sequence[Object]) -> str:
 
 
 def _native_sidecars(pod: Object) -> list[Object]:
-    return [each for each in nested(pod, "spec", "initContainers") or () if each.get("restartPolicy") == "Always"]
+    return [
+        container
+        for container in nested(pod, "spec", "initContainers") or ()
+        if container.get("restartPolicy") == "Always"
+    ]
 
 
 def _age_order(pod: Object) -> tuple[str, str]:

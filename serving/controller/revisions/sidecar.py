@@ -139,7 +139,7 @@ def proxy_container(deployment: Object) -> Object:
     inside = (
         container
         for container in containers
-        if any(each["name"] == _SECRET_VARIABLE for each in container.get("env") or ())
+        if any(variable["name"] == _SECRET_VARIABLE for variable in container.get("env") or ())
     )
     return next((container for container in containers if container["name"] == QUEUE_PROXY), next(inside, {}))
 

@@ -225,8 +225,10 @@ def _is_migrated(route: Object, configuration: Object | None) -> bool:
         (latest if target.get("configurationName") else target.get("revisionName"), *map(target.get, keys))
         for target in nested(route, "spec", "traffic") or ()
     ]
-    got = [(target.get("revisionName"), *map(target.get, keys)) for target in nested(route, "status", "traffic") or ()]
-    return wanted == got
+    present = [
+        (target.get("revisionName"), *map(target.get, keys)) for target in nested(route, "status", "traffic") or ()
+    ]
+    return wanted == present
 
 
 def _not_owned(condition_type: str, kind: str, service: Object) -> Condition:

@@ -73,21 +73,21 @@ def name_within(name: str, suffix: str) -> str:
 
 
 def new_event(
-    of: About, words: EventText, *, suffix: str, component: str, now: str, instance: str = ""
+    subject: About, words: EventText, *, suffix: str, component: str, now: str, instance: str = ""
 ) -> dict[str, Any]:
     """A new Event; ``now`` is the time in the API's form, ``component`` its author."""
     involved = {
-        "apiVersion": of.api_version,
-        "kind": of.kind,
-        "name": of.name,
-        "namespace": of.namespace,
-        "uid": of.uid,
-        "resourceVersion": of.resource_version,
+        "apiVersion": subject.api_version,
+        "kind": subject.kind,
+        "name": subject.name,
+        "namespace": subject.namespace,
+        "uid": subject.uid,
+        "resourceVersion": subject.resource_version,
     }
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": name_within(of.name, suffix), "namespace": of.namespace},
+        "metadata": {"name": name_within(subject.name, suffix), "namespace": subject.namespace},
         "involvedObject": {key: text for key, text in involved.items() if text},
         "type": "Warning" if words.is_warning else "Normal",
         "reason": words.reason,

@@ -13,12 +13,12 @@ TCP_UNAVAILABLE, TCP_LISTENING = "TcpUnavailable", "TcpListening"
 _PORT = re.compile(r"[0-9]{1,5}")
 
 
-def tcp_event(of: About, number: int, *, problem: str, now: str, instance: str) -> Object:
+def tcp_event(subject: About, number: int, *, problem: str, now: str, instance: str) -> Object:
     """The Event about a TCP port: it accepts connections, or has a ``problem``."""
     message = problem or f"port {number} takes TCP connections"
     words = EventText(reason=TCP_UNAVAILABLE if problem else TCP_LISTENING, message=message, is_warning=bool(problem))
-    suffix = digest(of.uid, words.reason, message)
-    event = new_event(of, words, suffix=suffix, component="serving-activator", now=now, instance=instance)
+    suffix = digest(subject.uid, words.reason, message)
+    event = new_event(subject, words, suffix=suffix, component="serving-activator", now=now, instance=instance)
     event["metadata"]["annotations"] = {TCP_ANNOTATION: str(number)}
     return event
 

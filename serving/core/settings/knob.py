@@ -236,17 +236,17 @@ def _fields_below(
     prefix = "".join(f"{part.replace('_', '-')}." for part in path)
     for info in msgspec.structs.fields(record):
         hint = hints[info.name]
-        here = (*path, info.name)
+        field_path = (*path, info.name)
         default = info.default if defaults is None else getattr(defaults, info.name)
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-            yield from _fields_below(hint, here, default if isinstance(default, msgspec.Struct) else None)
+            yield from _fields_below(hint, field_path, default if isinstance(default, msgspec.Struct) else None)
             continue
         knob = _knob_of(hint)
         if knob is None:
             continue
         # A key in another component's ConfigMap has no prefix.
         knob = knob if knob.config_map else msgspec.structs.replace(knob, key=prefix + knob.key)
-        yield Field(path=here, knob=knob, default=default, owner=record)
+        yield Field(path=field_path, knob=knob, default=default, owner=record)
 
 
 def _knob_of(hint: object) -> Knob | None:

@@ -172,7 +172,7 @@ class RequestHistory:
 
     def reports(self, namespace: str, name: str, now_s: float) -> list[RequestReport]:
         """The recorded requests of one revision or of a service's revisions, sorted by name."""
-        reports = [records.report(now_s) for (its, _), records in self._revisions.items() if its == namespace]
+        reports = [records.report(now_s) for (place, _), records in self._revisions.items() if place == namespace]
         return sorted(
             (report for report in reports if name in {report.service, report.revision}),
             key=lambda report: report.revision,

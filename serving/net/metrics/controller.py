@@ -52,12 +52,12 @@ class ControllerMetrics:
     def _pull(self) -> Iterator[Family]:
         yield _one(
             named(CONTROLLER_METRICS, "serving_reconcile_queue_depth"),
-            sum(each.waiting_count for each in self._controllers[-1:]),
+            sum(controller.waiting_count for controller in self._controllers[-1:]),
         )
         yield _one(named(CONTROLLER_METRICS, "serving_controller_leader"), float(self._is_leading()))
         yield _one(
             named(CONTROLLER_METRICS, "serving_controller_writes_total"),
-            sum(each.writes_count for each in self._controllers),
+            sum(controller.writes_count for controller in self._controllers),
         )
 
 

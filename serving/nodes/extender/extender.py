@@ -86,8 +86,8 @@ class Extender:
         if call.is_by_name:
             response["NodeNames"] = [name for name in call.node_names if name not in failed]
         else:
-            left = [node for node in call.nodes if node["metadata"]["name"] not in failed]
-            response["Nodes"] = {"apiVersion": "v1", "kind": "NodeList", "items": left}
+            nodes = [node for node in call.nodes if node["metadata"]["name"] not in failed]
+            response["Nodes"] = {"apiVersion": "v1", "kind": "NodeList", "items": nodes}
         return msgspec.json.encode(response)
 
     def prioritize(self, call: ExtenderCall, *, now_s: float) -> bytes:

@@ -38,17 +38,17 @@ class LocalMachines(msgspec.Struct, frozen=True, kw_only=True):
         if count < 1 or len(self.asked_at_s) + count > self.max_size:
             raise CloudRefused(f"{len(self.asked_at_s)} + {count} machines are above the maximum {self.max_size}")
         numbers = range(self.next_number, self.next_number + count)
-        more = {f"node-{number}": now_s for number in numbers}
+        machines = {f"node-{number}": now_s for number in numbers}
         return msgspec.structs.replace(
-            self, asked_at_s={**self.asked_at_s, **more}, next_number=self.next_number + count
+            self, asked_at_s={**self.asked_at_s, **machines}, next_number=self.next_number + count
         )
 
     def without(self, names: Collection[str]) -> "LocalMachines":
         """The machines without the named ones; unknown names are ignored. Raises ``CloudRefused`` below the minimum."""
-        left = {name: at_s for name, at_s in self.asked_at_s.items() if name not in names}
-        if len(left) < min(self.min_size, len(self.asked_at_s)):
-            raise CloudRefused(f"{len(left)} machines are below the minimum {self.min_size}")
-        return msgspec.structs.replace(self, asked_at_s=left)
+        machines = {name: at_s for name, at_s in self.asked_at_s.items() if name not in names}
+        if len(machines) < min(self.min_size, len(self.asked_at_s)):
+            raise CloudRefused(f"{len(machines)} machines are below the minimum {self.min_size}")
+        return msgspec.structs.replace(self, asked_at_s=machines)
 
     def bounded(self, *, min_size: int, max_size: int, now_s: float) -> "LocalMachines":
         """The machines with other bounds, grown to the minimum."""

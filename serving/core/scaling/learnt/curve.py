@@ -162,8 +162,8 @@ class MemoryLine:
         present = mean_load if mean_bytes > room else None
         if loads < weight * _SPREAD_MIN**2 or both <= 0 or both * both < _EXPLAINED_MIN * loads * squares:
             return present
-        each = both / loads
-        base = mean_bytes - each * mean_load
-        deviation = math.sqrt(max(0.0, squares - each * both) / weight)
-        fitting = max(_FITTING_MIN, (room - base - _DEVIATIONS * deviation) / each)
+        load_bytes = both / loads
+        base = mean_bytes - load_bytes * mean_load
+        deviation = math.sqrt(max(0.0, squares - load_bytes * both) / weight)
+        fitting = max(_FITTING_MIN, (room - base - _DEVIATIONS * deviation) / load_bytes)
         return fitting if present is None else min(fitting, present)

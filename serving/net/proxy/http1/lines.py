@@ -155,7 +155,7 @@ def split_marks(line: HeaderLine) -> tuple[bytes, bytes]:
         return b"", line.wire
     others = [entry for entry in entries if entry not in ours]
     name = line.wire.partition(b":")[0]
-    return tuple(b"%b: %b\r\n" % (name, b", ".join(some)) if some else b"" for some in (ours, others))  # type: ignore[return-value]
+    return tuple(b"%b: %b\r\n" % (name, b", ".join(values)) if values else b"" for values in (ours, others))  # type: ignore[return-value]
 
 
 def marks_for_client(marks: bytes, *, is_timed: bool) -> bytes:

@@ -57,9 +57,15 @@ class NodeGroupNotes:
     def __init__(self, cluster: Cluster) -> None:
         self._events = EventRecorder(cluster)
 
-    async def write(self, of: Mapping[str, Any], words: EventText) -> None:
+    async def write(self, resource: Mapping[str, Any], words: EventText) -> None:
         """Write an Event about an object, or increment its count."""
-        about = About(api_version=of["apiVersion"], kind=of["kind"], namespace="", name=name_of(of), uid=uid_of(of))
+        about = About(
+            api_version=resource["apiVersion"],
+            kind=resource["kind"],
+            namespace="",
+            name=name_of(resource),
+            uid=uid_of(resource),
+        )
         suffix = digest(about.uid, words.reason, words.message)
         event = new_event(about, words, suffix=suffix, component=_COMPONENT, now=stamp())
         event["metadata"]["namespace"] = _NAMESPACE

@@ -80,10 +80,10 @@ class RunningCalls:
         """End the server and its websockets, wait ``grace_s`` seconds for running calls, then cancel them."""
         self._end_server()
         await self.wait_for_tunnels(grace_s=grace_s)
-        left = self._requests | self._tunnels
-        for task in left:
+        tasks = self._requests | self._tunnels
+        for task in tasks:
             task.cancel()
-        return len(left)
+        return len(tasks)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._requests.discard(task)

@@ -77,7 +77,7 @@ class HostTable:
 
     def find(self, listener: Listener, host: str, *, target: bytes, values: HeaderValues) -> HostRule | None:
         """The best rule for a request; ``host`` is in lower case, without port."""
-        path = _path_of(target)
+        path = target.partition(b"?")[0]
         for name in (host, *_wildcards_of(host)):
             for rule in self._owned(name):
                 if rule.matches(listener, path, values):
@@ -110,10 +110,6 @@ def _age(rule: HostRule) -> tuple[str, ...]:
 
 def _precedence(rule: HostRule) -> tuple[object, ...]:
     return -len(rule.path), -len(rule.headers), *_age(rule)
-
-
-def _path_of(target: bytes) -> bytes:
-    return target.partition(b"?")[0]
 
 
 def _wildcards_of(host: str) -> Iterator[str]:

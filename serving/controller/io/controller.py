@@ -21,7 +21,6 @@ from serving.controller.io.rollout_watcher import RolloutWatcher
 from serving.controller.io.route_prober import RouteProber
 from serving.controller.io.sources import CacheSources, settings_notes
 from serving.controller.revisions.concurrency import ConcurrencyLimit
-from serving.controller.revisions.digests import Resolution
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.values.writes import Note, WaitingWrites, WorkKey, text_of
 from serving.core.model.errors import ClusterError, Conflict, Unavailable
@@ -81,7 +80,9 @@ class Controller:
         is_strict = sidecar is not None and sidecar.inner_tls.is_strict
         queries = DaemonQueries.over_tls(sidecar.authority) if sidecar is not None and is_strict else DaemonQueries()
         self._prober = RouteProber(
-            addresses=self._cache.activator_addresses, confirmed=self._confirmed, queries=queries
+            addresses=self._cache.activator_addresses,
+            confirmed=lambda route, digest: self._wake(self._cache.confirm(route, digest)),
+            queries=queries,
         )
         self._watcher = RolloutWatcher(
             addresses=functools.partial(activator_pages, self._cache),
@@ -89,7 +90,11 @@ class Controller:
             judged=lambda route, judgements: self._wake(self._cache.judge(route, judgements)),
             queries=queries,
         )
-        self._resolver = DigestResolver(cluster, settings=lambda: self._settings, resolved=self._on_resolved)
+        self._resolver = DigestResolver(
+            cluster,
+            settings=lambda: self._settings,
+            resolved=lambda revision, uid, resolution: self._wake(self._cache.resolve(revision, uid, resolution)),
+        )
         self._sources = CacheSources(
             cluster, self._cache, settings=self._settings, wake=self._wake_of, note=self._events.enqueue
         )
@@ -140,7 +145,10 @@ class Controller:
                 tasks.append(group.start(self._resolver.run(), name="controller-resolver"))
             await self._sources.synced.wait()
             tasks += [
-                group.start(self._reconcile(), name="controller-work"),
+                group.start(
+                    self._queue.run(self._settings.workers_max, self._measured_work, limit=lambda: self._limit.limit),
+                    name="controller-work",
+                ),
                 group.start(self._events.run(), name="controller-events"),
                 group.start(self._wake_crowds(), name="controller-crowds"),
             ]
@@ -148,20 +156,11 @@ class Controller:
             for task in tasks:
                 task.cancel()
 
-    async def _reconcile(self) -> None:
-        await self._queue.run(self._settings.workers_max, self._measured_work, limit=lambda: self._limit.limit)
-
     def _note_call(self, duration_s: float, error: ClusterError | None) -> None:
         if isinstance(error, Unavailable):
             self._limit.note_refusal(now_s=now_s())
         else:
             self._limit.note_call(duration_s, active_count=self._queue.active_count, now_s=now_s())
-
-    def _confirmed(self, route: Key, digest: str) -> None:
-        self._wake(self._cache.confirm(route, digest))
-
-    def _on_resolved(self, revision: Key, uid: str, resolution: Resolution) -> None:
-        self._wake(self._cache.resolve(revision, uid, resolution))
 
     def _wake(self, keys: set[WorkKey]) -> None:
         self._wake_of(keys, None)

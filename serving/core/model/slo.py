@@ -10,7 +10,6 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Sequence
-from itertools import starmap
 
 import msgspec
 
@@ -91,7 +90,7 @@ def add_bins(first: Sequence[float], second: Sequence[float]) -> tuple[float, ..
     """The sum of two bin counts; missing bins at the end are 0."""
     if not (first and second):
         return tuple(first or second)
-    return tuple(starmap(_plus, itertools.zip_longest(first, second, fillvalue=0.0)))
+    return tuple(map(sum, itertools.zip_longest(first, second, fillvalue=0.0)))
 
 
 def quantile_s(bins: Sequence[float], slo: Slo) -> float:
@@ -135,7 +134,3 @@ class SloMeter:
 def sum_bins(all_bins: Iterable[Sequence[float]]) -> tuple[float, ...]:
     """The sum of several bin counts."""
     return functools.reduce(add_bins, all_bins, ())
-
-
-def _plus(left: float, right: float) -> float:
-    return left + right

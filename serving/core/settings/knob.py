@@ -46,10 +46,6 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     cel: str = ""
 
 
-def _write_flag(value: bool) -> str:  # noqa: FBT001 - the value that is written
-    return str(value).lower()
-
-
 DURATION = Unit(
     name="duration",
     plain="seconds",
@@ -105,7 +101,7 @@ FLAG = Unit(
     plain="true or false",
     read=quantity.parse_flag,
     read_plain=quantity.parse_flag,
-    write=_write_flag,
+    write=lambda value: str(value).lower(),
 )
 TEXT = Unit(name="text", plain="text", read=str, read_plain=str, write=str)
 

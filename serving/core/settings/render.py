@@ -125,14 +125,10 @@ def render_page(daemons: Iterable[Daemon[SettingsRecord]]) -> str:
         for key, reason in keys.items():
             rows.setdefault((name, reason), []).append(f"`{key}`")
     lines += [
-        f"| {name} | {', '.join(keys)} | {_or_empty(reason.fulfilled[0]) if reason.fulfilled else ''} | {reason.why} |"
+        f"| {name} | {', '.join(keys)} | {reason.fulfilled[0] or 'empty' if reason.fulfilled else ''} | {reason.why} |"
         for (name, reason), keys in rows.items()
     ]
     return "\n".join([*lines, ""])
-
-
-def _or_empty(text: str) -> str:
-    return text or "empty"
 
 
 def _is_shared(field: Field, first_daemons: dict[str, tuple[Daemon[SettingsRecord], Field]]) -> bool:

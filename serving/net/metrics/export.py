@@ -99,7 +99,7 @@ async def exporting(
     sender = module.MetricSender(settings.endpoint, service=service, instance=instance, timeout_s=_TIMEOUT_S)
     # Only the latest page counts, and it is sent immediately.
     outbox: ExportOutbox[list[Family]] = ExportOutbox(
-        "otlp numbers", sender.send, period_s=_beat_s(settings), items_max=1, batch_max=1
+        "otlp numbers", sender.send, period_s=min(1.0, settings.metrics_period_s), items_max=1, batch_max=1
     )
     stop = asyncio.Event()
 
@@ -142,11 +142,6 @@ async def span_outbox(
         yield outbox.add
     finally:
         await _closed(outbox.close)
-
-
-def _beat_s(settings: OtlpSettings) -> float:
-    """How often the thread checks for a page, in seconds; a page is sent within a second."""
-    return min(1.0, settings.metrics_period_s)
 
 
 async def _families(page: MetricsPage) -> list[Family]:

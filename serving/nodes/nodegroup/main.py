@@ -20,7 +20,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from serving.core.settings.daemons import DAEMONS, ELECTION, NODEGROUP
 from serving.core.settings.live import LiveSettings
@@ -39,7 +39,7 @@ from serving.net.cluster.port import Cluster
 from serving.net.metrics.nodegroup import NodeGroupMetrics
 from serving.net.metrics.queries import QueryGate
 from serving.net.metrics.server import serve_page
-from serving.nodes.nodegroup.groups import GroupReading, WrittenGroup, groups_of_text
+from serving.nodes.nodegroup.groups import GroupReading, groups_of_text
 from serving.nodes.nodegroup.io.clouds.choice import CloudContext, opened_cloud
 from serving.nodes.nodegroup.io.loop import NodeGroupLoop, PassCounts
 from serving.nodes.nodegroup.io.passes import NodeGroupPasses
@@ -70,11 +70,6 @@ class _WrittenGroups:
         return self._reading
 
 
-def _aws_options(groups: Sequence[WrittenGroup]) -> dict[str, AwsOptions]:
-    """AWS options by the name of the Auto Scaling group. Parsing the groups has checked them."""
-    return {group.settings.cloud_provider_group_name: aws_options_of(group.options) for group in groups}
-
-
 async def _body(stop: asyncio.Event) -> None:
     own = LiveSettings(NODEGROUP, registry=DAEMONS, environment=os.environ)
     electing = LiveSettings(ELECTION, registry=DAEMONS, environment=os.environ)
@@ -100,7 +95,9 @@ async def _body(stop: asyncio.Event) -> None:
                 written=written,
                 check=check,
                 dry_mode=lambda: own.settings.dry_mode,
-                on_groups=lambda groups: aws.update(_aws_options(groups)),
+                on_groups=lambda groups: aws.update(
+                    {group.settings.cloud_provider_group_name: aws_options_of(group.options) for group in groups}
+                ),
                 on_pass=counts.count,
                 on_cloud_error=counts.count_cloud_error,
             )

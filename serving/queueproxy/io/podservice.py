@@ -122,7 +122,8 @@ class PodService:
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set, then drain."""
         spec, pod, pipe, admin = self._spec, self._pod, self._pipe, self._admin
-        await self._recover_dormancy()
+        if self._pod.dormancy is not None:
+            await self._pod.dormancy.recover()
         flushed = asyncio.Event()
         known = asyncio.Event()
 
@@ -172,11 +173,6 @@ class PodService:
         """Whether to read the app's metrics page; an app with HTTP/2 only needs another port for it."""
         spec = self._spec
         return bool(spec.gauges) and (not spec.is_http2 or bool(spec.metrics_port))
-
-    async def _recover_dormancy(self) -> None:
-        """Thaw or wake the app if an earlier queue-proxy froze it."""
-        if self._pod.dormancy is not None:
-            await self._pod.dormancy.recover()
 
     async def _watch_app(self, on_change: Callable[[bool], None]) -> None:
         """Probe the app repeatedly, until cancelled or the probing ends; a dormant app is not probed.

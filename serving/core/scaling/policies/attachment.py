@@ -11,7 +11,7 @@ import msgspec
 
 from serving.core.model.nodata import NoData
 from serving.core.scaling.kpa.merge import Proposal
-from serving.core.scaling.policies.apply import PanicVerdict, ScaleChange, panic
+from serving.core.scaling.policies.apply import PanicVerdict, panic
 from serving.core.scaling.policies.evaluate import TriggerVerdict, VerdictKind
 from serving.core.scaling.policies.scalingpolicy import ScalingPolicySpec
 from serving.core.scaling.policies.tick import TickDecision, TriggerRule, TriggerState, changed, decide
@@ -178,7 +178,7 @@ def reason_of(decision: TickDecision, *, spec: ScalingPolicySpec) -> str:
     change = decision.change
     if change.wanted_delta:
         parts.append(f"{change.wanted_delta:+d} pod{'' if abs(change.wanted_delta) == 1 else 's'}")
-        parts.extend(_clamps(change))
+        parts += [f"{clamp.clamp} makes it {clamp.amount_after}" for clamp in change.clamps]
     return "; ".join(parts)
 
 
@@ -220,7 +220,3 @@ def _usage(kind: str, usage: float | NoData) -> str:
 
 def _percent(ratio: float) -> str:
     return f"{ratio * 100:.0f} %"
-
-
-def _clamps(change: ScaleChange) -> list[str]:
-    return [f"{clamp.clamp} makes it {clamp.amount_after}" for clamp in change.clamps]

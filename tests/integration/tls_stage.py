@@ -10,11 +10,10 @@ from typing import Any
 import trustme
 
 from serving.core.settings.http import HttpSettings
-from serving.net.proxy.server.listener import HttpServer
 from serving.net.proxy.tls.certificate import Pair
 from serving.net.proxy.tls.keeper import Certificates
 from serving.net.proxy.tls.layer import TlsLayer
-from tests.integration.proxy.peers import STEP_S, Forwarder, Link, Proxy, Script, backed, ok
+from tests.integration.proxy.peers import STEP_S, Link, Proxy, Script, ok, proxied
 
 AUTHORITY = trustme.CA()
 
@@ -167,20 +166,6 @@ async def tls_proxied(
     """A proxy with a certificate for the host "h" before an upstream; at the end it must hold no state of any request."""
     certificates = Certificates(handshake_max_s=handshake_max_s)
     certificates.update({"h": issued("h")})
-    async with backed(script) as backend:
-        server = HttpServer(settings or HttpSettings())
-        handler = Forwarder(backend.address)
-        address = await server.listen(
-            ("127.0.0.1", 0),
-            handler,
-            make=lambda registry, wiring: TlsLayer(registry, wiring, certificates.terms),
-        )
-        proxy = Proxy(server, handler, backend, address)
-        try:
-            yield proxy, certificates
-        finally:
-            await server.finish(grace_s=0)
-            for client in proxy.clients:
-                await client.closed()
-            assert len(handler.finished) == len(handler.begun)
-            assert all(exchange.outcome is not None for exchange in handler.begun)
+    terms = certificates.terms
+    async with proxied(script, settings, make=lambda server, wiring: TlsLayer(server, wiring, terms)) as proxy:
+        yield proxy, certificates

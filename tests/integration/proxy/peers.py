@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import cast
 
 from serving.core.settings.http import HttpSettings
 from serving.net.proxy.forwarding.exchange import Exchange, Wiring
 from serving.net.proxy.forwarding.policy import NO_TIMEOUTS, Timeouts
+from serving.net.proxy.http1.pool import Pool
 from serving.net.proxy.server.connection import Connection
 from serving.net.proxy.server.listener import HttpServer
 
@@ -224,12 +226,19 @@ async def backed(script: Script) -> AsyncIterator[Backend]:
 
 
 @contextlib.asynccontextmanager
-async def proxied(script: Script = ok, settings: HttpSettings | None = None) -> AsyncIterator[Proxy]:
+async def proxied(
+    script: Script = ok,
+    settings: HttpSettings | None = None,
+    *,
+    make: Callable[[HttpServer, Wiring], asyncio.Protocol] | None = None,
+    pool: type[Pool] = Pool,
+) -> AsyncIterator[Proxy]:
     """A proxy before a scripted upstream. At the end it must hold no state of any request."""
+    settings = settings or HttpSettings()
     async with backed(script) as backend:
-        server = HttpServer(settings or HttpSettings())
+        server = HttpServer(settings, pool=pool(settings, clock=time.monotonic))
         handler = Forwarder(backend.address)
-        address = await server.listen(("127.0.0.1", 0), handler, make=WAY.make)
+        address = await server.listen(("127.0.0.1", 0), handler, make=make or WAY.make)
         proxy = Proxy(server, handler, backend, address)
         try:
             yield proxy

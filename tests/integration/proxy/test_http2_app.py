@@ -2,37 +2,22 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 
 import pytest
 
 from serving.core.settings.http import HttpSettings
 from serving.net.proxy.http2.flow import WINDOW_BYTES, WINDOW_BYTES_MAX
 from serving.net.proxy.http2.upstream import Http2Pool
-from serving.net.proxy.server.listener import HttpServer
 from tests.integration.proxy.h2frames import END_HEADERS, Code, Http2, Http2App, Kind, fields, frame, request, settings
-from tests.integration.proxy.peers import Forwarder, Link, Proxy, Script, backed, get
+from tests.integration.proxy.peers import Link, Proxy, Script, get, proxied
 
 POST = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody"
 MAX_CONCURRENT_STREAMS, INITIAL_WINDOW = 3, 4
 
 
-@contextlib.asynccontextmanager
-async def before(script: Script, limits: HttpSettings | None = None) -> AsyncIterator[Proxy]:
+def before(script: Script, limits: HttpSettings | None = None) -> contextlib.AbstractAsyncContextManager[Proxy]:
     """A proxy before an app that speaks HTTP/2."""
-    limits = limits or HttpSettings()
-    async with backed(script) as backend:
-        server = HttpServer(limits)
-        server.pool = Http2Pool(limits, clock=server.clock)
-        handler = Forwarder(backend.address)
-        proxy = Proxy(server, handler, backend, await server.listen(("127.0.0.1", 0), handler))
-        try:
-            yield proxy
-        finally:
-            await server.finish(grace_s=0)
-            for client in proxy.clients:
-                await client.closed()
-            assert len(handler.finished) == len(handler.begun)
+    return proxied(script, limits, pool=Http2Pool)
 
 
 async def responses(script: Script, *requests: bytes, limits: HttpSettings | None = None) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Real clients of each kind over TLS, and bodies above the buffer limits."""
+"""Real clients of each kind over TLS."""
 
 import asyncio
 from pathlib import Path
@@ -10,17 +10,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
-from serving.core.settings.http import HttpSettings
-from tests.integration.proxy.peers import Link, get, settled
 from tests.integration.proxy.test_http2 import SERVICE, Chain
-from tests.integration.proxy.test_proxy_streams import HELD_MAX
 from tests.integration.tls_stage import AUTHORITY, client_context, tls_proxied
-
-FLOOD = 48 * 1024 * 1024
-
-
-async def tls_link(address: tuple[str, int]) -> Link:
-    return Link(*await asyncio.open_connection(*address, ssl=client_context("http/1.1"), server_hostname="h"))
 
 
 @pytest.mark.parametrize("is_http2", [True, False])
@@ -76,80 +67,3 @@ async def test_grpc_calls_pass() -> None:
         options = (("grpc.ssl_target_name_override", "h"),)
         async with grpc.aio.secure_channel(f"{host}:{port}", credentials, options) as channel:
             assert await channel.unary_unary(f"/{SERVICE}/Unary")(b"hello", timeout=60) == b"hello"
-
-
-async def test_a_client_that_does_not_read_stops_the_upstream_and_then_gets_all() -> None:
-    written = 0
-
-    async def script(link: Link) -> None:
-        nonlocal written
-        await link.head()
-        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % FLOOD)
-        piece = bytes(65536)
-        while written < FLOOD:
-            link.send(piece)
-            await link.writer.drain()
-            written += len(piece)
-        await link.rest()
-
-    async with tls_proxied(script) as (proxy, _):
-        client = await tls_link(proxy.address)
-        client.send(get())
-        await client.head()
-        client.pause()
-        await settled(lambda: written)
-        assert written < HELD_MAX
-        client.resume()
-        got = 0
-        while got < FLOOD:
-            got += len(await client.body(min(1 << 20, FLOOD - got)))
-        await client.closed()
-
-
-async def test_an_upstream_that_does_not_read_stops_the_client() -> None:
-    go = asyncio.Event()
-
-    async def script(link: Link) -> None:
-        await link.head()
-        link.pause()
-        await go.wait()
-        link.resume()
-        got = 0
-        while got < FLOOD:
-            got += len(await link.reader.read(1 << 20))
-        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc")
-        await link.rest()
-
-    async with tls_proxied(script) as (proxy, _):
-        client = await tls_link(proxy.address)
-        client.send(b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % FLOOD)
-        sent = 0
-
-        async def send() -> None:
-            nonlocal sent
-            while sent < FLOOD:
-                client.send(bytes(65536))
-                await client.writer.drain()
-                sent += 65536
-
-        sending = asyncio.create_task(send())
-        await settled(lambda: sent)
-        assert sent < HELD_MAX
-        go.set()
-        await sending
-        assert (await client.message())[1] == b"abc"
-        await client.closed()
-
-
-async def test_a_waiting_request_reads_no_more_of_its_body_than_set() -> None:
-    async with tls_proxied(settings=HttpSettings(body_held_bytes_max=65_536)) as (proxy, _):
-        handler = proxy.handler
-        handler.begin = handler.begun.append  # type: ignore[method-assign, assignment]
-        client = await tls_link(proxy.address)
-        client.send(b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % FLOOD)
-        client.send(bytes(8 * 1024 * 1024))
-        await settled(lambda: handler.begun[0].weight_bytes if handler.begun else 0)
-        assert 65_536 <= handler.begun[0].weight_bytes < 512 * 1024
-        handler.begun[0].respond(503)
-        assert (await client.message())[0].startswith(b"HTTP/1.1 503 ")
-        await client.closed()

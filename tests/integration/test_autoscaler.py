@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import aiohttp
 import pytest
@@ -69,7 +69,12 @@ async def respond_to_probes(reader: asyncio.StreamReader, writer: asyncio.Stream
 
 @contextlib.asynccontextmanager
 async def staged(
-    *, scale: int = 0, serving_state: str = "Reserve", settings: AutoscalerSettings | None = None, period_s: float = 0.1
+    *,
+    scale: int = 0,
+    serving_state: str = "Reserve",
+    settings: AutoscalerSettings | None = None,
+    period_s: float = 0.1,
+    log: Callable[[bytes], None] | None = None,
 ) -> AsyncIterator[Stage]:
     store = Store()
     await store.fill(scale=scale, serving_state=serving_state)
@@ -82,7 +87,7 @@ async def staged(
         stats_address="127.0.0.1:0",
         activator_address=f"{host}:{port}",
     )
-    daemon = AutoscalerDaemon(given, store.cluster, key=KEY, registry=REGISTRY)
+    daemon = AutoscalerDaemon(given, store.cluster, key=KEY, log=log, registry=REGISTRY)
     async with ingress, started(daemon):
         stage = Stage(store, daemon)
         await stage.synced()

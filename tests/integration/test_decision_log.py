@@ -1,44 +1,21 @@
 """Decisions of a served autoscaler: sent as events, as Events of the API, and recorded for a replay."""
 
 import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator
 
 import aiohttp
 
-from serving.autoscaler.main import AutoscalerDaemon
 from serving.core.scaling.scaler.replay import again, read_record
-from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.net.cluster.kinds import EVENT
 from serving.net.wire.frames import PodStat, encode_pod_stat
-from tests.integration.autoscaler_stage import KEY, NAME, REGISTRY, WAITING, Store
-from tests.integration.daemons import started
+from tests.integration.autoscaler_stage import NAME
 from tests.integration.query_token import HEADERS
-from tests.integration.test_autoscaler import Stage, load
-
-
-@contextlib.asynccontextmanager
-async def recorded(lines: list[bytes]) -> AsyncIterator[Stage]:
-    store = Store()
-    await store.fill(scale=0, serving_state="Reserve")
-    # It decides for all requests that wait at once, so that the first decision is the one that is looked for.
-    settings = AutoscalerSettings(
-        policy=WAITING,
-        decision_period_s=0.1,
-        stats_address="127.0.0.1:0",
-    )
-    daemon = AutoscalerDaemon(settings, store.cluster, key=KEY, log=lines.append, registry=REGISTRY)
-    async with started(daemon):
-        stage = Stage(store, daemon)
-        await stage.synced()
-        yield stage
-    await store.cluster.close()
+from tests.integration.test_autoscaler import load, staged
 
 
 async def test_a_real_recording_decided_again_agrees_entirely() -> None:
     lines: list[bytes] = []
-    async with recorded(lines) as stage, stage.as_activator() as activator, stage.as_pod("p") as pod:
+    async with staged(log=lines.append) as stage, stage.as_activator() as activator, stage.as_pod("p") as pod:
         async with asyncio.timeout(60):
             await activator.send(load(30.0))
             await stage.store.scaled(5)
@@ -56,7 +33,7 @@ async def test_a_real_recording_decided_again_agrees_entirely() -> None:
 
 
 async def test_decisions_are_followed_while_they_are_made() -> None:
-    async with recorded([]) as stage, stage.as_activator() as activator, aiohttp.ClientSession() as session:
+    async with staged() as stage, stage.as_activator() as activator, aiohttp.ClientSession() as session:
         url = f"http://{stage.address}/decisions?follow&samples&namespace=default"
         async with asyncio.timeout(60), session.get(url, headers=HEADERS) as response:
             assert response.headers["Content-Type"] == "text/event-stream"
@@ -77,7 +54,7 @@ async def test_decisions_are_followed_while_they_are_made() -> None:
 
 
 async def test_a_change_is_an_event_of_the_revision() -> None:
-    async with recorded([]) as stage, stage.as_activator() as activator:
+    async with staged() as stage, stage.as_activator() as activator:
         await activator.send(load(100.0))
         async with asyncio.timeout(60):
             while not (found := (await stage.store.cluster.list(EVENT, "default")).items):  # noqa: ASYNC110 - as kubectl

@@ -19,6 +19,7 @@ from serving.controller.routes.rolloutcheck import RolloutJudgement
 from serving.controller.values.writes import FOLLOWED_KINDS, WorkKey
 from serving.controller.workloads.known import KnownWorkloads
 from serving.core.model.objects import Key, Object, name_of, namespace_of, nested, uid_of, version_of
+from serving.core.scaling.policies.index import PolicyCheck
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.controller import ControllerSettings
 from serving.core.settings.queueproxy import QueueProxySettings
@@ -38,6 +39,7 @@ class ControllerCache:
         scaling: AutoscalerSettings,
         *,
         sidecar: Sidecar | None = None,
+        check_schedules: PolicyCheck = lambda _: (),
         objects_map: Callable[[], MutableMapping[Key, Object]] = dict,
     ) -> None:
         self.settings = settings
@@ -49,7 +51,7 @@ class ControllerCache:
             relations=Relations(),
             claims=Claims(),
             domains=Domains(),
-            workloads=KnownWorkloads(),
+            workloads=KnownWorkloads(check_schedules),
         )
         self.missing: dict[Kind, str] = {}
         """Why the server has no objects of a kind; "" if it does."""

@@ -40,6 +40,7 @@ from serving.net.cluster.configmaps import ConfigMapWatch
 from serving.net.cluster.kinds import Kind
 from serving.net.cluster.port import Cluster
 from serving.net.cluster.reflector import objects_map
+from serving.net.cluster.schedules import schedule_problems
 from serving.net.cluster.workqueue import WorkQueue, WorkQueueSettings
 from serving.net.metrics.controller import ControllerMetrics
 from serving.net.metrics.queries import QueryGate
@@ -68,7 +69,9 @@ class Controller:
         self._settings = settings or ControllerSettings()
         self._scaling = scaling or AutoscalerSettings()
         objects = functools.partial(objects_map, cluster)
-        self._cache = ControllerCache(self._settings, self._scaling, sidecar=sidecar, objects_map=objects)
+        self._cache = ControllerCache(
+            self._settings, self._scaling, sidecar=sidecar, check_schedules=schedule_problems, objects_map=objects
+        )
         retries = WorkQueueSettings(retry_max_s=self._settings.retry_delay_max_s)
         self._queue: WorkQueue[WorkKey] = WorkQueue("controller", settings=retries, on_error=_log_failure)
         self._counted_s: dict[WorkKey, float] = {}

@@ -8,10 +8,10 @@ import msgspec
 from serving.core.model.errors import Problem, SettingsError
 from serving.core.model.objects import Key, Object, key_of, nested
 from serving.core.model.scaledworkload import ScaledWorkloadSpec
+from serving.core.scaling.policies.index import PolicyCheck
 from serving.core.scaling.policies.scalingpolicy import ScalingPolicySpec
 from serving.net.cluster import kinds
 from serving.net.cluster.kinds import Kind, target_kind
-from serving.net.cluster.schedules import schedule_problems
 
 
 class KnownWorkload(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,14 +23,14 @@ class KnownWorkload(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
 
     @classmethod
-    def of(cls, workload: Object) -> "KnownWorkload":
+    def of(cls, workload: Object, check: PolicyCheck = lambda _: ()) -> "KnownWorkload":
         """Read a ScaledWorkload."""
         key, created = key_of(workload), nested(workload, "metadata", "creationTimestamp") or ""
         try:
             spec = ScaledWorkloadSpec.from_object(workload)
         except SettingsError as error:
             return cls(key=key, created=created, problems=error.problems)
-        problems = tuple(schedule_problems(ScalingPolicySpec(schedules=spec.scaling.schedules)))
+        problems = tuple(check(ScalingPolicySpec(schedules=spec.scaling.schedules)))
         return cls(key=key, created=created, spec=spec, problems=problems)
 
     @property
@@ -55,9 +55,10 @@ class KnownWorkload(msgspec.Struct, frozen=True, kw_only=True):
 class KnownWorkloads:
     """All workloads, by namespace."""
 
-    __slots__ = ("_by_namespace", "scales")
+    __slots__ = ("_by_namespace", "_check", "scales")
 
-    def __init__(self) -> None:
+    def __init__(self, check: PolicyCheck) -> None:
+        self._check = check
         self.scales: dict[Key, Object | None] = {}
         """The scale of each workload whose target is of a kind with a scale that is not followed; None without that target."""
 
@@ -76,7 +77,7 @@ class KnownWorkloads:
         """Store the present state of a workload; None removes it."""
         namespace, name = key
         if workload is not None:
-            known = KnownWorkload.of(workload)
+            known = KnownWorkload.of(workload, self._check)
             before = self._by_namespace[namespace].get(name)
             if before is not None and before.spec != known.spec:
                 self.scales.pop(key, None)

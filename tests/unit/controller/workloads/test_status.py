@@ -7,6 +7,7 @@ import pytest
 from serving.controller.workloads.known import KnownWorkload
 from serving.controller.workloads.status import WorkloadView, workload_status
 from serving.core.model.objects import Object, condition_of
+from serving.net.cluster.schedules import schedule_problems
 from tests.unit.controller.builders import CREATED, NOW, SCALING, SETTINGS
 
 HTTP = {"name": "http", "port": 80}
@@ -23,7 +24,9 @@ def service(*ports: Object) -> Object:
 
 
 def status(resource: Object, **view: Any) -> Object:  # noqa: ANN401 - fields of the view
-    whole = WorkloadView(**{"own": KnownWorkload.of(resource), "target": TARGET, "service": service(HTTP), **view})
+    whole = WorkloadView(
+        **{"own": KnownWorkload.of(resource, schedule_problems), "target": TARGET, "service": service(HTTP), **view}
+    )
     return workload_status(resource, whole, settings=SETTINGS, scaling=SCALING, now=NOW)
 
 

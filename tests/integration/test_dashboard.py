@@ -17,8 +17,7 @@ from tests.integration.autoscaler_stage import NAME
 from tests.integration.browser import Browser, browser
 from tests.integration.daemons import started
 from tests.integration.query_token import GATE, HEADERS, TOKEN
-from tests.integration.test_autoscaler import Stage, load
-from tests.integration.test_decision_log import recorded
+from tests.integration.test_autoscaler import Stage, load, staged
 
 KEY = f"default/{NAME}"
 VIEWS = ("/", "/index.html", "/state", "/events", f"/history?revision={KEY}", f"/policy?revision={KEY}", "/other")
@@ -43,7 +42,7 @@ class Shown:
 
 @contextlib.asynccontextmanager
 async def shown(host_names: str = "", connections_max: int = 64) -> AsyncIterator[Shown]:
-    async with recorded([]) as stage:
+    async with staged() as stage:
         given = DashboardSettings(
             address="127.0.0.1:0",
             autoscaler_url=f"http://{stage.address}",

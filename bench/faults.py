@@ -161,7 +161,7 @@ def line_of(one: Observation) -> str:
 def main() -> int:
     """Run, and print a table; exit 0 only if the contract holds."""
     quick = {"names": ("app killed -9", STORM, OVERLOAD), "rate": 50.0, "seconds": 2.0}
-    options = options_of(__doc__, names=NAMES, rate=1000.0, seconds=15.0, quick=quick)
+    options = options_of(__doc__, names=NAMES, rate=400.0, seconds=15.0, quick=quick)
     if not options.json:
         print(
             "| fault | failed requests | cut streams | p99 before -> with it | recovered after | memory of the daemons |"

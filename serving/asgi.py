@@ -1,15 +1,15 @@
 """ASGI middleware that serves as the queue-proxy of a Python app: ``app = QueueProxyMiddleware(app)``.
 
 It limits, queues, counts and times the requests of the app, reports its statistics to the autoscaler, answers probes, and
-drains the pod, in the process of the app: a pod is then one process, and a request passes one proxy less. It does nothing
-in a process that is no such pod (``SERVING_POD_NAME`` is not set), as on a developer's machine.
+drains the pod, in the process of the app: a pod is then one process, and a request passes one proxy fewer. It does nothing
+outside of a pod (without ``SERVING_POD_NAME``), as on a developer's machine.
 
-``python -m serving.asgi app:app`` runs an app with uvicorn, where a pod must listen, without a change of the app. Manual:
+``python -m serving.asgi app:app`` runs an unchanged app with uvicorn on the pod's port. Manual:
 docs/asgi.md.
 """
 
 if __name__ == "__main__":
-    # Before the imports below, and those of the app, which take long: see there.
+    # Before the slow imports below and the app's; see ``serving.net.aio.startup``.
     from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()

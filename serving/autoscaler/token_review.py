@@ -71,7 +71,7 @@ def claim_of(names: Mapping[str, str]) -> PodClaim | None:
 
 
 def seen_of(pod: Mapping[str, Any] | None) -> SeenPod | None:
-    """The facts of a Pod; None if it belongs to no revision."""
+    """The revision and uid of a Pod; None for a pod without a revision."""
     metadata = {} if pod is None else pod["metadata"]
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
     return None if revision is None else SeenPod(revision=revision, uid=metadata.get("uid", ""))

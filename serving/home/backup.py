@@ -86,7 +86,7 @@ def write_backup(file: Path, state: StateFolder, *, journal: bytes, manifest: Ba
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.absolute().parent)
     except OSError as error:
-        # The caller only knows the file name.
+        # The caller has only the file name.
         raise type(error)(error.errno, error.strerror, str(file)) from error
     try:
         with os.fdopen(descriptor, "wb") as out:

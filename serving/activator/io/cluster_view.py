@@ -1,7 +1,7 @@
 """Watches the cluster for the ingress, and sets revisions Active.
 
 ``ClusterView`` hands Routes, Revisions, ScaledWorkloads, EndpointSlices, DomainMappings and ClusterDomainClaims to the ingress as watches bring
-them. Slices of workloads are followed in their namespaces only. It flips a revision from Reserve to Active with one PATCH on the version that it knows; after a conflict it reads the object and patches
+them. Slices of workloads are followed in their namespaces only. It flips a revision from Reserve to Active with one PATCH on its last version; after a conflict it reads the object and patches
 once more. ``wake.py`` decides when to retry a flip that failed. The activator writes nothing else.
 """
 
@@ -50,7 +50,7 @@ class ClusterView:
     """Updates an ingress from cluster watches. ``flip`` and ``synced`` need a running ``run``.
 
     ``on_route`` is called with each route that changes, and with None when it goes, ``on_secrets`` with the Secret of each mapped host
-    and of each host with a certificate of its own, whenever they change.
+    and of each host with a separate certificate, whenever they change.
     """
 
     def __init__(  # noqa: PLR0913 - what it is wired with
@@ -161,7 +161,7 @@ class ClusterView:
             self._revision_seen(change.new)
 
     def _revision_seen(self, revision: Object) -> ServedRevision | None:
-        """Route to a revision as it is; None if it cannot be read."""
+        """Route to an unmodified revision; None if it cannot be read."""
         served = revision_of(revision, self._scaling)
         if isinstance(served, NoData):
             _log_unreadable("Revision", revision, served.missing)
@@ -185,7 +185,7 @@ class ClusterView:
             self._ingress.apply(self._ingress.router.remove_revision(change.key, self._clock()))
 
     def _workload_seen(self, workload: Object) -> ServedRevision | None:
-        """Route to a workload as it is; None if it cannot be read."""
+        """Route to an unmodified workload; None if it cannot be read."""
         try:
             spec = ScaledWorkloadSpec.from_object(workload)
         except SettingsError as error:

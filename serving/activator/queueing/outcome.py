@@ -32,7 +32,7 @@ class RejectionReason(enum.StrEnum):
 class Dispatch(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
     """Send this request to this pod; it waited for ``waited_s`` seconds.
 
-    ``prefix`` is the part of its prompt that the pod knows; None if prompts do not choose pods.
+    ``prefix`` is the part of its prompt in the pod's cache; None if prompts do not choose pods.
     """
 
     request: RequestId

@@ -38,8 +38,8 @@ class ServedRevision(msgspec.Struct, frozen=True, kw_only=True):
     learnt or set. ``desired_count`` is the number of pods in its status.
 
     ``failure`` is the message of a Ready condition that is False because pods fail or none started in time. ``delay`` is the
-    message of one that is False because no node has room for a pod; requests then wait. ``kubelet_decides``: the kubelet runs a
-    readiness probe of its own, so the queue-proxy alone cannot confirm readiness. ``configuration`` is the name of its
+    message of a Ready condition that is False because no node has room for a pod; requests then wait. ``kubelet_decides``: the kubelet runs a
+    readiness probe itself, so the queue-proxy alone cannot confirm readiness. ``configuration`` is the name of its
     Configuration, "" without one.
     """
 
@@ -61,10 +61,10 @@ class ServedRevision(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the revision is a ScaledWorkload, whose pods have no queue-proxy."""
 
     waiting_max: int | None = None
-    """Most requests that wait for a pod of a ScaledWorkload; None is the activator's bound."""
+    """Maximum number of requests waiting for a pod of a ScaledWorkload; None is the activator's bound."""
 
     wait_max_s: float | None = None
-    """Longest time that one waits; None is the activator's bound."""
+    """Longest time that a request waits for a pod of a ScaledWorkload; None is the activator's bound."""
 
     def bounded(self, settings: ActivatorSettings) -> ActivatorSettings:
         """The activator's settings, with the lower bounds of this revision."""

@@ -3,7 +3,7 @@
 Input: what the cluster says (revisions and slices), what requests do, and the time. Output: dispatches, rejections, wakes and
 probes (``outcome.py``), and load to report. A call returns what is urgent. The rest (pokes, flips, probes, requests that have
 waited too long) is done by ``tick``: call it soon while ``schedule.has_pending_work``, and at ``schedule.next_due_s()``. The
-router knows no host, header, connection or clock.
+router uses no host, header, connection or clock.
 
 A request has four owners here: the router finds the throttler of its revision, the throttler runs it on a pod, admission lets it
 wait, and the ejected pods keep it from pods that fail. The slot book passes slots on to another process.

@@ -1,6 +1,6 @@
 """Computes when the router is next due: ``next_deadline_s`` for one revision, ``TickSchedule`` for all.
 
-Each part of the router says when something of its own ends or is due, and sets no timer. After each tick of a revision the earliest
+Each part of the router reports its next due time, and sets no timer. After each tick of a revision the earliest
 of these times is scheduled.
 """
 

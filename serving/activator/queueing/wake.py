@@ -2,7 +2,7 @@
 
 A fold over the requests of one revision. The activator reports to the autoscaler each second; it pokes when that would be too
 late: when the first request waits, when twice as many wait as it last reported, and when more are inside than the desired pods
-can take. Pokes are at least 50 ms apart; one that comes too early is sent later. A revision in reserve is flipped while requests
+can take. Pokes are at least 50 ms apart; an early poke is sent later. A revision in reserve is flipped while requests
 wait for it, with a growing pause between tries.
 
 A poke reports what is new since the last report, and the next report leaves that out: each request counts once, as in
@@ -55,7 +55,7 @@ class WakeInput(msgspec.Struct, frozen=True, kw_only=True):
     """The input of a wake decision for one revision.
 
     ``level`` requests are inside, ``waiting_count`` of them without a pod; ``arrived_count`` came since the last report.
-    ``desired_count`` pods are desired, each for ``target_concurrency`` requests at once. ``has_rejected`` says that a request was
+    ``desired_count`` pods are desired, each for ``target_concurrency`` concurrent requests. ``has_rejected`` says that a request was
     just rejected because the revision's pods fail: the revision then gets another try, with a load of 1, once per reporting
     period.
     """

@@ -5,7 +5,7 @@ Input: the head of a request, and the site of its host. Output: the answer, or N
 - ``K-Network-Probe: activator`` asks whether the activator is in the path. It is answered for every host.
 - ``K-Network-Probe: probe`` asks for a digest of how a host's traffic is split (``serving.core.model.rollout``). It wakes no revision.
 - ``K-Network-Probe: route`` with the path ``/routes/NAMESPACE/NAME`` asks, on the inner listener, for the digest of a Route
-  as it is served (``serving.core.model.routepolicy``): the controller reports a Route ready once all activators answer with its own.
+  as it is served (``serving.core.model.routepolicy``): the controller reports a Route ready once all activators answer with the Route's digest.
 - A kubelet's probe and ``/healthz`` are answered here only if no service has the host: a client can send any User-Agent, and
   a service keeps its own paths.
 

@@ -143,7 +143,7 @@ class Routes:
         return rule.site
 
     def _chooser(self, host: str, key: RevisionKey) -> Site | None:
-        """The site of a host that a Gateway forwarded, if the host's policy selects among revisions including this one."""
+        """The site of a host in a request from a Gateway, if the host's policy selects among revisions that include ``key``."""
         site = self._sites[Listener.PUBLIC].get(_bare(host)) or self._sites[Listener.INNER].get(_bare(host))
         if site is None or site.namespace != key[0] or not site.policy.chooses:
             return None

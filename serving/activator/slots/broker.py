@@ -1,6 +1,6 @@
 """Trades slots of pods with the other activator processes of one machine.
 
-A process whose requests wait asks all others; a process with slots that it does not need gives them to the one that waits
+A process whose requests wait asks all others; a process with slots that it does not need gives them to the process that waits
 longest. A slot stays where it was given until another process asks. If requests wait in every process, a freed slot passes to a
 process whose oldest request has waited longer, one slot per ask.
 

@@ -10,7 +10,7 @@ given minus those it gave; only the difference is stored. A slot in transit belo
 When a process comes or goes, the others freeze: each declares what it has in flight, and uses no more than that from then on.
 Once all hold the same declarations and know that of each other, the next view begins; slots in use beyond a share count as given
 by the processes with room. A declaration is part of a view only while it still freezes its sender: a process that has begun a
-view answers a new declaration with a new one of its own. The slots of a dead process are shared out again.
+view answers a new declaration with its new declaration. The slots of an ended process are distributed again.
 """
 
 import zlib

@@ -1,6 +1,6 @@
 """Schedules decisions and scale writes for each revision.
 
-Each revision is decided on once per period, spread over it, and at once after an urgent stat or a change. Two queues keep urgent
+Each revision is decided on once per period, spread over it, and immediately after an urgent stat or a change. Two queues keep urgent
 decisions from waiting behind thousands of periodic ones. A decision never awaits; its writes wait in a third queue, from which a
 few workers write, each for one revision and always the latest decision (``writer``).
 """

@@ -326,7 +326,7 @@ class WorkloadWatch:
         return workload_of(resource, self._spec(key, resource), self._settings)
 
     def _spec(self, key: RevisionKey, resource: Object) -> ScaledWorkloadSpec:
-        """The spec of a workload; the last one that could be read if its present one cannot."""
+        """The spec of a workload; the last readable spec if the present spec is unreadable."""
         try:
             return ScaledWorkloadSpec.from_object(resource)
         except SettingsError:
@@ -478,5 +478,5 @@ def _is_of(kind: Kind, target: WorkloadTarget) -> bool:
 
 
 def _selects(selector: LabelSelector, pod: Object) -> bool:
-    """Whether a selector matches a pod; an empty one matches none."""
+    """Whether a selector matches a pod; an empty selector matches no pod."""
     return bool(selector.requirements) and selector.matches(labels_of(pod))

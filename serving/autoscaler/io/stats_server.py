@@ -6,7 +6,7 @@ connection identifies the sender, so a frame reports for its sender only. A fram
 too late or too often is counted and dropped; the connection stays, so that a bad frame costs one pod one second. A new connection
 of the same pod takes the place of the old one.
 
-``/announce`` tells the activators that a pod which has proved its name takes requests, and where (``announcements.py``).
+``/announce`` informs the activators of the address of a ready pod that has proved its name (``announcements.py``).
 ``/credentials`` gives a pod that has proved its name a certificate, and a token by which it names itself to other services.
 ``/healthz`` reports whether the cluster has been listed, ``/metrics`` all counts, ``/decisions?namespace=&revision=`` the last
 decisions with their reasons; ``&follow`` streams them as events. ``/policies?namespace=&revision=`` reports the savings of the

@@ -1,6 +1,6 @@
 """Writes a PodAutoscaler and a ServerlessService per revision, derived by ``controller/revisions/views.py``.
 
-It follows revisions, Deployments and the slices of public Services, and writes a view when it differs from the one that was
+It follows revisions, Deployments and the slices of public Services, and writes a view when it differs from the view that was
 written last. A view is deleted with its revision, by its owner reference. Changes within a short time are written together.
 """
 

@@ -133,7 +133,7 @@ def _failures(pod: Object, exits_tolerated: int) -> Iterator[Failure]:
         yield from _failures_of_container(status, exits_tolerated, is_first=is_first)
     for status in everybodys:
         if status.get("name") == QUEUE_PROXY:
-            # A queue-proxy that cannot start keeps the pod unready; one that exits is restarted.
+            # A queue-proxy that cannot start keeps the pod unready; a queue-proxy that exits is restarted.
             waiting = nested(status, "state", "waiting") or {}
             yield from _failures_of_container(
                 {**status, "lastState": {}, "state": {"waiting": waiting}}, exits_tolerated

@@ -6,7 +6,7 @@ with these differences:
 
 - One port, 8012, accepts both HTTP/1.1 and HTTP/2. The kubelet uses 8022 only.
 - A readiness probe of the kubelet is answered when the app becomes ready, instead of failing and being repeated a second later.
-- It is the first container, because the kubelet starts containers in turn; kubectl still picks the app by an annotation.
+- It is the first container, because the kubelet starts containers in order; kubectl still picks the app by an annotation.
 - It mounts no volume, and the pod gets no token of an account that its service does not name: a kubelet lets a pod with volumes
   wait for 300 ms. With ``stats_audience`` the token that authenticates stats is in a volume, which the kubelet renews.
 
@@ -87,7 +87,7 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
     ``secret_of`` derives the secret of a revision's pods from its namespace and uid, ``token_of`` the token for their stats from
     its namespace and name. ``proxy`` are the settings of
     queue-proxies that a revision does not override. ``inner_tls`` is the mode that this controller was started with, ``authority`` the
-    certificate by which queue-proxies know daemons, which is public.
+    public certificate by which queue-proxies identify daemons.
     """
 
     settings: SidecarSettings

@@ -1,7 +1,7 @@
 """Load metrics for scaling, and the annotation that selects several of them.
 
 A load metric turns one source's report into that source's part of the load. The parts of all sources add up to the load of
-the revision, which is divided by the target of one pod. A metric with a name of its own is one record and its entry in
+the revision, which is divided by the target of one pod. A metric with a separate name is one record and its entry in
 ``LOAD_METRICS``; ``gauge:NAME`` is a metric for any number that the app reports.
 """
 
@@ -96,7 +96,7 @@ def _gauge_metric(name: str, unit: str, gauge: str, *, target_default: float | N
     return LoadMetric(name=name, unit=unit, of_stat=_of_gauge(gauge), target_default=target_default, gauge=gauge)
 
 
-# Ten waiting items a pod: enough to tell a queue from a moment's delay. An app whose items are long sets its own target.
+# Ten waiting items per pod: enough to distinguish a queue from a short delay. An app whose items are long sets its own target.
 QUEUE_LENGTH = _gauge_metric("queue-length", "queued", "queue_length", target_default=10.0)
 
 

@@ -1,7 +1,7 @@
 """Typed access to objects of the Kubernetes API: metadata, owners, conditions, and the difference between two objects.
 
 Every function is total: a missing field reads as empty, so a half-written object never raises. No function changes its
-argument. This module knows no kinds.
+argument. This module is independent of kinds.
 """
 
 import calendar

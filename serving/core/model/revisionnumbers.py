@@ -65,7 +65,7 @@ class RevisionNumbers(msgspec.Struct, frozen=True, kw_only=True):
     target_load: float | None = None
 
     excess_burst_capacity: int | None = None
-    """Requests that may still arrive at once; negative if the capacity is too small."""
+    """Number of further concurrent requests within the capacity; negative if the capacity is too small."""
 
     learnt_target: float | None = None
     """The learnt target of requests in flight per pod, whether or not it is in force."""

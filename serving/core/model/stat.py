@@ -46,7 +46,7 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     ``is_dormant`` says that the pod's app sleeps: its next report comes when it has woken, and until then it has no load. Its last request
     ended ``idle_s`` seconds before the report. ``pod_loads`` are the requests of an activator in each pod of a ScaledWorkload, which reports
     nothing itself; ``pod_heats`` say what each pod's cache of prompts has saved, in an unknown unit. ``unfrozen`` is why its processes run all the same; "" if they are frozen. ``is_loading`` asks to keep a pod whose app was never ready yet.
-    ``unready`` is why the app of a pod was never ready; "" where the pod does not know.
+    ``unready`` is why the app of a pod was never ready; "" if the reason is unknown.
     """
 
     pod: str = ""

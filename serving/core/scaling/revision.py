@@ -1,7 +1,7 @@
 """Reads Revisions, their Deployments and Pods into small records for the autoscaler.
 
 Input: objects as the API has them. Output: small records, or None for objects that this autoscaler does not scale. Invalid
-annotations are rejected when an object is written; one that exists anyway is ignored here.
+annotations are rejected when an object is written; existing invalid annotations are ignored here.
 """
 
 import enum

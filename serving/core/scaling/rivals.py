@@ -1,7 +1,7 @@
 """Detects that another client, such as a GitOps tool, repeatedly sets the scale of a ScaledWorkload's target.
 
 Input: each change of the scale that the autoscaler did not write, with its time. Output: a sentence while there are too many of them,
-and so a fight that neither would win. A person who scales once is none.
+and so a fight that neither would win. A single manual change is no rivalry.
 """
 
 import msgspec

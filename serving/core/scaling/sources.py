@@ -7,7 +7,7 @@ counts a source twice because two of its reports fell into one second.
 A pod's report is its state of the last second: the latest replaces the one before, and counts until it is too old. A dormant
 pod's report counts as no load until the pod reports again or is dropped. What an activator reports adds up: a poke is what is new
 since its last report, and its next report leaves that out, as in knative/serving 98e5ef90
-pkg/activator/handler/concurrency_reporter.go. A second has the mean that reports measured, without pokes. It does not know
+pkg/activator/handler/concurrency_reporter.go. A second has the mean that reports measured, without pokes. It is independent of
 windows, metrics or targets.
 """
 

@@ -41,7 +41,7 @@ class AdmissionTerms(msgspec.Struct, frozen=True, kw_only=True):
 class Admission(Generic[RequestId]):
     """Slots with a queue. All calls take constant amortised time.
 
-    ``capacity`` requests may run at once: None is no limit, 0 lets all wait. With 10 slots and 100 places the 111th request at once
+    ``capacity`` requests may run concurrently: None is no limit, 0 lets all wait. With 10 slots and 100 places the 111th request at once
     is refused. Times must not go back. ``view`` shows requests.
 
     The caller names requests by ids that are unique among those inside. ``release``, ``withdraw`` and ``end`` of an id that is not
@@ -77,7 +77,7 @@ class Admission(Generic[RequestId]):
 
     @property
     def capacity(self) -> int | None:
-        """Requests that may run at once; None is no limit."""
+        """Maximum number of concurrent requests; None is no limit."""
         return self._capacity
 
     @property
@@ -120,7 +120,7 @@ class Admission(Generic[RequestId]):
     ) -> Admitted | Queued | Rejected:
         """Admit, queue, park or reject a new request.
 
-        ``client`` is the sender of one that is open, ``weight_bytes`` its memory while it waits.
+        ``client`` is the sender of an open request, ``weight_bytes`` its memory while it waits.
 
         Raises:
             IllegalTransition: when the id is inside already.

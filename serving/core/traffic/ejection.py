@@ -3,7 +3,7 @@
 Input: the listed pods, failed connections to pods, responses, requests without a response, and the time. Output: which pods are
 ejected now, and until when.
 
-A deleted pod leaves the list of pods within some 50 ms, and one that is slow to listen must not wait long: its pause starts small
+A deleted pod leaves the list of pods within some 50 ms, and a pod that is slow to listen must not wait long: its pause starts small
 and doubles while the pod stays listed and unreachable. A silent pod hangs, which lasts longer; its first response ends the pause.
 """
 

@@ -2,7 +2,7 @@
 
 Input: each request's arrival and end, with the time, and whether an activator marked it. Output: a ``Report`` for each
 period (1 s by default), and the ``Stat`` that is sent of it. The mean is weighted by time: a request of 10 ms counts a
-hundredth of one that lasts the whole second. A request that waits for a slot counts like one that runs. Requests that came
+hundredth of a request that lasts the whole second. A request that waits for a slot counts like a running request. Requests that came
 through an activator are counted apart, because the activator reports them too and load counts once.
 
 Follows knative/networking pkg/http/stats as used by knative/serving 98e5ef90

@@ -46,13 +46,13 @@ class RequestView(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True)
 
 
 class _ReadProgress(msgspec.Struct, kw_only=True):
-    """The bytes of a response that its client has read, and since when the number is unchanged."""
+    """The bytes of a response that its client has read, and the time of the last sufficient progress."""
 
     read_bytes: int | None
     since_s: float
 
     def update(self, read_bytes: int | None, now_s: float) -> None:
-        """Record the current number of bytes."""
+        """Record the current number of bytes if the client has read fast enough since the last record."""
         if (
             read_bytes is None
             or self.read_bytes is None
@@ -63,7 +63,7 @@ class _ReadProgress(msgspec.Struct, kw_only=True):
 
 
 class _SlowClient(msgspec.Struct, Generic[RequestId], kw_only=True):
-    """A client with unread responses, or one that counts as slow until a time."""
+    """A client with unread responses, or a client that counts as slow until a time."""
 
     unread: dict[RequestId, _ReadProgress]
     until_s: float

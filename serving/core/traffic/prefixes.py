@@ -150,7 +150,7 @@ class PrefixTable(Generic[RequestId]):
 
         It is the pod with the longest known prefix, if that is a fourth of the prompt and the pod's tokens in flight are within
         ``LOAD_RATIO_MAX`` times the mean, which includes this request. Without one it is the pod with the fewest tokens in flight; of several, the one with the
-        longest prefix, then the one that remembers least.
+        longest prefix, then the pod with the fewest prefixes.
         """
         pods, prefixes = self._pods, prompt.prefixes
         tokens_max = LOAD_RATIO_MAX * (sum(pod.tokens for pod in pods.values()) + prompt.tokens) / len(pods)

@@ -1,6 +1,6 @@
 """Estimates the tokens of OpenAI requests from their bodies.
 
-The body comes from a stranger. One that is not in OpenAI's form counts no tokens, and is forwarded like any other. A long one, of which
+The body is untrusted. A body that is not in OpenAI's form counts no tokens, and is forwarded like any other. A long body, of which
 only the beginning is here, counts its length as its prompt.
 """
 

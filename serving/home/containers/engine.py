@@ -1,7 +1,7 @@
 """Selects the container runtime, crun or runc, by running a test container.
 
 Running a tiny container is a better test than a version: the kernel, the rights of this user and the runtime must all support it.
-A failure is reported with the runtime's message and the package to install. As root the container has users of its own at first:
+A failure is reported with the runtime's message and the package to install. As root the container has separate users at first:
 where that works, everything else does.
 """
 
@@ -39,7 +39,7 @@ _PLACES = ("/mnt", "/media", "/srv", "/tmp")  # noqa: S108 - it is covered, not 
 class ContainerEngine(msgspec.Struct, frozen=True, kw_only=True):
     """The path of a working runtime; "" and the reason if there is none. ``is_rootless``: it runs without root.
 
-    ``users_place`` is the folder for the files of containers with users of their own, as root; "" and ``no_users``, the reason,
+    ``users_place`` is the folder for the files of containers with separate users, as root; "" and ``no_users``, the reason,
     where there can be none. ``seccomp_filter`` is what the runtime has compiled of the default profile, for ``ContainerBox``.
     """
 

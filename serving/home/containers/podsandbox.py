@@ -46,7 +46,7 @@ class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
     """The container runtime of this machine: its path, images, networks, and cgroups if available.
 
     Without ``networks`` containers are rootless: they share the machine's network and the user of this process. ``profiles`` is
-    the folder of seccomp profiles. ``users_place`` is where the files of a container with users of its own are mounted, or
+    the folder of seccomp profiles. ``users_place`` is where the files of a container with separate users are mounted, or
     ``no_users`` says why there are none. ``seccomp_filter`` is the compiled default profile (``ContainerEngine``).
     """
 

@@ -2,7 +2,7 @@
 
 Input: the routes, Services and Deployments of a namespace. Output: a spec for each Deployment, and a sentence for each part of a
 route without effect. A rule has hosts, prefixes of the path, headers, and one Service as its backend. A route without a host gets
-the one that a Knative Service would have: "shop.default.localhost".
+the host that a Knative Service would have: "shop.default.localhost".
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -173,7 +173,7 @@ def desired_slices(service: Object, pods: Iterable[Object], *, reach: Reach) -> 
     """The EndpointSlices of a Service: selected pods with an address, and their readiness. The first slice always exists.
 
     Pods of revisions are at their queue-proxy. Any other pod is where ``reach`` says that its container ports are; pods whose ports
-    have other numbers need a slice of their own, as in Kubernetes.
+    have other numbers need a separate slice, as in Kubernetes.
     """
     selected = [pod for pod in pods if selects(service, pod) and (pod.get("status") or {}).get("podIP")]
     ports = [

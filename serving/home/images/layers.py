@@ -210,7 +210,7 @@ class Unpacker:
 
 
 def _attributes(entry: tarfile.TarInfo) -> dict[str, bytes]:
-    """The extended attributes to set on an entry. Raises ``InvalidValue`` for one that is too long."""
+    """The extended attributes to set on an entry. Raises ``InvalidValue`` for an attribute that is too long."""
     attributes = {}
     for key, text in entry.pax_headers.items():
         name = key.removeprefix(_XATTR)

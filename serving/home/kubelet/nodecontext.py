@@ -34,7 +34,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     ``hosts_of`` returns the hosts file of a namespace's pods, with the names of services, or "" for the machine's. ``name`` is the node's name. ``reported_network``
     replaces the "127." of a pod's address in its status, for servers that refuse loopback addresses; activators undo it
     (``pod_address_override``). ``containers`` runs images, None if this machine cannot. ``cgroups`` are for the limits of
-    processes. ``pacer`` bounds how many pods start at once. ``virtual`` are the virtual nodes of this machine, None if it
+    processes. ``pacer`` limits the number of pods that start concurrently. ``virtual`` are the virtual nodes of this machine, None if it
     is one node. ``registers`` is whether the Nodes of the server are this kubelet's to create and remove. ``proxy`` are the current settings of queue-proxies, ``scaling`` those of the autoscaler. ``authority`` is
     the certificate by which queue-proxies know daemons, "" without inner TLS. ``isolation`` is that of processes, None for
     none, and ``isolation_gap`` what it lacks here. ``restore`` creates a pod of an earlier process with its uid, where the store

@@ -307,7 +307,7 @@ class PodRun:
     async def _sources(self) -> Sources | None:
         """The sources once all of them exist; None if the pod is deleted before.
 
-        A deleted pod reads them once as well: one that is taken over while it drains needs them for its containers.
+        A deleted pod reads them once as well: a draining pod that is taken over needs them for its containers.
         """
         while True:
             sources = await self._setup.read_sources()

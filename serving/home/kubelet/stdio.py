@@ -1,7 +1,7 @@
 """Streams between this process and a command in a container: FIFOs or a terminal, and the container's ``stdin``.
 
 Both ends are paths, so that the template, which starts the command, opens its own. This process holds both ends of each
-FIFO until the command has them: an early reader would see end of file at once.
+FIFO until the command has them: an early reader would immediately see end of file.
 """
 
 import asyncio

@@ -37,7 +37,7 @@ class VirtualNodes(msgspec.Struct, frozen=True, kw_only=True):
 def due_names(machines: LocalMachines, *, boot_s: float, now_s: float) -> dict[str, float]:
     """Seconds until Ready by machine name; 0 once Ready. With a boot time of 8 s it is 5 after 3 s.
 
-    One that was asked for in the future is Ready: the clock was set back meanwhile.
+    A node with a request time in the future is Ready: the clock was set back meanwhile.
     """
     return {
         name: max(0.0, at_s + boot_s - now_s) if at_s <= now_s else 0.0 for name, at_s in machines.asked_at_s.items()

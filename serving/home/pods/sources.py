@@ -218,7 +218,7 @@ def container_environment(facts: PodFacts, container: Object, *, sources: Source
 
 
 def _distinct(listed: Sequence[Object]) -> Iterator[tuple[str, Reference, bool]]:
-    """The sources of ``envFrom`` with their prefixes, each once; for a repeated one the last position counts."""
+    """Prefix, source and optionality of each ``envFrom`` entry without duplicates; a repeated source has its last position."""
     places: dict[tuple[str, Reference], bool] = {}
     for source in listed:
         for reference, is_optional in _whole(source):

@@ -1,6 +1,6 @@
 """Decides which pods of a machine start next.
 
-Starting a program takes a core for tenths of a second. When many pods start at once, all are ready late, and ready pods get no
+Starting a program takes a core for tenths of a second. When many pods start concurrently, all are ready late, and ready pods get no
 core meanwhile. So only a few pods have a turn at a time.
 
 A request waits for the first pod of a revision: first pods begin before all others, in the order of their arrival. An additional

@@ -1,7 +1,7 @@
 """Confines a pod's process before the user's code runs: its view, rights, signals and system calls.
 
 Runs after a fork, also in the app's own interpreter (``preload_program``), so it uses the standard library only and imports
-nothing of ``serving``. Layers: mounts (the state folder is hidden, ``/proc`` shows the pod's own processes), a user of its own,
+nothing of ``serving``. Layers: mounts (the state folder is hidden, ``/proc`` shows only the pod's processes), a separate user,
 no capabilities, ``no_new_privs``, Landlock (landlock(7)), and a filter for system calls (seccomp(2)). When memory runs out, the
 kernel kills a pod before any daemon.
 

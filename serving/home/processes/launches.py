@@ -1,6 +1,6 @@
 """Starts processes and containers without blocking the template: a pod's app and queue-proxy start in parallel.
 
-A container is started by crun or runc, a process from a standby (``spawn``). Signals to one that starts are deferred until it has
+A container is started by crun or runc, a process from a standby (``spawn``). Signals to a starting process are deferred until it has
 started, and so is the end of its pod. A new control process gets an inventory when all have started.
 """
 

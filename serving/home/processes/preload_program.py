@@ -4,11 +4,11 @@ It is run by the app's own interpreter, so it uses the standard library only and
 a socket, one JSON object a line: first the import, then forks. It answers each with one object: ``ready`` or ``refused`` with
 the reason, then the record of the process. When the socket closes, it ends.
 
-The process is confined before it imports anything of the app (``confine``); a pod keeps its layers, and adds some of its own.
+The process is confined before it imports anything of the app (``confine``); a pod keeps these layers, and adds further layers.
 
 One process is forked ahead, while no order comes, and waits for the next one: a fork of a large process takes milliseconds.
 
-A forked process is like one that was executed: a session, environment, folder, log, signals and random numbers of its own; the
+A forked process is like an executed process, with a separate session, environment, folder, log, signals and random numbers; the
 supervisor is its parent (``spawn``). Then the command runs as ``python`` runs it, and finds its modules imported.
 """
 

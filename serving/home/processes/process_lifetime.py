@@ -152,7 +152,7 @@ def set_niceness(group: int, niceness: int) -> None:
 
 def expects(session: int, number: int) -> bool:
     """Whether a process of a session handles or ignores a signal (proc_pid_status(5))."""
-    # All at once, because an abandoned glob does not close its folder.
+    # All in one list, because an abandoned glob does not close its folder.
     for entry in list(Path("/proc").glob("[0-9]*")):
         with contextlib.suppress(OSError, ValueError):
             if os.getsid(int(entry.name)) == session:

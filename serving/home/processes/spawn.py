@@ -1,7 +1,7 @@
 """Starts pods' processes from the template: a fork for a queue-proxy, fork and exec for an app.
 
 The template has no loop and no thread, so a fork is safe, and it has imported what a queue-proxy needs, so a fork is
-fast. A child makes its own loop, randomness and connections after the fork. Every child leads a session of its own, has
+fast. A child makes its own loop, randomness and connections after the fork. Every child leads a separate session, has
 no descriptor but its own, and writes to its log.
 
 A child receives its role over a socket, so that some are forked ahead (``Standbys``), while no pod waits: a fork, its adoption and
@@ -524,7 +524,7 @@ def _close_descriptors(descriptors: Iterable[int]) -> None:
 def _take_mounts(order: StartProcess) -> tuple[frozenset[str], bool]:
     """Change to the app's folder, with its mounts and name files.
 
-    Return the paths that have their mount, and whether this process has mounts of its own.
+    Return the paths that have their mount, and whether this process has a separate mount namespace.
     """
     has_own_mounts = False
     files = ((order.hosts, HOSTS_PATH), (order.resolver, RESOLVER_PATH)) if can_mount() else ()

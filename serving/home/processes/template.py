@@ -6,7 +6,7 @@ survive a restart of that; the next control process gets an inventory when it co
 
 SIGHUP ends it between two orders, and its successor takes over. Pods survive the template: the supervisor is their parent and
 reports exits through a pipe, and files record them (``processrecords``). When stopped, it ends all pods: apps get SIGTERM
-first, queue-proxies are killed at once, because the ingress has been drained before.
+first, queue-proxies are killed immediately, because the ingress has been drained before.
 """
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Input: a value and a patch; output: a new value. The inputs never change; the result of a merge patch may share parts with
 both. JSON patches are applied by the ``jsonpatch`` library. Strategic
-merge patches, which know Kubernetes' lists, are in ``home/schemas/strategic.py``. Pure.
+merge patches, which support Kubernetes' lists, are in ``home/schemas/strategic.py``. Pure.
 """
 
 from collections.abc import Mapping, Sequence

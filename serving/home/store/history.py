@@ -1,7 +1,7 @@
 """Keeps the recent changes of each kind, and feeds watches from them.
 
 ``History`` keeps a bounded number of changes by version, so that a watch can start in the past. A ``StoreChange`` is
-translated for the watch's selector: an object that starts to match is ADDED, one that stops matching is DELETED. The event
+translated for the watch's selector: an object that starts to match is ADDED, an object that stops matching is DELETED. The event
 is encoded once and shared by all watches. ``StoreLimits`` are the bounds of the store.
 """
 

@@ -54,7 +54,7 @@ def scan_objects(path: Path) -> dict[_Key, bytes]:
 
 
 def _version_of(key: _Key, data: bytes) -> int | None:
-    """The version of an object; None if the row has no object, or one that does not match its key."""
+    """The version of an object; None if the row has no object, or an object that does not match its key."""
     try:
         metadata = msgspec.json.decode(data, type=_RowObject).metadata
     except UNREADABLE:
@@ -95,7 +95,7 @@ class _DatabasePages:
         return self._content[(number - 1) * self._size : number * self._size] if newer is None else newer
 
     def free_numbers(self) -> set[int]:
-        """The pages in the list of free pages, as far as it is readable."""
+        """The pages in the list of free pages, up to the first unreadable page."""
         free = set[int]()
         trunk = int.from_bytes(self._page(1)[32:36], "big")
         while trunk and trunk not in free and trunk <= self.count:

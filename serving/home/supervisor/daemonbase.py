@@ -146,7 +146,7 @@ def main() -> int:
 def fill_pools() -> list[bytes]:
     """Fill the gaps between small objects; return the fillers, which must stay referenced.
 
-    A new object takes the place of one that was freed. In a forked daemon each of these gaps is in a page that it shares until then:
+    A new object takes the place of a freed object. In a forked daemon each of these gaps is in a page that it shares until then:
     with them filled, its own objects share few new pages. CPython has pools of one size each (Objects/obmalloc.c).
     """
     fillers = []

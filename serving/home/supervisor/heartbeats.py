@@ -3,8 +3,8 @@
 Input: each second, whether the daemon has reported, how long the supervisor itself has run since the last look, and what the kernel
 says of the process. Output: why it is to be replaced, or "".
 
-A daemon reports each second from its loop. One that is silent may be stopped or deadlocked, which a new process repairs, or may
-wait for what a new process would wait for as well. The kernel tells them apart:
+A daemon reports each second from its loop. A silent daemon may be stopped or deadlocked, which a new process repairs, or may
+wait for what a new process would wait for as well. The kernel distinguishes them:
 
 - It is ready to run (R) and gets no core, on a machine under load: it counts as nothing.
 - It waits for a disk (D), or a debugger holds it (t): nothing; neither would end by a replacement.
@@ -69,7 +69,7 @@ class HangWatch:
     def look(self, vitals: ProcessVitals | None, *, elapsed_s: float, is_waiting: bool) -> str:
         """Record a check without a report; return why the daemon hangs, or "".
 
-        ``is_waiting``: it has announced a wait with a limit of its own, such as for the start of a container.
+        ``is_waiting``: it has announced a wait with a separate limit, such as for the start of a container.
         """
         if vitals is None:
             return ""

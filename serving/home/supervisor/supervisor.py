@@ -352,7 +352,7 @@ class Supervisor:
             _write_line(f"{child.name} ended with {code}, starts again; see {log}")
 
     def _stop_all(self) -> None:
-        """Stop the children in reverse order. A second signal kills all of them at once."""
+        """Stop the children in reverse order. A second signal kills all of them immediately."""
         self._notifier.report_stopping()
         finishing = list(self._beside)
         for process in finishing:

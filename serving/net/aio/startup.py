@@ -1,6 +1,6 @@
 """The start of a daemon: handles signals during imports, and reports to the supervisor.
 
-While it imports, SIGTERM and SIGINT end the process at once. As the first process of a container a daemon ignores SIGTERM until it has a handler (pid_namespaces(7)), and its imports
+While it imports, SIGTERM and SIGINT end the process immediately. As the first process of a container a daemon ignores SIGTERM until it has a handler (pid_namespaces(7)), and its imports
 take up to a second: stopped in that time, it would run until its grace period is over. A ``main`` module therefore calls
 ``exit_on_signals`` before its other imports. ``serving.net.aio.daemon`` replaces the handlers when the loop runs.
 """
@@ -45,7 +45,7 @@ def report_serving() -> None:
 def report_alive(*, is_waiting: bool = False) -> None:
     """Report that the daemon's event loop runs, once a second while it serves; without a supervisor, do nothing.
 
-    ``is_waiting``: the next report comes after a wait with a limit of its own, which may take longer.
+    ``is_waiting``: the next report comes after a wait with a separate, longer limit.
     """
     for descriptor in _pipes:
         # The supervisor may have ended, or be so busy that the pipe is full.

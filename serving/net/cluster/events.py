@@ -31,7 +31,7 @@ async def write_once(cluster: Cluster, event: Object) -> None:
 
 
 async def announce(cluster: Cluster, resource: Object, words: EventText, *, suffix: str, component: str) -> None:
-    """Write an Event about an object unless its name exists; ``suffix`` is the part of the name that tells texts apart."""
+    """Write an Event about an object unless its name exists; ``suffix`` is the part of the name that distinguishes texts."""
     event = new_event(about(resource), words, suffix=suffix, component=component, now=stamp(), instance=component)
     await write_once(cluster, event)
 

@@ -346,6 +346,6 @@ def _mapped(method: str, path: str) -> Iterator[None]:
 def connect(daemon: str, *, identity: str = "", environment: Mapping[str, str] = os.environ) -> KubeCluster:
     """Connect to KUBECONFIG's cluster, or to this pod's by its service account. Sends no request.
 
-    ``daemon`` and ``identity`` say in the server's audit log who writes. Use the result as a context, or close it.
+    ``daemon`` and ``identity`` name the writer in the server's audit log. Use the result as a context, or close it.
     """
     return KubeCluster(environment.get(_KUBECONFIG_VARIABLE), user_agent=user_agent(daemon, identity or new_identity()))

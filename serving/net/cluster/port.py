@@ -187,7 +187,7 @@ class Delete(msgspec.Struct, frozen=True, kw_only=True):
     """Deletes an object, or marks it for deletion while finalizers or a pod's grace period hold it.
 
     ``uid`` and ``resource_version`` are preconditions. ``grace_s`` is the grace period of a pod, in whole seconds: None is that
-    of the pod's spec; 0 removes the object at once, as the kubelet does once the processes have ended. Raises ``NotFound``,
+    of the pod's spec; 0 removes the object immediately, as the kubelet does once the processes have ended. Raises ``NotFound``,
     ``Conflict`` on preconditions.
     """
 

@@ -1,11 +1,11 @@
 """A local copy of objects, kept up to date by list and watch.
 
 Works over any ``port.Cluster``. ``cache`` is the copy, ``synced`` is set once the first list is in it, and callbacks get each
-change in order, with the object before and after. A watch that ends is resumed. One that is ``Gone`` or fails leads to a new
+change in order, with the object before and after. A watch that ends is resumed. A watch that is ``Gone`` or fails leads to a new
 list, after a jittered wait that doubles with each failure. Repeated events are dropped; the list every ``relist_s`` finds
 dropped ones. Times are the loop's.
 
-An object that cannot be read, and one that a callback cannot handle, is counted, logged and skipped: the copy keeps the last
+An object that cannot be read, or that a callback cannot process, is counted, logged and skipped: the copy keeps the last
 state of it, and neither a list nor a watch ends.
 
 The copy of a cluster that is not in this process is packed as JSON: it takes about a tenth of the memory of maps and lists, and the

@@ -57,7 +57,7 @@ async def digest_of(session: aiohttp.ClientSession, reference: ImageReference, *
     """The digest of a tag, "sha256:..."; ``auth`` is NAME:PASSWORD in base64, "" for none.
 
     Raises:
-        RegistryError: when the registry does not tell, or cannot be reached.
+        RegistryError: when the registry returns no digest, or cannot be reached.
     """
     host = _HUB_HOST if reference.registry == "docker.io" else reference.registry
     url = f"{host}/v2/{reference.repository}/manifests/{reference.tag}"

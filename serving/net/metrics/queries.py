@@ -1,7 +1,7 @@
 """Authorises queries: metrics, decisions, policies and dashboard views need the query token.
 
 The token is a file that ``SERVING_QUERY_TOKEN_FILE`` names: of the state folder on one machine, of a Secret on a cluster. It is read for
-each query, so that a new one counts at once. A daemon without the file refuses queries: a port that every pod of a cluster
+each query, so that a new token is valid immediately. A daemon without the file refuses queries: a port that every pod of a cluster
 and every user of a machine can reach must not depend on a network policy alone. ``/healthz`` stays open, for probes.
 """
 

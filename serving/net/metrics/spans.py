@@ -1,7 +1,7 @@
 """The spans of a traced request: a server span with the children queue, cold start and upstream.
 
 Input: a ``Traced``, the times that were noted on the request's way. Output: ``Span``s, built after the end and in another
-thread. Nothing here knows OpenTelemetry: ``serving.net.metrics.otlp`` sends what this module builds.
+thread. Nothing here depends on OpenTelemetry: ``serving.net.metrics.otlp`` sends what this module builds.
 """
 
 import enum

@@ -225,7 +225,7 @@ def _near(word: str, commands: list[str]) -> list[str]:
 
 
 def _with_commands(error: click.UsageError, outer: click.Group) -> click.UsageError:
-    """The error for an unknown command of an inner group, with the commands of the group; any other as it is."""
+    """The error for an unknown command of an inner group, with the commands of the group; other errors unchanged."""
     context = error.ctx
     group = context.command if context else None
     is_unknown = error.message.startswith(_CLICK_NO_COMMAND)

@@ -107,7 +107,7 @@ async def _read(
 
 
 class Deciders:
-    """The streams of one URL, or of several URLs separated by commas. Start them with ``run``.
+    """Decision streams of all autoscalers at one URL, or at several separated by commas. ``run`` opens them.
 
     ``on_event`` gets the kind (sample, decision) and the content of each event from ``since_s`` (epoch) on.
     """

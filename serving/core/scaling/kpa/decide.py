@@ -73,7 +73,7 @@ class ScaleDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The rule that changed the count computed from the load; None if none did."""
 
     excess_burst_capacity: int
-    """Requests that could arrive at once beyond the target burst capacity; if negative, the activator stays in the path."""
+    """Requests that could arrive simultaneously beyond the target burst capacity; if negative, the activator stays in the path."""
 
     at_s: float
     ready_count: int

@@ -1,7 +1,7 @@
 """The scale-down delay: the largest count wanted in the last seconds.
 
 Input: the pods wanted by one decision and when. Output: the most pods wanted within the delay, counted in slots of
-Knative's decision period. It does not know whether the revision is reachable or what the delay was before. Follows
+Knative's decision period. It is independent of the revision's reachability and of earlier delays. Follows
 knative/serving 98e5ef90, pkg/autoscaler/aggregation/max.
 """
 

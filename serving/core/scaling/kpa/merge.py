@@ -2,7 +2,7 @@
 
 Input: a ``Proposal`` a decider (today's algorithm, the classic one, each trigger), the present scale, the revision's
 numbers. Output: a ``MergeDecision`` with all proposals, whose count it is and what changed it; ``NoData`` if no decider has
-any. It does not know how a decider came to its count. Ours; Knative has one decider a revision.
+any. The inputs exclude the reasons of a decider's count. Ours; Knative has one decider a revision.
 """
 
 import enum

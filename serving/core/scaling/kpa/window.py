@@ -4,7 +4,7 @@ Input: values with the time at which they came; a bucket holds the sum of all th
 average over buckets is the load of the whole revision. Output: that average, and whether there is anything to average. Missing
 values at the end mean an unknown load, not 0. Seconds without a value in between do count as 0.
 
-A window knows neither pods nor clocks: times are arguments, in seconds on one clock. Follows knative/serving 98e5ef90,
+A window uses neither pods nor clocks: times are arguments, in seconds on one clock. Follows knative/serving 98e5ef90,
 pkg/autoscaler/aggregation, but for what ``KpaQuirks`` lists. Recording is O(1), an average one pass over the buckets in
 C. A running total would save that pass (0.5 µs for 60 s), but keeps rounding errors of loads that are long gone.
 """

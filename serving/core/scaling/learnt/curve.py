@@ -2,7 +2,7 @@
 
 Input: seconds of pods, each with the mean concurrency and the requests that ended in it. Output: a ``Knee``. Seconds fall into
 bins of concurrency, two for each factor of 2; old ones count for less. The response time of the bins is made monotone (isotonic
-regression, pool adjacent violators): more requests at once never take less time, so what falls is noise.
+regression, pool adjacent violators): more concurrent requests never take less time, so a decrease is noise.
 
 Source of the knee: operational analysis, "asymptotic bounds" (Denning and Buzen 1978; Lazowska et al., Quantitative System
 Performance, 1984, chapter 5). Throughput is at most N / R and at most its maximum X, so that they cross at N* = R x X, with the

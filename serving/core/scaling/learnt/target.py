@@ -4,7 +4,7 @@ Input: a ``LearntState``, as the learner keeps it and the autoscaler saves it, a
 ``LearntTarget`` in the unit of the revision's metric. The autoscaler scales by it, and the activator pokes by it.
 
 The learner counts requests in flight. A target in requests a second follows from it by Little's law with the response time of an
-idle pod: a pod limited to 8 requests of 0.1 s at once handles 80 a second.
+idle pod: a pod limited to 8 concurrent requests of 0.1 s processes 80 per second.
 """
 
 import enum

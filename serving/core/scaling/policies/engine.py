@@ -44,7 +44,7 @@ class PolicyCalendar:
     __slots__ = ("_name", "_schedules", "_seen", "_state_at")
 
     def __init__(self, name: str, schedules: Sequence[Schedule], state_at: StateAt) -> None:
-        """``name`` is the policy's."""
+        """``name`` is the policy's name; ``state_at`` returns a schedule's state at a time."""
         self._name = name
         self._schedules = schedules
         self._state_at = state_at

@@ -3,7 +3,7 @@
 In: the triggers, and the situation they share (pods, usages, points, time of the last change). Out: the change, and a
 verdict of every trigger that was asked, so that a person can see why nothing happened. A trigger acts
 
-1. (up only) at once when the usage meets its limit, without points and in the cooldown;
+1. (up only) immediately when the usage meets its limit, without points and in the cooldown;
 2. when enough points lie beyond its target, its amount has the right sign, and the cooldown is over.
 
 A trigger that only waits for the cooldown lets the next one try, and keeps the direction from being in sync: a wish to

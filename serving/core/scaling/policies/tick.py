@@ -263,7 +263,7 @@ def _desired_count(
     """The count proposed to the merger, which uses the largest proposal.
 
     A policy whose triggers do not act holds the present size. One without down triggers never holds pods that it does not request
-    now, or they could never be removed. One that may scale to 0 does not hold the last idle pod: the request metrics decide on
+    now, or they could never be removed. A policy that may scale to 0 does not keep the last idle pod: the request metrics decide on
     it, by the gate to zero.
     """
     if rule is TriggerRule.PAUSED:

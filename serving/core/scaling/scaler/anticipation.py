@@ -2,7 +2,7 @@
 
 Input: each decision, what the revision's policy expects, and the time that a node takes to boot; output: a number of pods, and
 the annotation to write for node groups. The expected load extrapolates a line through the load of the same duration, or is the
-load of the decision's windows. A number above the decided one counts at once, and is held for the boot time of a node, so that a
+load of the decision's windows. A number above the decided number counts immediately, and is held for the boot time of a node, so that a
 requested node is still needed when it is ready. Nothing is published while the decided pods are as many. Pure.
 """
 

@@ -1,7 +1,7 @@
 """Scales one revision: takes stats and cluster state, returns scale decisions.
 
 Input: stats, the time each was received, and the cluster's state (scale, ready pods, serving state). Output: a ``ScalerOutcome``
-with what to do, when to decide again, and every intermediate value. ``record`` returns whether a stat needs a decision at once.
+with what to do, when to decide again, and every intermediate value. ``record`` returns whether a stat needs an immediate decision.
 
 A revision that is Active at scale 0 was woken by an activator: it gets at least one pod. The decision itself is
 ``serving.core.scaling.decision.step``. It uses no clock and no cluster.

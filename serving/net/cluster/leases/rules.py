@@ -8,7 +8,7 @@ acquire, renew, wait until a time, or lost. The rules are those of client-go (to
 - A holder relies on the lease for ``renew_deadline_s`` from the moment at which it *sent* the last confirmed renewal. The
   server stored it later, and others saw it later still, so no other process can have taken the lease by then, as long as no
   clock runs ``duration / deadline`` (1.5 by default) times faster than another.
-- Holding a lease is therefore a function of the clock and not a flag: a process that was frozen knows at the first look
+- Holding a lease is therefore a function of the clock and not a flag: a process that was frozen detects at the first look
   that it has lost.
 
 It uses no store and no clock; ``leader`` is the shell around it.

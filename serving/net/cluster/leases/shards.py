@@ -1,6 +1,6 @@
 """Holds a fair share of several leases: ``allotment`` plans the share, ``elector`` holds each lease.
 
-One watch delivers all leases, so that every process knows all owners within milliseconds. ``on_won`` is called when this
+One watch delivers all leases, so that every process has all owners within milliseconds. ``on_won`` is called when this
 process gets a shard, and must not block. ``on_lost`` is awaited after a shard is lost and before its lease is released, so
 that no late write lands beside the next owner's. ``owns`` and ``check`` read the clock, so they are right in a process that
 was frozen, even before ``on_lost`` has run.

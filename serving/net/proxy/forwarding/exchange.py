@@ -1,7 +1,7 @@
 """One request and its response, and the daemon's decisions about it.
 
 A daemon gives the engine a ``Handler``. For each request the engine calls ``begin`` once, and ``finish`` once afterwards,
-whatever happens in between. ``begin`` decides at once, or keeps the exchange and decides later; it decides by one call of:
+whatever happens in between. ``begin`` decides immediately, or keeps the exchange and decides later; it decides by one call of:
 
 - ``exchange.forward((host, port), ...)``: the request goes there, and the response comes back, with bodies streamed; or
 - ``exchange.respond(status, body, headers)``: a response without an upstream.
@@ -105,7 +105,7 @@ class BodyWait:
 
     A client that sends a head and no body then holds a connection, and no slot. A body with Content-Length is ready in whole, or
     with ``held_bytes_max`` of it; one without is ready with its first byte, because it may be a stream that the app reads piece by
-    piece. A gRPC call is ready at once: its client may wait for the server.
+    piece. A gRPC call is ready immediately: its client may wait for the server.
     """
 
     __slots__ = ("_byte_count", "_held_bytes_max", "_is_on")

@@ -283,7 +283,7 @@ class Pool:
                 del self._idle[upstream.address]
 
     def connect(self, address: Address, waiter: Waiter, *, new: bool = False) -> None:
-        """Pass the next free connection to ``waiter``; with ``new``, one that no request has used."""
+        """Pass the next free connection to ``waiter``; with ``new``, an unused connection."""
         self._queue.add(address, waiter, since_s=self.clock(), is_for_new=new)
         self._open_more(address)
 

@@ -77,7 +77,7 @@ class ClientPeer:
         self._lines = b""
 
     def scheme_of(self, head: RequestHead) -> bytes:
-        """The client's scheme: this peer's, or the one that a trusted peer forwarded."""
+        """The client's scheme: this peer's, or the scheme that a trusted peer forwarded."""
         stated = head.get(b"x-forwarded-proto") if self.is_trusted and head.forwarded else None
         return (stated or self._scheme).lower()
 

@@ -4,7 +4,7 @@ Input: the bytes before the empty line. Output: a ``RequestHead``, or ``RequestR
 parsers could read differently is refused and never forwarded: request smuggling depends on it. Follows RFC
 9110 and 9112 where they say "MUST", and refuses where they leave a choice: repeated Content-Length, any transfer coding
 but one "chunked", any of it on HTTP/1.0, several or missing Hosts, an authority that differs from Host, a body with an
-Upgrade, h2c. It refuses to know where the request goes.
+Upgrade, h2c. It is independent of the request's destination.
 """
 
 import enum

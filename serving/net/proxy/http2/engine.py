@@ -390,7 +390,7 @@ class Http2Engine:
             self._end(stream)
 
     def flush(self) -> None:
-        """Send waiting bytes as far as windows and transport allow, one frame per stream in turn."""
+        """Send waiting bytes as far as windows and transport allow, one frame per stream in rotation."""
         blocked, self._blocked = self._blocked, deque()
         while blocked and not self.is_full:
             stream = blocked.popleft()

@@ -27,7 +27,7 @@ class PeerBudget:
         self._resets = self._pings = self._settings_frames = self._idle_frames = 0
 
     def count_reset(self, now_s: float) -> None:
-        """Count a reset by the peer, or one that it provoked. Raises ``Violation`` beyond the budget, like all counts here."""
+        """Count a reset by the peer, or a reset that the peer provoked. Raises ``Violation`` beyond the budget, like all counts here."""
         self._begin(now_s)
         self._resets += 1
         self._check(self._resets, self._settings.http2_resets_max, "resets")

@@ -1,6 +1,6 @@
 """The response of one stream of a client's connection: an upstream's, or the proxy's own.
 
-An upstream's response is sent as frames at once; the proxy's own response arrives as HTTP/1.1 and is parsed.
+An upstream's response is sent as frames immediately; the proxy's own response arrives as HTTP/1.1 and is parsed.
 """
 
 import time

@@ -5,7 +5,7 @@ it takes the HTTP/1.1 that the exchange writes, and sends it as frames (``stream
 each with one window in either direction; frames that cost the peer nothing are counted (``frames.py``).
 
 It ends in two steps, so that no request in flight is lost (RFC 9113, section 6.8): a GOAWAY that names no stream and asks for no
-new ones, and, after a ping has gone to the client and back, one that names the last stream that is served. The connection ends
+new ones, and, after a ping has gone to the client and back, a GOAWAY that names the last served stream. The connection ends
 with that stream.
 """
 

@@ -2,7 +2,7 @@
 
 ``Http2Pool`` replaces the pool. Another connection to an address is made only when the app takes no more streams on
 the existing ones; requests that need one while it is being made wait for that one. As in ``serving.net.proxy.http1.pool``, a request
-that must not be sent twice gets no connection that has been idle for long, and one that stays idle is closed.
+that must not be sent twice gets no connection that has been idle for long, and a connection that stays idle is closed.
 
 A stream has the interface of any other upstream: it takes the head of a request as HTTP/1.1 and sends it as frames, and passes on the
 app's answer as heads and pieces. While its receiver is full its window stays closed, so that one slow reader holds one window of

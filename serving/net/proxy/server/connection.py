@@ -115,7 +115,7 @@ class Connection(ResponseProtocol):
         elif not self._lingering:
             self._consume(self._buffer + data if self._buffer else data)
         else:
-            # Discarding also costs the kernel's copy, and an event loop reads up to 8 MiB of one connection at a time.
+            # Discarded bytes cost time too, and an event loop reads up to 8 MiB of a connection at a time: pause reading.
             self._yield_turn()
             if not self._full and not self._registry.finishing:
                 self._due_s = min(self._clock() + _LINGER_S, self._linger_end_s)

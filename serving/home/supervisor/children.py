@@ -122,7 +122,7 @@ class Child:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Its additional environment variables."""
+        """The child's additional environment variables."""
         if self.overlaps and self.generation:
             # To the autoscaler each process is a different activator, whose load adds to that of the process it replaces.
             return {**self._environment, "SERVING_ACTIVATOR_NAME": f"{self.name}.{self.generation}"}

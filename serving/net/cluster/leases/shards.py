@@ -208,7 +208,7 @@ class Shards:
                 calls.append(self._acquire(shard))
         await asyncio.gather(*calls)
         later = [self._at(shard).decide() for shard in range(self.options.count)]
-        # A possible but unwanted step, or a failed one, is decided again in the next step, or at that time.
+        # An unwanted or failed step is decided again with the next step, at the latest after a quarter of the retry period.
         then_s = self._clock() + self.options.times.retry_period_s / 4
         return min((step.until_s for step in later if step.action is LeaseAction.WAIT), default=then_s)
 

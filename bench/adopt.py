@@ -163,10 +163,10 @@ class Run:
         ended_s = time.monotonic()
         own = [at_s for pod, at_s in self.kubelet.ready_s.items() if pod.startswith(f"{name_of(app.target)}-")]
         self.beyond_ready_s.append(ended_s - min(at_s for at_s in own if at_s > begun_s))
-        left = iter(range(self.sizes.requests - 1))
+        remaining = iter(range(self.sizes.requests - 1))
 
         async def client() -> None:
-            for _ in left:
+            for _ in remaining:
                 await self.send(app)
 
         await asyncio.gather(*(client() for _ in range(CLIENTS)))

@@ -152,11 +152,11 @@ def is_available(one: Object, *, scale: int) -> bool:
 async def made(one: Stage, kind: Kind, bodies: Sequence[Object], holds: Callable[[Object], bool]) -> float:
     """Seconds from the first create until all objects are as they should be."""
     begun_s = time.monotonic()
-    left = iter(bodies)
+    remaining = iter(bodies)
     watching = asyncio.create_task(until_all(one, kind, {body["metadata"]["name"] for body in bodies}, holds))
 
     async def worker() -> None:
-        for body in left:
+        for body in remaining:
             with contextlib.suppress(AlreadyExists):
                 await repeated(functools.partial(one.cluster.create, kind, body))
 

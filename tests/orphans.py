@@ -40,12 +40,12 @@ def end(mark: str) -> None:
     """Ask them to end, and kill those that are left after ``_GRACE_S``."""
     until_s = time.monotonic() + _GRACE_S
     asked: set[int] = set()
-    while left := marked(mark):
+    while remaining := marked(mark):
         is_late = time.monotonic() >= until_s
-        for pid in left if is_late else left - asked:
+        for pid in remaining if is_late else remaining - asked:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL if is_late else signal.SIGTERM)
-        asked |= left
+        asked |= remaining
         if time.monotonic() >= until_s + _GRACE_S:
             return
         time.sleep(_PAUSE_S)

@@ -295,11 +295,11 @@ class Stage:
 
     async def until_none(self, kind: Kind, *, label_selector: str = "") -> None:
         """Wait until a kind has no objects. A real garbage collector makes 40 calls a second, which can take long."""
-        count, left = 0, await self._count(kind, label_selector)
-        while left:
-            count = left
+        count, remaining = 0, await self._count(kind, label_selector)
+        while remaining:
+            count = remaining
             async with asyncio.timeout(_PATIENCE_S):
-                while (left := await self._count(kind, label_selector)) >= count:  # noqa: ASYNC110 - a list is polled
+                while (remaining := await self._count(kind, label_selector)) >= count:  # noqa: ASYNC110 - a list is polled
                     await asyncio.sleep(0.05)
 
     async def _count(self, kind: Kind, label_selector: str) -> int:

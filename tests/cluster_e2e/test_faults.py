@@ -72,7 +72,7 @@ async def test_while_the_api_server_is_away_nothing_is_lost_and_nothing_is_scale
     assert all(one.process.returncode is None for one in stage.daemons.values())
 
 
-async def test_a_daemon_that_is_killed_goes_on_where_it_was(stage: Stage) -> None:
+async def test_a_daemon_that_is_killed_continues_where_it_was(stage: Stage) -> None:
     await stage.apply(service("killed", annotations=_STEADY))
     await stage.ready("killed")
     stage.load("killed-00001", 2)

@@ -84,7 +84,7 @@ async def freeze(stage: Stage, name: str, *, count: int) -> tuple[float, list[st
     return took_s, stage.writes_of(leader, since=since)
 
 
-async def test_a_frozen_leader_is_relieved_and_writes_nothing_when_it_goes_on(stage: Stage) -> None:
+async def test_a_frozen_leader_is_relieved_and_writes_nothing_when_it_continues(stage: Stage) -> None:
     _, written = await freeze(stage, "frozen", count=5)
     assert written == []
 

@@ -136,17 +136,17 @@ async def test_a_revision_is_scaled_by_its_owner_whichever_process_receives_its_
 
 async def test_what_one_had_who_was_killed_the_other_scales_and_never_down_at_first(stage: Stage) -> None:
     found = await shared_by(stage, counts=dict.fromkeys(PAIR, COUNT // 2))
-    dead, left = PAIR
+    dead, remaining = PAIR
     orphans = [name for name in NAMES if found[shard_of((SPACE, name), COUNT)] == dead]
     seen: dict[str, list[int]] = {}
-    async with telling(stage, left) as reporter:
+    async with telling(stage, remaining) as reporter:
         reporter.loads = dict.fromkeys(NAMES, 5)
         for name in NAMES:
             await stage.scaled(f"{name}-00001", 5)
         stage.daemons[dead].process.kill()
         await stage.daemons[dead].process.wait()
         watching = asyncio.create_task(_scales(stage, seen))
-        await shared_by(stage, counts={left: COUNT})
+        await shared_by(stage, counts={remaining: COUNT})
         reporter.loads = dict.fromkeys(NAMES, 6)
         for name in NAMES:
             await stage.scaled(f"{name}-00001", 6)
@@ -170,14 +170,14 @@ async def _scales(stage: Stage, seen: dict[str, list[int]]) -> None:
 @pytest.mark.slow
 async def test_one_who_was_frozen_writes_nothing_about_what_is_not_its_own_any_more(stage: Stage) -> None:
     await shared_by(stage, counts=dict.fromkeys(PAIR, COUNT // 2))
-    frozen, left = PAIR
-    async with telling(stage, frozen) as there, telling(stage, left) as here:
+    frozen, remaining = PAIR
+    async with telling(stage, frozen) as there, telling(stage, remaining) as here:
         here.loads = dict.fromkeys(NAMES, 2)
         stage.daemons[frozen].process.send_signal(signal.SIGSTOP)
         try:
             # What it will find in its sockets, to be decided on at once.
             there.loads = dict.fromkeys(NAMES, 9)
-            await shared_by(stage, counts={left: COUNT})
+            await shared_by(stage, counts={remaining: COUNT})
             since = stage.write_count()
         finally:
             stage.daemons[frozen].process.send_signal(signal.SIGCONT)

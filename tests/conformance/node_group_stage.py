@@ -73,15 +73,15 @@ async def _staged_pass(
     finally:
         following.cancel()
         await asyncio.wait({following})
-    left = {one["metadata"]["name"]: one for one in (await cluster.list(NODE)).items}
+    remaining = {one["metadata"]["name"]: one for one in (await cluster.list(NODE)).items}
     # The cases list deleted nodes where they were.
-    nodes = [node_of(left.get(one["metadata"]["name"], one)) for one in before]
+    nodes = [node_of(remaining.get(one["metadata"]["name"], one)) for one in before]
     stored = state_from(await cluster.get(NODE_GROUP, "", settings.name))
     assert stored == found.state, "the state survives in the status"
     if settings.dry_mode:
         nodes = [as_in_dry_mode(node, stored.dry_taints, ignore_real_state=True) for node in nodes]
     await cluster.close()
-    return StagedPass(found, cloud, parts=partition(nodes), left=set(left))
+    return StagedPass(found, cloud, parts=partition(nodes), left=set(remaining))
 
 
 async def _put_node(

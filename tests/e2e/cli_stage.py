@@ -175,8 +175,8 @@ def clear(stage: Stage) -> None:
             stage("delete", *names, "--no-wait", "--ignore-not-found")
     stage("delete", "configmap/config-autoscaler", "-n", "knative-serving", "--ignore-not-found")
     until_s = time.monotonic() + _PATIENCE_S
-    while left := stage("get", "pods", "-A", "-o", "name").stdout:
-        assert time.monotonic() < until_s, left
+    while remaining := stage("get", "pods", "-A", "-o", "name").stdout:
+        assert time.monotonic() < until_s, remaining
         time.sleep(0.05)
 
 

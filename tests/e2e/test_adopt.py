@@ -86,7 +86,7 @@ def replicas(serving: Stage, name: str) -> int:
     return count
 
 
-def test_a_deployment_is_adopted_goes_to_zero_and_back_and_is_released(serving: Stage, tmp_path: Path) -> None:
+def test_a_deployment_is_adopted_scales_to_zero_and_back_and_is_released(serving: Stage, tmp_path: Path) -> None:
     applied(serving, tmp_path, app("shop"))
     said = serving("adopt", "deploy/shop", "--host", "shop.example.com", "--window", "6s").stdout
     assert "deployment/shop is scaled by its requests as scaledworkload/shop" in said
@@ -137,7 +137,7 @@ def test_an_ingress_serves_a_deployment_from_zero(serving: Stage, tmp_path: Path
     until(lambda: ask(serving, "front.example.com").status_code == 404)
 
 
-def test_a_route_of_keda_is_served_as_it_is(serving: Stage, tmp_path: Path) -> None:
+def test_a_route_of_keda_is_served_unchanged(serving: Stage, tmp_path: Path) -> None:
     applied(serving, tmp_path, app("old") + KEDA)
     until(lambda: ask(serving, "old.example.com").status_code == 200)
     until(lambda: bool(present(serving, "httpso", "old").get("status")))

@@ -86,8 +86,8 @@ def test_errors_of_the_app_are_counted_by_cause_and_have_a_link_to_logs(serving:
 
 def test_a_client_that_leaves_is_no_timeout(serving: Stage) -> None:
     assert sent(serving, "/slow/client", timeout_s=0.5) == 0
-    left = recorded(serving, lambda one: one.path == "/slow/client")
-    assert (left.failed_by, left.status) == ("client", 0)
+    remaining = recorded(serving, lambda one: one.path == "/slow/client")
+    assert (remaining.failed_by, remaining.status) == ("client", 0)
     assert sent(serving, "/slow/app", service="late") == 504
     late = recorded(serving, lambda one: one.status == 504, name="late")
     assert (late.failed_by, late.status, late.is_cold) == ("app", 504, False)

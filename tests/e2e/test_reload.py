@@ -95,7 +95,7 @@ async def reload(stage: Stage, code: int = 0) -> str:
     return (await asyncio.to_thread(stage, "up", "--reload", code=code)).output
 
 
-async def test_no_request_fails_and_what_runs_goes_on(stage: Stage, tmp_path: Path) -> None:
+async def test_no_request_fails_and_what_runs_continues(stage: Stage, tmp_path: Path) -> None:
     public = json.loads((stage.state / "ports.json").read_text())["public"]
     # A folder that is there when the pod starts: it sees what its command names, and nothing else of this folder.
     gate, program = tmp_path / "gate", tmp_path / "gated.py"

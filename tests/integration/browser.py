@@ -127,10 +127,10 @@ class Browser:
         """Drag the mouse across an element, between parts of its width."""
         box = "const box = [...document.querySelectorAll(arguments[0])].find((one) => one.checkVisibility())"
         look = f"{box}; box.scrollIntoView({{ block: 'center' }}); const found = box.getBoundingClientRect();"
-        left, top, width, height = self.run(
+        remaining, top, width, height = self.run(
             f"{look} return [found.left, found.top, found.width, found.height]", selector
         )
-        where = [{"x": left + part * width, "y": top + height / 2} for part in (begin, end)]
+        where = [{"x": remaining + part * width, "y": top + height / 2} for part in (begin, end)]
         self._cdp("Input.dispatchMouseEvent", type="mouseMoved", **where[0])
         self._cdp("Input.dispatchMouseEvent", type="mousePressed", button="left", clickCount=1, **where[0])
         self._cdp("Input.dispatchMouseEvent", type="mouseMoved", button="left", **where[1])

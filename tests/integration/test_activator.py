@@ -98,7 +98,7 @@ async def test_the_autoscaler_knows_who_speaks() -> None:
         assert stage.autoscaler.tokens == [f"Bearer {activator_token(KEY, name='activator')}"]
 
 
-async def test_an_autoscaler_that_comes_back_is_reported_at_once() -> None:
+async def test_an_autoscaler_that_returns_is_reported_immediately() -> None:
     async with staged(report_period_s=10) as stage:
         await stage.service()
         (task,) = await asked(stage, 1)

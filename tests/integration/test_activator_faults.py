@@ -72,7 +72,7 @@ async def test_a_pod_that_never_comes_is_not_tried_for_ever() -> None:
     assert response.body.startswith("revision hello-00001: no connection to any of 3 pods")
 
 
-async def test_a_pod_that_dies_before_answering_is_a_bad_gateway_for_what_may_not_be_sent_again() -> None:
+async def test_a_pod_that_ends_before_answering_is_a_bad_gateway_for_what_may_not_be_sent_again() -> None:
     async with staged() as stage:
         await stage.service()
         dying = await stage.pod_seen("p")
@@ -243,7 +243,7 @@ async def test_a_revision_that_is_deleted_sends_away_who_waits() -> None:
     assert (response.status, response.body) == (503, "there is no revision hello-00001\n")
 
 
-async def test_a_pod_that_comes_back_at_the_same_place_is_used_again() -> None:
+async def test_a_pod_that_returns_at_the_same_place_is_used_again() -> None:
     async with staged() as stage:
         await stage.service()
         server = PodServer("p")

@@ -102,7 +102,7 @@ async def test_a_request_that_lost_its_only_pod_waits_for_the_next() -> None:
     assert (response.status, response.body) == (200, "q")
 
 
-async def test_a_pod_that_always_dies_is_not_tried_for_ever() -> None:
+async def test_a_pod_that_always_ends_is_not_tried_for_ever() -> None:
     async with staged(pod_tries_max=2) as stage:
         await stage.service()
         dying = await stage.pod_seen("p")
@@ -127,7 +127,7 @@ async def test_a_request_that_ends_pods_gets_no_third_and_an_unmarked_one_no_sec
     assert (response.status, sum(len(pod.heads) for pod in pods)) == (502, count)
 
 
-async def test_a_request_that_no_app_has_seen_goes_on_whatever_its_method() -> None:
+async def test_a_request_that_no_app_has_seen_continues_whatever_its_method() -> None:
     async with staged() as stage:
         await stage.service()
         for name in ("p", "q", "r"):

@@ -76,7 +76,7 @@ async def test_a_pod_of_one_slot_has_one_request_though_two_processes_are_asked(
         assert pod.running_max == 1
 
 
-async def test_the_slot_of_a_process_that_was_killed_comes_back_to_the_other(tmp_path: Path) -> None:
+async def test_the_slot_of_a_process_that_was_killed_returns_to_the_other(tmp_path: Path) -> None:
     async with machine(tmp_path, count=2) as (activators, pod):
         await asyncio.gather(activators.start(0), activators.start(1))
         for killed in (0, 1):

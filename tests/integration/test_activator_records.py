@@ -150,7 +150,7 @@ async def test_a_full_queue_is_the_activators() -> None:
     assert "queue" in one.why
 
 
-async def test_a_pod_that_dies_twice_over_a_request_is_recorded() -> None:
+async def test_a_pod_that_ends_twice_over_a_request_is_recorded() -> None:
     async with staged() as stage:
         await stage.service()
         for name in ("p", "q"):

@@ -65,7 +65,7 @@ async def test_requests_move_from_a_silent_pod_to_one_that_answers() -> None:
     assert {(response.status, response.body) for response in responses} == {(200, "q")}
 
 
-async def test_what_must_not_be_repeated_stays_and_is_answered_when_the_pod_goes_on() -> None:
+async def test_what_must_not_be_repeated_stays_and_is_answered_when_the_pod_continues() -> None:
     async with one_of_two_hangs(method="POST", body="x") as (stage, traffic, silent):
         await until(lambda: ejected_count(stage))
         traffic.is_over.set()

@@ -103,7 +103,7 @@ async def test_the_default_certificate_is_for_unknown_names(tmp_path: Path) -> N
             await handshake(tls_of(stage), "no.example")
 
 
-async def test_a_new_certificate_is_served_and_connections_go_on(
+async def test_a_new_certificate_is_served_and_connections_continue(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

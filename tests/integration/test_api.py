@@ -323,8 +323,8 @@ async def test_deleting_many_goes_by_the_selector(client: Client) -> None:
     for name, team in (("a", "x"), ("b", "x"), ("c", "y")):
         await client.call("POST", MAPS, {"metadata": {"name": name, "labels": {"team": team}}})
     status, _ = await client.call("DELETE", f"{MAPS}?labelSelector=team%3Dx")
-    _, left = await client.call("GET", MAPS)
-    assert (status, [one["metadata"]["name"] for one in left["items"]]) == (200, ["c"])
+    _, remaining = await client.call("GET", MAPS)
+    assert (status, [one["metadata"]["name"] for one in remaining["items"]]) == (200, ["c"])
 
 
 async def test_initial_events_end_with_a_bookmark_that_says_so(client: Client) -> None:

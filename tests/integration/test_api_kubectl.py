@@ -152,7 +152,7 @@ async def test_wait_ends_with_the_object(applied: Kubectl) -> None:
     assert process.returncode == 0, printed
 
 
-async def test_describe_tells_everything(applied: Kubectl) -> None:
+async def test_describe_reports_everything(applied: Kubectl) -> None:
     assert "Container Concurrency:  0" in await applied("describe", "ksvc", "hello")
     assert "Image:" in await applied("describe", "pod", "p")
     assert "Replicas:" in await applied("describe", "deployment", "d")

@@ -233,7 +233,7 @@ async def test_a_revisions_token_is_good_for_its_pods_and_no_others() -> None:
         assert await stage.refused("activator=p", token) == 401
 
 
-async def test_garbage_is_counted_and_the_connection_goes_on() -> None:
+async def test_garbage_is_counted_and_the_connection_continues() -> None:
     async with staged() as stage, stage.as_activator() as connection:
         for garbage in (b"\xc1garbage", "text", load(5.0)[:-3], load(-1.0), load(float("inf")), load(float("nan"))):
             await connection.send(garbage)
@@ -252,7 +252,7 @@ async def test_a_pods_frame_that_is_too_long_is_garbage() -> None:
         assert stage.daemon.server.counts.malformed_frames == 1
 
 
-async def test_a_pod_that_tells_too_often_is_heard_sometimes() -> None:
+async def test_a_pod_that_reports_too_often_is_limited() -> None:
     async with staged() as stage, stage.as_pod("p") as connection:
         for _ in range(50):
             await connection.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=1.0)))

@@ -114,7 +114,7 @@ async def scaled(pair: Pair, count: int) -> AsyncIterator[None]:
                     return
 
 
-async def test_a_poke_that_reaches_the_wrong_one_is_decided_on_at_once_by_the_right_one() -> None:
+async def test_a_poke_that_reaches_the_wrong_one_is_decided_on_immediately_by_the_right_one() -> None:
     poke = encode_activator_stats(
         ActivatorStats(stats=[RevisionStat(namespace="default", revision=NAME, concurrency=35, request_count=35)])
     )
@@ -189,7 +189,7 @@ async def test_a_question_to_another_decider_is_redirected(pair: Pair) -> None:
                 assert (await reply.content.readline()).startswith(b"event: ")
 
 
-async def test_one_who_stops_lets_go_and_the_other_decides_at_once(pair: Pair) -> None:
+async def test_a_stopping_leader_releases_and_the_other_decides_immediately(pair: Pair) -> None:
     (before,) = (me for me, one in pair.daemons.items() if one is pair.owner)
     after = pair.other
     pair.stops[before].set()

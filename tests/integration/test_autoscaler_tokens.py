@@ -101,7 +101,7 @@ async def test_a_pods_own_token_lets_it_in_and_is_asked_about_once(tmp_path: Pat
         assert stage.reviews == 1
 
 
-async def test_what_it_tells_counts(tmp_path: Path) -> None:
+async def test_what_it_reports_counts(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         token = await stage.add_pod("p")
         async with stage.connecting("p", token) as connection, asyncio.timeout(60):

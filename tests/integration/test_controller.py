@@ -210,7 +210,7 @@ async def test_a_service_that_is_deleted_takes_everything_along() -> None:
         await world.controller.settled()
 
 
-async def test_a_deployment_that_is_deleted_comes_back() -> None:
+async def test_a_deployment_that_is_deleted_returns() -> None:
     async with a_world() as world:
         await applied(world, a_service("good"))
         first = await world.cluster.get(DEPLOYMENT, "default", "hello-00001-deployment")
@@ -228,8 +228,8 @@ async def test_old_revisions_are_collected() -> None:
             await applied(world, service)
         for name in ("hello-00001", "hello-00002"):
             await world.until_gone(REVISION, name)
-        left = [one["metadata"]["name"] for one in (await world.cluster.list(REVISION, "default")).items]
-        assert left == ["hello-00003", "hello-00004"]
+        remaining = [one["metadata"]["name"] for one in (await world.cluster.list(REVISION, "default")).items]
+        assert remaining == ["hello-00003", "hello-00004"]
 
 
 async def test_a_revision_at_zero_is_ready_and_wakes() -> None:

@@ -81,7 +81,7 @@ async def asked(image: str, auth: str = "") -> str:
         (Registry(has_digest=False), "", "sha256:c5d902c53b4afcf32ad746fd9d696431650d3fbe8f7b10ca10519543fefd772c"),
     ],
 )
-async def test_a_registry_tells_the_digest_of_a_tag(registry: Registry, auth: str, digest: str) -> None:
+async def test_a_registry_reports_the_digest_of_a_tag(registry: Registry, auth: str, digest: str) -> None:
     async with serving_images(registry) as image:
         assert await asked(image, auth) == digest
 
@@ -95,7 +95,7 @@ async def test_a_registry_tells_the_digest_of_a_tag(registry: Registry, auth: st
         (Registry(), 404, False),
     ],
 )
-async def test_a_registry_that_does_not_tell_is_an_error(registry: Registry, status: int, is_refusal: bool) -> None:
+async def test_a_registry_without_a_digest_is_an_error(registry: Registry, status: int, is_refusal: bool) -> None:
     registry.status = status
     async with serving_images(registry) as image:
         with pytest.raises(RegistryError) as raised:

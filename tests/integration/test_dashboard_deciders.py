@@ -64,7 +64,7 @@ async def following(*urls: str) -> AsyncIterator[tuple[Deciders, Callable[[], li
             await asyncio.wait([task])
 
 
-async def test_each_tells_its_own_and_none_is_heard_twice() -> None:
+async def test_each_reports_its_own_and_none_is_heard_twice() -> None:
     async with running(Autoscaler()) as first, running(Autoscaler()) as second, running(Autoscaler()) as idle:
         idle.elsewhere = first.url
         first.says.put_nowait("a")

@@ -163,7 +163,7 @@ async def test_a_killed_queue_proxy_leaves_no_app_asleep(tmp_path: Path) -> None
         await machine.until(is_dormant)
 
 
-async def test_a_new_template_and_a_new_control_go_on_with_a_pod_that_sleeps(tmp_path: Path) -> None:
+async def test_a_new_template_and_a_new_control_continue_with_a_pod_that_sleeps(tmp_path: Path) -> None:
     with template_process(tmp_path) as template:
         async with controlled(StateFolder(tmp_path)) as machine:
             await machine.start(sleeper())

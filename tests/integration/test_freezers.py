@@ -145,7 +145,7 @@ async def is_still(app: App) -> bool:
     return app.ticks() == before
 
 
-async def test_an_app_that_forks_all_the_time_stands_still_and_goes_on(
+async def test_an_app_that_forks_all_the_time_stands_still_and_continues(
     means: FreezerPlace | None, tmp_path: Path
 ) -> None:
     async with running(tmp_path, sys.executable, "-c", FORKER) as app:

@@ -70,7 +70,7 @@ async def test_a_large_body_that_is_refused_gives_its_turn_back() -> None:
                 raise ValueError("refused")
 
 
-async def test_the_loop_goes_on_while_a_large_object_is_checked(tmp_path: Path) -> None:
+async def test_the_loop_continues_while_a_large_object_is_checked(tmp_path: Path) -> None:
     admission = SlowAdmission()
     admission.may_go_on.release()
     large = {"metadata": {"name": "large"}, "data": {"a": "b" * 2**18}}

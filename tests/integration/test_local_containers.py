@@ -151,7 +151,7 @@ async def test_an_image_that_is_not_here_is_said(machine: Machine) -> None:
     assert status_of(pod)["state"]["waiting"]["reason"] == "ErrImagePull"
 
 
-async def test_a_container_goes_on_under_the_next_control_process(tmp_path: Path) -> None:
+async def test_a_container_continues_under_the_next_control_process(tmp_path: Path) -> None:
     host = host_of(tmp_path / "state")
     app_image(tmp_path / "image.tar")
     host.images.store.add(tmp_path / "image.tar", is_kept=True)
@@ -167,8 +167,8 @@ async def test_a_container_goes_on_under_the_next_control_process(tmp_path: Path
             assert again["status"]["podIP"] == pod["status"]["podIP"]
             await machine.cluster.delete(POD, "default", "p")
             await machine.until_gone()
-        left = [path.name for path in (tmp_path / "state" / "networks").iterdir()]
-        assert [name for name in left if not name.startswith("ahead-")] == []
+        remaining = [path.name for path in (tmp_path / "state" / "networks").iterdir()]
+        assert [name for name in remaining if not name.startswith("ahead-")] == []
     remove_leftovers(tmp_path / "state")
 
 
@@ -193,8 +193,8 @@ async def test_a_pod_that_goes_while_its_container_is_started_leaves_nothing(mac
         await machine.cluster.delete(POD, "default", "p", grace_s=0)
         await machine.until_gone()
     await until(lambda: not list((machine.state.path / "pods").iterdir()))
-    left = [path.name for path in (machine.state.path / "networks").iterdir()]
-    assert [name for name in left if not name.startswith("ahead-")] == []
+    remaining = [path.name for path in (machine.state.path / "networks").iterdir()]
+    assert [name for name in remaining if not name.startswith("ahead-")] == []
 
 
 async def test_a_container_is_the_user_of_its_image_or_of_its_manifest(machine: Machine) -> None:

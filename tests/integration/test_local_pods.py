@@ -290,7 +290,7 @@ async def test_no_pod_outlives_the_supervisor(tmp_path: Path) -> None:
             await until_dead(app)
 
 
-async def test_what_was_draining_goes_on_draining_when_control_restarts(tmp_path: Path) -> None:
+async def test_what_was_draining_continues_draining_when_control_restarts(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.start(manifest())
@@ -342,7 +342,7 @@ def second_runs(pod: Object) -> bool:
     return "running" in (nested(pod, "status", "initContainerStatuses", 1, "state") or {})
 
 
-async def test_a_pod_that_initializes_is_taken_over_and_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_a_pod_that_initializes_is_taken_over_and_continues_where_it_was(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     pod = manifest()
@@ -407,7 +407,7 @@ async def test_pods_of_a_background_job_of_a_shell_have_the_default_signals(tmp_
             signal.signal(number, handler)
 
 
-async def test_a_template_that_hangs_is_replaced_and_its_pods_go_on(tmp_path: Path) -> None:
+async def test_a_template_that_hangs_is_replaced_and_its_pods_continue(tmp_path: Path) -> None:
     with template_process(tmp_path) as template:
         async with controlled(template.state) as machine:
             await machine.start(manifest())

@@ -51,7 +51,7 @@ def reader(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="advising another process needs CAP_SYS_NICE")
-def test_memory_leaves_a_process_and_comes_back(reader: "subprocess.Popen[str]") -> None:
+def test_memory_leaves_a_process_and_returns(reader: "subprocess.Popen[str]") -> None:
     found = page_out([reader.pid])
     assert found.before_bytes > 32 * _MIB
     assert found.before_bytes - found.after_bytes > 16 * _MIB

@@ -90,7 +90,7 @@ async def staged(annotations: dict[str, str] | None = None, **requests: str) -> 
         await stage.sizes.end()
 
 
-async def test_requests_go_down_with_a_dormant_pod_and_come_back_with_the_next_report() -> None:
+async def test_requests_go_down_with_a_dormant_pod_and_return_with_the_next_report() -> None:
     async with staged() as stage:
         stage.sizes.update(KEY, ASLEEP, is_ready=True)
         await stage.until_requests({"cpu": "1m", "memory": "118Mi"})

@@ -39,7 +39,7 @@ def test_every_daemon_is_in_the_list() -> None:
 @pytest.mark.parametrize(
     ("module", "number"), [*((name, signal.SIGTERM) for name in MODULES), (MODULES[0], signal.SIGINT)]
 )
-def test_a_daemon_that_is_stopped_while_it_imports_exits_at_once(
+def test_a_daemon_that_is_stopped_while_it_imports_exits_immediately(
     module: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     # An import that never ends. Opening a pipe waits for the other end; a read of it would lose a signal that comes just before it blocks.

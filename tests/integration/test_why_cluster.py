@@ -59,7 +59,7 @@ def why(api: Served, *words: str) -> Result:
     return CliRunner().invoke(main, ["why", *words], env={"KUBECONFIG": str(api.kubeconfig), "TZ": "UTC"})
 
 
-async def test_events_tell_each_change_of_a_service_and_how_to_learn_more(tmp_path: Path) -> None:
+async def test_events_report_each_change_of_a_service_and_how_to_learn_more(tmp_path: Path) -> None:
     async with served(await filled(), tmp_path) as api:
         result = await asyncio.to_thread(why, api, "hello", "--since", "900000h")
         assert result.exit_code == 0

@@ -33,10 +33,10 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NodeS
         said = made.install("--uninstall", code=1)
         assert "--with-services" in said, "an installation with services is not taken off by accident"
     made.install("--uninstall", "--with-services", "--wait", "--timeout", "10m")
-    left = made.kubectl(
+    remaining = made.kubectl(
         "get", "crd,clusterrole,clusterrolebinding", "-l", "app.kubernetes.io/part-of=serving", "-o", "name"
     )
-    assert left == ""
+    assert remaining == ""
 
 
 async def deployed(stage: NodeStage, name: str, *, version: str = "1", port_name: str = "", **annotations: str) -> None:

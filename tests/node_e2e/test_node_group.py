@@ -204,7 +204,7 @@ async def kill_leader(stage: NodeStage) -> None:
     await stage.until(lambda: holder() not in ("", before), "there is no new leader")
 
 
-async def test_a_budget_holds_and_a_killed_leaders_drain_goes_on(stage: NodeStage, machines: ClusterApi) -> None:
+async def test_a_budget_holds_and_a_killed_leaders_drain_continues(stage: NodeStage, machines: ClusterApi) -> None:
     chain = Chain(stage, machines.target)
     stage.apply(in_pool(stage, "waking"))
     await stage.ready("waking")

@@ -84,11 +84,11 @@ def test_collection_keeps_what_it_must_and_bounds_what_it_may(days: list[int], l
         for index, day in enumerate(days)
     ]
     gone = {name_of(one) for one in collectable(a_configuration(), revisions, settings, now="2026-11-21T00:00:00Z")}
-    left = [day for index, day in enumerate(days) if f"r{index}" not in gone]
+    remaining = [day for index, day in enumerate(days) if f"r{index}" not in gone]
     taken = [day for index, day in enumerate(days) if f"r{index}" in gone]
-    assert len(left) >= min(least, len(days))
-    assert most == DISABLED or len(left) <= most
-    assert not taken or not left or max(taken) <= min(left)
+    assert len(remaining) >= min(least, len(days))
+    assert most == DISABLED or len(remaining) <= most
+    assert not taken or not remaining or max(taken) <= min(remaining)
 
 
 @given(TARGETS, st.booleans())

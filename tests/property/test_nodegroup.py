@@ -166,7 +166,7 @@ def test_both_graces_are_respected(seen: Snapshot, asked: NodeGroupSettings) -> 
 
 
 @given(snapshots(), options())
-def test_nodes_are_tainted_oldest_first_and_come_back_newest_first(seen: Snapshot, asked: NodeGroupSettings) -> None:
+def test_nodes_are_tainted_oldest_first_and_return_newest_first(seen: Snapshot, asked: NodeGroupSettings) -> None:
     asked = msgspec.structs.replace(asked, unhealthy_node_grace_period_s=0.0)
     plan, parts = planned(seen, asked), partition(seen.nodes)
     oldest = [one.name for one in oldest_first(parts.untainted)]

@@ -44,7 +44,7 @@ def test_a_state_is_kept_to_the_millisecond(state: TriggerState) -> None:
 
 
 @given(STATES, st.floats(-1e9, 1e9))
-def test_a_state_comes_back_from_another_clock(state: TriggerState, by_s: float) -> None:
+def test_a_state_returns_from_another_clock(state: TriggerState, by_s: float) -> None:
     back = rebased(rebased(state, by_s=by_s), by_s=-by_s)
     for kind, points in state.points.items():
         for before, after in zip(points, back.points[kind], strict=True):

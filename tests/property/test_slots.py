@@ -161,7 +161,7 @@ def test_under_full_load_the_oldest_goes_first_wherever_it_waits() -> None:
     assert load.longest_wait_s < 1.0
 
 
-def test_the_slots_of_a_process_that_died_are_used_by_the_others() -> None:
+def test_the_slots_of_a_process_that_ended_are_used_by_the_others() -> None:
     world = World(count=2, slots_per_pod=1)
     world.pods = PODS
     first, second = world.start(0), world.start(1)

@@ -93,7 +93,7 @@ def test_a_list_and_a_watch_from_it_make_the_next_list(before: Any, after: Any, 
 
 
 @given(STEPS, STEPS, st.integers(0, 10))
-def test_a_watch_of_a_short_history_tells_all_or_is_gone(before: Any, after: Any, history_count: int) -> None:  # noqa: ANN401 - steps
+def test_a_watch_of_a_short_history_reports_all_or_is_gone(before: Any, after: Any, history_count: int) -> None:  # noqa: ANN401 - steps
     async def scenario() -> None:
         cluster = MemoryCluster(limits=StoreLimits(history_count_max=history_count))
         for step in before:

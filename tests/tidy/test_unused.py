@@ -84,8 +84,8 @@ def test_every_public_name_is_used() -> None:
     # The runner of conformance cases is shipped for others to run.
     runner = [path.read_text() for path in sorted((ROOT / "tests/conformance").rglob("*.py"))]
     found = unused(product, [*(text for _, text in product), *benchmarks, *runner])
-    left = [one for one in found if one not in USED_ELSEWHERE]
-    assert left == [], "\n".join(left)
+    remaining = [one for one in found if one not in USED_ELSEWHERE]
+    assert remaining == [], "\n".join(remaining)
 
 
 @pytest.mark.parametrize(

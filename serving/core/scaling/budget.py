@@ -125,7 +125,7 @@ def allocate(claims: Sequence[BudgetClaim], budgets: Budgets, *, now_s: float) -
     Of 10 pods, revisions with a load of 12, 6 and 2 pods get 6, 3 and 1, so that each pod has twice its target. An eleventh would go to
     the first, whose seven pods then have 1.7 times theirs: that is the price.
     """
-    left = {scope: budget.amount for claim in claims for scope, budget in budgets.of(claim.tenant.key[0])}
+    remaining = {scope: budget.amount for claim in claims for scope, budget in budgets.of(claim.tenant.key[0])}
     wanted: Counter[str] = Counter()
     division = Division(shares={claim.tenant.key: 0 for claim in claims}, prices={}, wanted=wanted, floors=set())
     bids: list[_Bid] = []
@@ -142,7 +142,7 @@ def allocate(claims: Sequence[BudgetClaim], budgets: Budgets, *, now_s: float) -
         if any(scope in division.prices for scope, _ in limits):
             continue
         sizes = {scope: budget.price_of(claim.tenant.pod_bytes) for scope, budget in limits}
-        full = [scope for scope, size in sizes.items() if size > left[scope]]
+        full = [scope for scope, size in sizes.items() if size > remaining[scope]]
         for scope in full:
             # The scope closes, so that smaller later pods do not delay this claim forever.
             division.prices[scope] = -order * sizes[limits[0][0]] if rank == _BY_WORTH else math.inf
@@ -151,7 +151,7 @@ def allocate(claims: Sequence[BudgetClaim], budgets: Budgets, *, now_s: float) -
         if full:
             continue
         for scope, size in sizes.items():
-            left[scope] -= size
+            remaining[scope] -= size
         division.shares[key] += 1
         for bid in _bids(claim, division.shares[key], place=place, limits=limits, now_s=now_s):
             heapq.heappush(bids, bid)

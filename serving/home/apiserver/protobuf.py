@@ -100,9 +100,9 @@ def _schema_of(version: str, kind: str) -> str | None:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    at, left = 0, _FIELDS_LEFT.get()
+    at, remaining = 0, _FIELDS_LEFT.get()
     while at < len(data):
-        if next(left, None) is None:
+        if next(remaining, None) is None:
             raise Fault(413, f"a body has at most {VALUES_MAX} fields")
         tag, at = _varint(data, at)
         number, wire_type = tag >> 3, tag & 7

@@ -167,11 +167,11 @@ async def delete_with(cluster: Cluster, target: RequestTarget, options: "DeleteO
     )
     uid = whole.get("metadata", {}).get("uid", "")
     try:
-        left = await cluster.get(target.kind, target.one_namespace, target.name)
+        remaining = await cluster.get(target.kind, target.one_namespace, target.name)
     except NotFound:
-        left = None
-    if left is not None and left.get("metadata", {}).get("uid", "") == uid:
-        return Written(object=left)
+        remaining = None
+    if remaining is not None and remaining.get("metadata", {}).get("uid", "") == uid:
+        return Written(object=remaining)
     return Written(object=success(target, uid))
 
 

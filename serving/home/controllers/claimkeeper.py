@@ -115,8 +115,8 @@ class ClaimKeeper:
             return False
         await asyncio.to_thread(_remove_folder, folder)
         self._used_bytes.pop(key, None)
-        left = [finalizer for finalizer in claim["metadata"].get("finalizers") or [] if finalizer != FINALIZER]
-        patch = {"metadata": {"finalizers": left or None}}
+        remaining = [finalizer for finalizer in claim["metadata"].get("finalizers") or [] if finalizer != FINALIZER]
+        patch = {"metadata": {"finalizers": remaining or None}}
         await self._cluster.patch(PERSISTENT_VOLUME_CLAIM, *key, patch=patch)
         return True
 

@@ -67,10 +67,10 @@ async def _leave_orphans(cluster: MemoryCluster, owner: Reference, metadata: Obj
     uid = metadata.uid or ""
     for dependent in cluster.owners.dependents_of(uid):
         child = await cluster.get(dependent[0], *dependent[1])
-        left = [
+        remaining = [
             owner_reference for owner_reference in child["metadata"]["ownerReferences"] if owner_reference["uid"] != uid
         ]
-        await _patch_metadata(cluster, dependent, child, change={"ownerReferences": left or None})
+        await _patch_metadata(cluster, dependent, child, change={"ownerReferences": remaining or None})
     await _release(cluster, owner, PROPAGATION_FINALIZERS["Orphan"])
 
 
@@ -84,8 +84,8 @@ async def _delete_dependents(cluster: MemoryCluster, owner: Reference, metadata:
 
 async def _release(cluster: MemoryCluster, suspect: Reference, finalizer: str) -> None:
     whole = await cluster.get(suspect[0], *suspect[1])
-    left = [name for name in whole["metadata"].get("finalizers", ()) if name != finalizer]
-    await _patch_metadata(cluster, suspect, whole, change={"finalizers": left or None})
+    remaining = [name for name in whole["metadata"].get("finalizers", ()) if name != finalizer]
+    await _patch_metadata(cluster, suspect, whole, change={"finalizers": remaining or None})
 
 
 async def _patch_metadata(cluster: MemoryCluster, target: Reference, seen: Object, *, change: dict[str, Any]) -> None:
@@ -97,13 +97,13 @@ async def _patch_metadata(cluster: MemoryCluster, target: Reference, seen: Objec
 
 async def _empty(cluster: MemoryCluster, namespace: str) -> None:
     """Delete the contents of a namespace, then the namespace. Each removal triggers another pass."""
-    left = False
+    remaining = False
     for kind in _namespaced():
         for content in (await cluster.list(kind, namespace)).items:
-            left = True
+            remaining = True
             if "deletionTimestamp" not in content["metadata"]:
                 await cluster.delete(kind, namespace, content["metadata"]["name"])
-    if not left:
+    if not remaining:
         await cluster.patch(NAMESPACE, "", namespace, patch={"spec": {"finalizers": None}})
 
 

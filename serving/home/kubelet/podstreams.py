@@ -64,10 +64,10 @@ class FilePodLogs:
         if not path.is_file():
             run = "previous run" if options.previous else "log"
             raise NotFound(f"no {run} of container {options.container} in pod {pod}")
-        left = options.limit_bytes
+        remaining = options.limit_bytes
         async for piece in _timed(path, options) if options.is_by_time else _pieces(path, options):
-            yield piece if left is None else piece[:left]
-            if left is not None and (left := left - len(piece)) <= 0:
+            yield piece if remaining is None else piece[:remaining]
+            if remaining is not None and (remaining := remaining - len(piece)) <= 0:
                 return
 
 

@@ -160,13 +160,13 @@ class Stdio:
                 owner.start(read_stream(channel, descriptor), name="exec stream", is_awaited=True)
                 for channel, descriptor in self._output.items()
             ]
-            left = len(tasks)
-            while left:
+            remaining = len(tasks)
+            while remaining:
                 channel, piece = await pieces.get()
                 if piece:
                     yield channel, piece
                 else:
-                    left -= 1
+                    remaining -= 1
             await asyncio.gather(*tasks)
 
     async def write(self, data: bytes) -> None:

@@ -52,11 +52,11 @@ def deep_copy(value: Any) -> Any:  # noqa: ANN401 - JSON
 
 def is_within(value: Any, values_max: int) -> bool:  # noqa: ANN401 - JSON
     """Whether a JSON value has at most ``values_max`` values at any depth. Counting stops at the limit."""
-    waiting, left = [value], values_max
+    waiting, remaining = [value], values_max
     while waiting:
         container = waiting.pop()
-        left -= len(container)
-        if left < 0:
+        remaining -= len(container)
+        if remaining < 0:
             return False
         waiting += [
             child

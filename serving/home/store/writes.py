@@ -231,8 +231,10 @@ def marked_for_deletion(delete: Delete, old: Object, *, wall_s: float) -> Object
     if finalizers:
         metadata["finalizers"] = finalizers
     grace = _grace_s(delete.kind, old, delete.grace_s)
-    left = before.deletion_grace_period_seconds
-    if before.deletion_timestamp is None or (delete.grace_s is not None and left is not None and grace < left):
+    remaining = before.deletion_grace_period_seconds
+    if before.deletion_timestamp is None or (
+        delete.grace_s is not None and remaining is not None and grace < remaining
+    ):
         metadata["deletionTimestamp"] = stamp_of(wall_s + grace)
         metadata["deletionGracePeriodSeconds"] = grace
     updated: Object = {**old, "metadata": metadata}

@@ -131,7 +131,7 @@ async def test_a_second_deletion_may_shorten_the_grace(cluster: Cluster, namespa
     assert found["metadata"]["deletionGracePeriodSeconds"] == 5
 
 
-async def test_a_pod_that_no_kubelet_has_goes_at_once(cluster: Cluster, namespace: str) -> None:
+async def test_a_pod_that_no_kubelet_has_goes_immediately(cluster: Cluster, namespace: str) -> None:
     await cluster.create(POD, pod(namespace, "one"))
     await cluster.delete(POD, namespace, "one")
     assert await is_gone(cluster, POD, namespace, "one")

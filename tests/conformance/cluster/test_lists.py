@@ -34,7 +34,7 @@ async def test_a_list_of_all_namespaces_is_in_the_order_of_etcd_keys(cluster: Cl
     assert [one["metadata"]["namespace"] for one in listing.items] == [*sorted(others), namespace]
 
 
-async def test_pages_go_on_in_the_order_of_etcd_keys(cluster: Cluster, namespace: str) -> None:
+async def test_pages_continue_in_the_order_of_etcd_keys(cluster: Cluster, namespace: str) -> None:
     other = f"{namespace}-a"
     await cluster.create(NAMESPACE, {"metadata": {"name": other}})
     for place, name in ((namespace, "one"), (other, "two"), (namespace, "three"), (other, "four")):

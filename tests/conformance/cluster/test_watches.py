@@ -14,7 +14,7 @@ async def now(cluster: Cluster, namespace: str) -> str:
     return (await cluster.list(CONFIG_MAP, namespace)).resource_version
 
 
-async def test_a_watch_tells_what_comes_after_its_version_in_order(cluster: Cluster, namespace: str) -> None:
+async def test_a_watch_reports_what_comes_after_its_version_in_order(cluster: Cluster, namespace: str) -> None:
     start = await now(cluster, namespace)
     for name in ("a", "b"):
         await cluster.create(CONFIG_MAP, config_map(namespace, name))
@@ -47,7 +47,7 @@ async def test_a_watch_from_an_objects_version_begins_behind_it(cluster: Cluster
     assert reported == [("ADDED", "b")]
 
 
-async def test_a_watch_tells_what_comes_while_it_is_open(cluster: Cluster, namespace: str) -> None:
+async def test_a_watch_reports_what_comes_while_it_is_open(cluster: Cluster, namespace: str) -> None:
     start = await now(cluster, namespace)
     async with asyncio.timeout(60), cluster.watch(CONFIG_MAP, namespace, resource_version=start) as events:
         made = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
@@ -167,7 +167,7 @@ async def test_a_version_that_is_none_is_refused(cluster: Cluster, namespace: st
             await anext(aiter(events))
 
 
-async def test_a_watch_from_long_ago_tells_all_or_is_gone(cluster: Cluster, namespace: str) -> None:
+async def test_a_watch_from_long_ago_reports_all_or_is_gone(cluster: Cluster, namespace: str) -> None:
     made = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
     for number in range(100):
         await cluster.patch(CONFIG_MAP, namespace, "a", patch={"data": {"key": str(number)}})
@@ -179,7 +179,7 @@ async def test_a_watch_from_long_ago_tells_all_or_is_gone(cluster: Cluster, name
     assert reported == [("MODIFIED", "a")] * 100
 
 
-async def test_a_version_from_the_future_is_refused_or_tells_nothing(cluster: Cluster, namespace: str) -> None:
+async def test_a_version_from_the_future_is_refused_or_reports_nothing(cluster: Cluster, namespace: str) -> None:
     future = str(int(await now(cluster, namespace)) + 10**12)
     # Ours refuse it; a real server takes it, and is silent until it gets there.
     with pytest.raises((ClusterError, TimeoutError)):

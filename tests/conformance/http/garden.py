@@ -196,10 +196,10 @@ async def _send(data: bytes, address: tuple[str, int]) -> None:
 async def send_requests(address: tuple[str, int], *, count: int, seed: int) -> None:
     """Send ``count`` requests to a proxy."""
     draw = random.Random(seed)
-    left = iter(range(count))
+    remaining = iter(range(count))
 
     async def work() -> None:
-        for _ in left:
+        for _ in remaining:
             await _send(made(draw), address)
 
     await asyncio.gather(*[work() for _ in range(_AT_ONCE)])
@@ -245,11 +245,11 @@ async def judge(origin: str, address: tuple[str, int], requests: Sequence[Forwar
     """Send each request to an origin; return the disagreements, and how many requests it refused."""
     found: list[Disagreement] = []
     refused_count = 0
-    left = iter(requests)
+    remaining = iter(requests)
 
     async def work() -> None:
         nonlocal refused_count
-        for one in left:
+        for one in remaining:
             reader, writer = await asyncio.open_connection(*address)
             writer.write(one.wire + _SENTINEL)
             seen = await _echoes(reader, 2)

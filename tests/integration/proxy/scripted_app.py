@@ -49,14 +49,14 @@ async def _respond(link: Link, scope: Scope, send: Send) -> None:
     headers = [(name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
     await send({"type": "http.response.start", "status": int(first.split()[1]), "headers": headers})
     length = next((int(value) for name, value in headers if name == b"content-length"), None)
-    left = 0 if scope["method"] == "HEAD" else length
-    assert left is not None, "the framings of an answer are the server's"
-    while left:
-        piece = await link.reader.read(min(left, _PIECE_BYTES))
+    remaining = 0 if scope["method"] == "HEAD" else length
+    assert remaining is not None, "the framings of an answer are the server's"
+    while remaining:
+        piece = await link.reader.read(min(remaining, _PIECE_BYTES))
         if not piece:
             # An upstream that dies in its answer is an app that fails.
             raise ConnectionResetError
-        left -= len(piece)
-        await send({"type": "http.response.body", "body": piece, "more_body": bool(left)})
+        remaining -= len(piece)
+        await send({"type": "http.response.body", "body": piece, "more_body": bool(remaining)})
     if not length:
         await send({"type": "http.response.body", "body": b""})

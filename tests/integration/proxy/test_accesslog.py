@@ -28,7 +28,7 @@ def lines(written: list[bytes]) -> list[AccessLogEntry]:
     return [msgspec.json.decode(line, type=AccessLogEntry) for line in b"".join(written).splitlines()]
 
 
-async def test_each_request_has_a_line_that_tells_what_became_of_it() -> None:
+async def test_each_request_has_a_line_that_reports_what_became_of_it() -> None:
     written: list[bytes] = []
     log = AccessLog(ratio=1.0, write=written.append, wall=lambda: 5.0)
     await asked(log, 2)

@@ -108,7 +108,7 @@ async def test_a_request_during_the_call_to_sleep_waits_for_both(tmp_path: Path)
         assert server.calls[:3] == [b"POST /sleep?level=1", b"POST /wake_up", b"GET /v1"]
 
 
-async def test_an_app_that_refuses_to_sleep_goes_on(tmp_path: Path) -> None:
+async def test_an_app_that_refuses_to_sleep_continues(tmp_path: Path) -> None:
     server = ModelServer()
     server.sleep_status = b"409 busy"
     async with forwarding(server.script, more=server.fields(tmp_path), dormant_call_max_s=0.5) as running:
@@ -211,7 +211,7 @@ async def test_it_stays_awake_with_a_request_in_flight(tmp_path: Path, is_upgrad
         client.close()
 
 
-async def test_it_tells_the_autoscaler_once_and_again_after_a_reconnect(tmp_path: Path) -> None:
+async def test_it_reports_the_autoscaler_once_and_again_after_a_reconnect(tmp_path: Path) -> None:
     frames: list[bytes] = []
     connections: list[ServerConnection] = []
 

@@ -69,14 +69,14 @@ async def upload_by_http2(address: tuple[str, int]) -> tuple[int, bytes]:
     client = Http2(link)
     post = [(name, {":method": "POST", ":authority": HOST.decode()}.get(name, value)) for name, value in GET]
     client.send(frame(Kind.HEADERS, fields(*post), flags=END_HEADERS, stream_id=1))
-    windows, left = {0: _WINDOW_BYTES, 1: _WINDOW_BYTES}, PIECE_COUNT * len(PIECE)
+    windows, remaining = {0: _WINDOW_BYTES, 1: _WINDOW_BYTES}, PIECE_COUNT * len(PIECE)
     head, body, has_ended = dict[str, str](), b"", False
-    while not has_ended or left:
-        size = min(*windows.values(), left, _FRAME_BYTES)
+    while not has_ended or remaining:
+        size = min(*windows.values(), remaining, _FRAME_BYTES)
         if size:
-            left -= size
+            remaining -= size
             windows = {stream_id: window - size for stream_id, window in windows.items()}
-            client.send(frame(Kind.DATA, bytes(size), flags=0 if left else END_STREAM, stream_id=1))
+            client.send(frame(Kind.DATA, bytes(size), flags=0 if remaining else END_STREAM, stream_id=1))
             await link.writer.drain()
             # Otherwise the client sends all that it may before it reads.
             continue
@@ -180,7 +180,7 @@ async def test_a_response_that_came_before_a_failed_write_is_still_there() -> No
 
 
 @pytest.mark.parametrize("response", [b"", b"ok"], ids=["closed before", "read"])
-async def test_the_kernel_tells_whether_a_closed_peer_received_a_request(response: bytes) -> None:
+async def test_the_kernel_reports_whether_a_closed_peer_received_a_request(response: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=_serve, args=(server, response))
         thread.start()

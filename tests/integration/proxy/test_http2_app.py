@@ -222,7 +222,7 @@ async def test_a_wrong_length_ends_one_response_and_no_other() -> None:
         assert await other == b"200 fine"
 
 
-async def test_a_malformed_response_is_502_and_the_connection_goes_on() -> None:
+async def test_a_malformed_response_is_502_and_the_connection_continues() -> None:
     async def malformed(link: Link) -> None:
         app = await Http2App.on(link)
         bad = fields((":status", "200"), ("connection", "close"))
@@ -252,7 +252,7 @@ async def test_an_idle_connection_is_closed() -> None:
         assert proxy.server.pool.open_count == 0
 
 
-async def test_an_app_that_closes_at_once_is_502_and_not_asked_again_and_again() -> None:
+async def test_an_app_that_closes_immediately_is_502_and_not_asked_again_and_again() -> None:
     async def closing(link: Link) -> None:
         link.close()
 

@@ -93,7 +93,7 @@ async def test_an_idle_connection_ends_with_a_goaway() -> None:
         await client.end()
 
 
-async def test_a_client_that_takes_nothing_of_a_finished_answer_is_given_up() -> None:
+async def test_a_client_that_takes_nothing_of_a_finished_answer_is_abandoned() -> None:
     async with proxied(settings=HttpSettings(write_wait_max_s=0.2)) as proxy:
         client = Http2(await proxy.client(), opening=PREFACE + settings((INITIAL_WINDOW, 0)))
         client.send(request(1))
@@ -149,7 +149,7 @@ async def test_a_client_that_answers_no_ping_is_not_waited_for() -> None:
         assert await finishing == 0
 
 
-async def test_an_idle_connection_ends_at_once_when_all_ends() -> None:
+async def test_an_idle_connection_ends_immediately_when_all_ends() -> None:
     async with proxied() as proxy:
         client = Http2(await proxy.client())
         client.send(request(1))

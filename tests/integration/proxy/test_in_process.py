@@ -108,7 +108,7 @@ async def test_work_after_the_response_holds_no_slot_and_keeps_the_drain_waiting
         assert done == ["work"]
 
 
-async def test_a_slot_is_not_free_while_a_call_that_is_too_late_goes_on() -> None:
+async def test_a_slot_is_not_free_while_a_call_that_is_too_late_continues() -> None:
     """As with a thread that continues: the client gets its 504 at once, and the next request waits."""
     go, begun = asyncio.Event(), list[str]()
 

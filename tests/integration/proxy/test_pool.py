@@ -116,13 +116,13 @@ async def test_a_retry_takes_a_new_connection_only(stage: _Stage) -> None:
 
 async def test_requests_whose_clients_have_left_get_nothing(stage: _Stage) -> None:
     upstream = await stage.used()
-    left = [stage.ask() for _ in range(_MANY)]
-    for waiter in left:
+    remaining = [stage.ask() for _ in range(_MANY)]
+    for waiter in remaining:
         waiter.is_waiting = False
     last = stage.ask()
     stage.pool.give(upstream)
     assert last.upstream is upstream
-    assert all(waiter.upstream is None and waiter.error is None for waiter in left)
+    assert all(waiter.upstream is None and waiter.error is None for waiter in remaining)
 
 
 async def test_few_connections_are_opened_at_a_time(stage: _Stage) -> None:

@@ -206,7 +206,7 @@ async def test_an_upstream_that_does_not_answer_properly_becomes_502(response: b
         assert head.startswith(b"HTTP/1.1 502 Bad Gateway\r\n")
 
 
-async def test_an_upstream_that_takes_no_connection_becomes_502_and_the_client_may_go_on() -> None:
+async def test_an_upstream_that_takes_no_connection_becomes_502_and_the_client_may_continue() -> None:
     async with proxied() as proxy:
         address, proxy.handler.address = proxy.handler.address, ("127.0.0.1", 1)
         client = await proxy.client()
@@ -342,7 +342,7 @@ async def test_a_response_without_a_visible_end_is_reset_when_its_time_is_up() -
             await client.rest()
 
 
-async def test_a_response_that_goes_on_is_not_idle() -> None:
+async def test_a_response_that_continues_is_not_idle() -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")

@@ -14,7 +14,7 @@ async def dies(link: Link) -> None:
     link.writer.transport.abort()
 
 
-async def test_a_request_goes_elsewhere_when_its_upstream_dies() -> None:
+async def test_a_request_goes_elsewhere_when_its_upstream_ends() -> None:
     async with proxied(dies) as proxy, backed(ok) as other:
         proxy.handler.elsewhere = other.address
         client = await proxy.client()
@@ -68,7 +68,7 @@ async def test_what_was_partly_answered_is_not_sent_again() -> None:
 
 
 @pytest.mark.parametrize("header", [b"", BELIEVED])
-async def test_an_unmarked_request_gets_502_when_the_app_dies(header: bytes) -> None:
+async def test_an_unmarked_request_gets_502_when_the_app_ends(header: bytes) -> None:
     async with forwarding(dies) as queue_proxy:
         client = await queue_proxy.client()
         client.send(get(headers=header))
@@ -93,7 +93,7 @@ async def test_a_request_that_was_alone_in_the_app_when_it_died_is_not_handed_ba
         assert (await client.message())[0].startswith(b"HTTP/1.1 502 ")
 
 
-async def test_marked_requests_that_were_in_the_app_together_are_handed_back_when_it_dies() -> None:
+async def test_marked_requests_that_were_in_the_app_together_are_handed_back_when_it_ends() -> None:
     heads: list[bytes] = []
 
     async def die_together(link: Link) -> None:

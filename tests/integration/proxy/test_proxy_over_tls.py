@@ -33,9 +33,9 @@ _OTHERWISE = {
     "test_one_connection_too_many_of_an_address_gets_503",
     # The connection ends within the handshake.
     "test_a_client_is_refused_where_all_descriptors_are_in_use",
-    "test_an_unmarked_request_gets_502_when_the_app_dies",
+    "test_an_unmarked_request_gets_502_when_the_app_ends",
     "test_a_request_that_was_alone_in_the_app_when_it_died_is_not_handed_back",
-    "test_marked_requests_that_were_in_the_app_together_are_handed_back_when_it_dies",
+    "test_marked_requests_that_were_in_the_app_together_are_handed_back_when_it_ends",
     "test_an_activator_learns_that_no_app_has_seen_its_request",
 }
 

@@ -44,7 +44,7 @@ async def test_a_held_question_is_answered_when_its_time_is_up(pod: PodMaker) ->
         assert asyncio.get_running_loop().time() - begun_s > 0.9
 
 
-async def test_an_app_that_was_ready_is_reported_unready_at_once(pod: PodMaker) -> None:
+async def test_an_app_that_was_ready_is_reported_unready_immediately(pod: PodMaker) -> None:
     is_up = True
 
     async def failing(link: Link) -> None:

@@ -177,7 +177,7 @@ async def test_a_connection_that_leaves_while_it_waits_is_no_longer_counted(conn
             await until(lambda: stage.level == 0)
 
 
-async def test_clients_that_leave_at_once_leave_no_connection_to_the_app(connect: Connect) -> None:
+async def test_clients_that_leave_immediately_leave_no_connection_to_the_app(connect: Connect) -> None:
     async with running() as (stage, pod, port):
         for _ in range(30):
             (await connect(port)).close()

@@ -186,7 +186,7 @@ def test_a_revision_that_is_woken_right_after_a_decision_does_not_wait_for_the_n
     assert run_virtually(run()) == (1, 0.0)
 
 
-def test_a_budget_holds_and_a_changed_one_acts_at_once() -> None:
+def test_a_budget_holds_and_a_changed_one_acts_immediately() -> None:
     async def run() -> list[int]:
         settings = AutoscalerSettings(policy=KNATIVE_POLICY, budget="5 pods")
         async with staged(scale=3, serving_state="Active", pods=["p", "q", "r"], settings=settings) as stage:

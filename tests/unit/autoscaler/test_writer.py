@@ -150,7 +150,7 @@ def path_of_entry(entry: RevisionEntry) -> TrafficPath | None:
     return None if entry.revision is None else entry.revision.path
 
 
-def test_the_path_is_said_when_it_is_another_and_what_was_written_is_known_at_once() -> None:
+def test_the_path_is_said_when_it_is_another_and_what_was_written_is_known_immediately() -> None:
     world, outcome = wanting(2)
     world.entry.latest = msgspec.structs.replace(outcome, path=TrafficPath.SERVE)
     world.write()

@@ -60,14 +60,14 @@ def kept_packages(target: str = "queue-proxy") -> set[str]:
 
 def distributions(requirements: list[str]) -> set[str]:
     """All installed packages for some requirements, by import name."""
-    left, found = [re.split(r"[^A-Za-z0-9._-]", one)[0] for one in requirements], set[str]()
-    while left:
-        name = left.pop()
+    remaining, found = [re.split(r"[^A-Za-z0-9._-]", one)[0] for one in requirements], set[str]()
+    while remaining:
+        name = remaining.pop()
         if name.lower() in found:
             continue
         found.add(name.lower())
         needed = importlib.metadata.requires(name) or ()
-        left += [re.split(r"[^A-Za-z0-9._-]", one)[0] for one in needed if "extra ==" not in one]
+        remaining += [re.split(r"[^A-Za-z0-9._-]", one)[0] for one in needed if "extra ==" not in one]
     return found
 
 
@@ -88,15 +88,15 @@ def imports_of(path: Path) -> list[str]:
 
 def reached_from(module: str) -> set[str]:
     """All modules that a module may import, directly or by others of the project."""
-    left, found = [module], set[str]()
-    while left:
-        name = left.pop()
+    remaining, found = [module], set[str]()
+    while remaining:
+        name = remaining.pop()
         if name in found:
             continue
         found.add(name)
         file = Path(ROOT, *name.split(".")).with_suffix(".py")
         if name.startswith("serving.") and file.exists():
-            left += imports_of(file)
+            remaining += imports_of(file)
     return found
 
 

@@ -79,7 +79,7 @@ async def test_a_restored_folder_has_the_objects_the_secrets_and_the_apps(tmp_pa
     assert stat.S_IMODE(other.path.stat().st_mode) == 0o700
 
 
-async def test_versions_go_on_above_those_of_the_original(tmp_path: Path) -> None:
+async def test_versions_continue_above_those_of_the_original(tmp_path: Path) -> None:
     state = await state_with_services(tmp_path / "state")
     write_backup(tmp_path / "saved", state, journal=journal_copy(state.journal), manifest=MADE)
     other = StateFolder(tmp_path / "other")

@@ -631,18 +631,18 @@ class Http2Engine:
 
     def _take_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         size = len(payload)
-        left = self._window_left = self._window_left - size
-        if left < _CONNECTION_WINDOW_LEAST:
-            if left < 0:
+        remaining = self._window_left = self._window_left - size
+        if remaining < _CONNECTION_WINDOW_LEAST:
+            if remaining < 0:
                 raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "DATA exceeds the connection's window")
-            self.send_window(0, _CONNECTION_WINDOW_BYTES - left)
+            self.send_window(0, _CONNECTION_WINDOW_BYTES - remaining)
             self._window_left = _CONNECTION_WINDOW_BYTES
         stream = self.streams.get(stream_id)
         if stream is None or stream.peer_ended:
             self._judge(DATA, stream_id)
             return
-        left = stream.window_left = stream.window_left - size
-        if left < 0:
+        remaining = stream.window_left = stream.window_left - size
+        if remaining < 0:
             raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "DATA exceeds the stream's window")
         if flags & PADDED:
             payload = unpadded(payload)

@@ -168,16 +168,16 @@ workload_options = adding(
 
 def settings_pairs(words: Sequence[str]) -> list[str]:
     """Settings from the options, ``--stable-window 30s`` or ``--stable-window=30s``, as pairs. Raises ``SettingsError``."""
-    pairs, left = [], list(words)
-    while left:
-        word = left.pop(0)
+    pairs, remaining = [], list(words)
+    while remaining:
+        word = remaining.pop(0)
         if not word.startswith("--"):
             raise SettingsError.of(word, "an argument without an option", "serving simulate --help")
         key, is_pair, value = word.removeprefix("--").partition("=")
         if not is_pair:
-            if not left:
+            if not remaining:
                 raise SettingsError.of(word, "no value", f"{word} VALUE")
-            value = left.pop(0)
+            value = remaining.pop(0)
         pairs.append(f"{key}={value}")
     return pairs
 

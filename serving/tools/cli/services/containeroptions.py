@@ -374,9 +374,9 @@ def with_volumes(pod_spec: Object, volumes: Mapping[str, str]) -> Object:
     first, *others = pod_spec["containers"]
     retained = [volume_mount for volume_mount in first.get("volumeMounts") or () if volume_mount["name"] not in volumes]
     mounts = [*retained, *({"name": name, "mountPath": path} for name, path in volumes.items())]
-    left = [volume for volume in pod_spec.get("volumes") or () if volume["name"] not in volumes]
+    remaining = [volume for volume in pod_spec.get("volumes") or () if volume["name"] not in volumes]
     claims = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in volumes]
-    return {**pod_spec, "volumes": [*left, *claims], "containers": [{**first, "volumeMounts": mounts}, *others]}
+    return {**pod_spec, "volumes": [*remaining, *claims], "containers": [{**first, "volumeMounts": mounts}, *others]}
 
 
 def check_volumes(api: ApiClient, volumes: Iterable[str]) -> None:

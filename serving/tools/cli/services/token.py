@@ -198,8 +198,8 @@ def _list(*, api: ApiClient, output: str) -> None:
             print_aside(str(error))
             continue
         left_s = token.until_s - now_s
-        left = age_text(left_s) if left_s > 0 else "expired"
-        rows.append({**_shown(token.grant, until_s=token.until_s), "left": left})
+        remaining = age_text(left_s) if left_s > 0 else "expired"
+        rows.append({**_shown(token.grant, until_s=token.until_s), "left": remaining})
     if output == "json":
         click.echo(json.dumps(rows, indent=2))
         return

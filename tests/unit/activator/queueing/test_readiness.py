@@ -30,7 +30,7 @@ def note_reply(made: UnreadyPods, address: str, now_s: float, *, is_ready: bool)
     return made.note_reply(PodProbe(key=KEY, pod=pod(address)), now_s, is_ready=is_ready)
 
 
-def test_a_pod_is_probed_at_once_while_requests_wait() -> None:
+def test_a_pod_is_probed_immediately_while_requests_wait() -> None:
     made = unready("p", "q")
     assert made.probe_due_s(KEY, is_waiting=True) == 0.0
     assert addresses(made.due(KEY, 0.0, is_waiting=True)) == ["p", "q"]

@@ -317,7 +317,7 @@ def test_a_revision_that_is_not_known_yet_lets_wait() -> None:
     assert shown(made, made.set_revision(revision(), 0.2).dispatches) == ["a@p"]
 
 
-def test_a_request_for_a_deleted_revision_is_rejected_at_once_until_it_is_there_again() -> None:
+def test_a_request_for_a_deleted_revision_is_rejected_immediately_until_it_is_there_again() -> None:
     made = router()
     made.set_revision(revision(), 0.0)
     made.remove_revision(KEY, 0.0)
@@ -383,7 +383,7 @@ def test_a_revision_that_was_never_known_and_is_gone_changes_nothing() -> None:
     assert (made.remove_revision(KEY, 0.0), level_of(made)) == (RoutingOutcome(), 1)
 
 
-def test_a_report_tells_the_load_of_each_revision() -> None:
+def test_a_report_reports_the_load_of_each_revision() -> None:
     made = router("p")
     come(made, "a")
     assert made.report(1.0) == [(KEY, load_of(1.0, 1.0, windowed=(1.0, 1.0)))]

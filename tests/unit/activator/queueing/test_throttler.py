@@ -141,7 +141,7 @@ def test_a_run_says_how_long_it_waited() -> None:
     assert run == Dispatch(request="a", pod=pods_at("p")["p"], waited_s=2.5)
 
 
-def test_with_a_free_slot_a_request_runs_at_once() -> None:
+def test_with_a_free_slot_a_request_runs_immediately() -> None:
     assert held(pods=["p"]).come("a") == ["a@p"]
 
 
@@ -287,7 +287,7 @@ def test_a_pod_that_is_off_the_list_is_not_tried_again() -> None:
     assert made.ejected.pause_ends_s() is None
 
 
-def test_a_request_that_comes_back_from_a_pod_off_the_list_leaves_no_pause() -> None:
+def test_a_request_that_returns_from_a_pod_off_the_list_leaves_no_pause() -> None:
     made = held(pods=["p"])
     made.come("a")
     made.listed()
@@ -429,7 +429,7 @@ def test_a_slot_of_a_pod_that_is_left_alone_waits_until_it_is_tried_again() -> N
     assert shown(made, made.readmit(0.1)) == ["a@p", "b@p"]
 
 
-def test_the_oldest_tells_since_when_it_waits() -> None:
+def test_the_oldest_reports_since_when_it_waits() -> None:
     made = held()
     assert made.slots_per_pod is None
     assert made.waiting_since_s is None

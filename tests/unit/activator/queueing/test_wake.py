@@ -70,7 +70,7 @@ def poked(count: int, *, windowed: float = 0.0) -> RevisionLoad:
     )
 
 
-def test_the_first_waiter_is_reported_at_once() -> None:
+def test_the_first_waiter_is_reported_immediately() -> None:
     _, decision = step(WakeState(), facts(1), 5.0)
     assert decision.poke == Poke(load=poked(1), reason=PokeReason.FIRST)
 
@@ -102,7 +102,7 @@ def test_twice_as_many_waiters_are_reported(waiting: int, said: PokeReason | Non
     assert reason(decision) is said
 
 
-def test_a_poke_tells_what_is_new() -> None:
+def test_a_poke_reports_what_is_new() -> None:
     _, decision = step(after(facts(10)), facts(25), 1.0)
     assert decision.poke is not None
     assert decision.poke.load == poked(15)
@@ -190,7 +190,7 @@ def test_a_flip_is_not_repeated_before_its_pause_is_over() -> None:
     assert (decision.flip, decision.next_wake_s) == (False, 0.1)
 
 
-def test_a_revision_that_became_active_is_flipped_at_once_when_it_is_in_reserve_again() -> None:
+def test_a_revision_that_became_active_is_flipped_immediately_when_it_is_in_reserve_again() -> None:
     state, _ = step(after(facts(1, state=RESERVE)), facts(1), 0.01)
     _, decision = step(state, facts(1, state=RESERVE), 0.02)
     assert decision.flip

@@ -240,7 +240,7 @@ def test_what_strangers_and_greetings_say_changes_nothing() -> None:
     assert first.broker.ledger.right(KEY, PODS[0], 1) == 1
 
 
-def test_one_that_died_is_given_nothing() -> None:
+def test_one_that_ended_is_given_nothing() -> None:
     world, (first, second) = world_of(PODS[0])
     come(first, 1)
     come(second, 2)

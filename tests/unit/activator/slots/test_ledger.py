@@ -117,7 +117,7 @@ def test_while_a_view_is_made_one_uses_what_is_in_use_and_no_more() -> None:
     assert net.rights(slots=10) == [7, 3]
 
 
-def test_the_slots_of_one_that_died_are_the_others() -> None:
+def test_the_slots_of_one_that_ended_are_the_others() -> None:
     net = two()
     net.stop(1)
     assert net.rights() == [1]

@@ -5,7 +5,7 @@ from serving.core.scaling.revision import ScaledPod
 from tests.unit.core.scaling.scaler_builders import revision_with
 
 
-def test_a_few_changes_are_reported_at_once_then_one_each_half_minute() -> None:
+def test_a_few_changes_are_reported_immediately_then_one_each_half_minute() -> None:
     budget = EventBudget()
     reported = [budget.acquire("u", 0.0) for _ in range(8)]
     assert [one is not None for one in reported] == [True] * 5 + [False] * 3

@@ -54,7 +54,7 @@ def test_a_clock_that_was_set_back_is_believed_after_a_while() -> None:
     assert late((0.0, 0.0), *frames) == [False, True, True, True, True, False, False, False]
 
 
-def test_a_clock_that_was_set_forward_is_believed_at_once() -> None:
+def test_a_clock_that_was_set_forward_is_believed_immediately() -> None:
     assert late((0.0, 0.0), (3601.0, 1.0), (3602.0, 2.0)) == [False, False, False]
 
 

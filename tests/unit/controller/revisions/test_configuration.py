@@ -171,7 +171,7 @@ def test_a_retired_revision_is_not_the_latest() -> None:
     assert "latestReadyRevisionName" not in status_of(a_configuration(generation=2), retired, ready(2, "Unknown"))
 
 
-def test_going_back_to_a_revision_of_ones_own_name_is_taken_at_once() -> None:
+def test_going_back_to_a_revision_of_ones_own_name_is_taken_immediately() -> None:
     named: dict[str, Any] = {"metadata": {"name": "hello-blue"}}
     blue = with_ready(a_revision(generation=1, **named), "True")
     configuration = having(a_configuration(generation=3, **named), latestReadyRevisionName="hello-00002")

@@ -222,7 +222,7 @@ def test_the_autoscaler_says_which_path_is_wanted() -> None:
 
 
 @pytest.mark.parametrize("owner", ["hello", "hello-public", "hello-public-ipv6"])
-def test_the_name_of_a_slice_tells_whose_it_is(owner: str) -> None:
+def test_the_name_of_a_slice_reports_whose_it_is(owner: str) -> None:
     assert [public_owner_name(one) for one in slice_names(owner)] == [owner, owner]
     assert public_owner_name("strange") == "strange"
 

@@ -220,7 +220,7 @@ def test_pods_that_are_still_there_after_the_decision_for_zero_change_nothing() 
     assert condition_values(status_of(revision, deploying(replicas=0, ready=1)), "Active")[0] == "False"
 
 
-def test_a_revision_that_needs_no_pod_is_ready_at_once() -> None:
+def test_a_revision_that_needs_no_pod_is_ready_immediately() -> None:
     scale = StartScale(start_count=0, min_count=0, progress_deadline_s=600)
     assert (
         condition_values(status_of(a_revision(state="Reserve"), deploying(replicas=0), scale=scale), "Ready")[0]
@@ -470,7 +470,7 @@ def test_the_oldest_pod_that_failed_is_reported() -> None:
     assert found.reason == "ExitCode2"
 
 
-def test_a_pod_on_its_way_out_tells_nothing() -> None:
+def test_a_pod_on_its_way_out_reports_nothing() -> None:
     pod = a_pod(containerStatuses=[container(state=exited(1))])
     assert failure_of([stored(pod, deletionTimestamp="now")]) is None
 
@@ -533,7 +533,7 @@ def test_the_ports_of_a_pod_are_the_apps_where_nothing_else_runs_beside_it(
 
 
 @pytest.mark.parametrize("reason", ["ContainersNotReady", ""])
-def test_what_is_said_of_every_pod_tells_nothing(reason: str) -> None:
+def test_what_is_said_of_every_pod_reports_nothing(reason: str) -> None:
     condition = {"type": "Ready", "status": "False", "reason": reason, "message": "containers with unready status"}
     assert not_ready_because([a_pod(conditions=[condition]), a_pod("other")]) == ""
 

@@ -56,7 +56,7 @@ def latest(present: Object | None, *others: Object, now_s: float, settle_time_s:
 OLD = revision(1, traffic_s=0.0)
 
 
-def test_the_first_revision_takes_traffic_at_once() -> None:
+def test_the_first_revision_takes_traffic_immediately() -> None:
     assert latest(None, revision(1), now_s=0.0) == LatestReady(name="hello-00001")
     assert latest(None, revision(1, "Unknown"), now_s=0.0) == LatestReady(name="")
 

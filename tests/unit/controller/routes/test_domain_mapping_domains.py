@@ -59,7 +59,7 @@ def test_a_claim_wakes_the_mappings_of_its_host() -> None:
     assert cache.put(kinds.CLUSTER_DOMAIN_CLAIM, a_claim()) == {CLAIM, MAPPING}
 
 
-def test_a_mapping_gives_way_to_a_route_of_its_host_and_comes_back() -> None:
+def test_a_mapping_gives_way_to_a_route_of_its_host_and_returns() -> None:
     settings = msgspec.structs.replace(
         SETTINGS, domain="example.com", domain_template="{{.Name}}-{{.Namespace}}.{{.Domain}}"
     )

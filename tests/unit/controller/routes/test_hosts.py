@@ -48,7 +48,7 @@ def test_of_two_claims_of_one_time_the_first_by_name_wins() -> None:
     assert claims.holder(HOST) == BLUE_HELLO
 
 
-def test_a_host_that_is_given_up_goes_to_the_next() -> None:
+def test_a_host_that_is_abandoned_goes_to_the_next() -> None:
     claims = Claims()
     claims.put(HELLO, {HOST: "2026-02"})
     claims.put(BLUE_HELLO, {HOST: "2026-01"})

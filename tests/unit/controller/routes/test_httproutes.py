@@ -85,7 +85,7 @@ def test_a_route_and_its_tag_have_an_httproute_each() -> None:
     assert rules(made["hello.old"]) == [([], {"hello-00001": 100})]
 
 
-def test_a_rule_names_services_and_tells_activators_which_revision_it_is() -> None:
+def test_a_rule_names_services_and_the_revision_for_activators() -> None:
     own = wanted(WHOLE)["hello"]
     assert own["spec"]["parentRefs"] == [
         {"group": "gateway.networking.k8s.io", "kind": "Gateway", "namespace": "gateways", "name": "front"}

@@ -48,7 +48,7 @@ def running(*percents: int, total: int | None = None) -> Rollout:
     )
 
 
-def test_the_first_revision_has_all_traffic_at_once() -> None:
+def test_the_first_revision_has_all_traffic_immediately() -> None:
     assert step(goal("r1"), Rollout()) == goal("r1")
 
 
@@ -111,7 +111,7 @@ def test_a_revision_with_one_percent_makes_room_for_the_next() -> None:
     assert shares(step(goal("r3"), running(99, 1))) == [("r1", 99), ("r3", 1)]
 
 
-def test_a_revision_that_comes_back_keeps_its_share() -> None:
+def test_a_revision_that_returns_keeps_its_share() -> None:
     assert shares(step(goal("r1"), running(70, 30))) == [("r2", 30), ("r1", 70)]
 
 
@@ -197,7 +197,9 @@ def test_a_held_revision_gets_no_step_and_one_that_is_let_go_on_does() -> None:
 
 
 @pytest.mark.parametrize(("percents", "after"), [((40, 60), [("r1", 100)]), ((20, 30, 50), [("r1", 20), ("r2", 80)])])
-def test_a_broken_revision_loses_its_traffic_at_once(percents: tuple[int, ...], after: list[tuple[str, int]]) -> None:
+def test_a_broken_revision_loses_its_traffic_immediately(
+    percents: tuple[int, ...], after: list[tuple[str, int]]
+) -> None:
     newest = f"r{len(percents)}"
     found = advance(goal(newest), running(*percents), can_serve=bool, now_s=5.0, broken={newest})
     assert shares(found) == after

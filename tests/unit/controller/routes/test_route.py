@@ -294,7 +294,7 @@ def test_a_step_waits_while_its_target_is_not_ready() -> None:
 
 
 @pytest.mark.parametrize("seconds", [1, 20])
-def test_a_revision_that_gave_its_traffic_back_loses_all_of_it_at_once(seconds: int) -> None:
+def test_a_revision_that_gave_its_traffic_back_loses_all_of_it_immediately(seconds: int) -> None:
     route, _ = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
     for second in range(seconds):
         route, _ = rolled(route, "hello-00002", now_s=100.0 + second)
@@ -310,7 +310,7 @@ def test_a_route_that_gets_a_duration_later_starts_from_its_status() -> None:
     assert shares_of(route)[1] == ("hello-00002", 1, True)
 
 
-def test_a_route_without_its_duration_ends_the_rollout_at_once() -> None:
+def test_a_route_without_its_duration_ends_the_rollout_immediately() -> None:
     route, _ = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
     route, _ = rolled(route, "hello-00002", now_s=100.0)
     route = merged(route, {"metadata": {"annotations": dict.fromkeys(GRADUAL)}})
@@ -413,7 +413,7 @@ def test_a_route_without_traffic_asks_no_activator() -> None:
     )
 
 
-def test_a_rollout_goes_on_once_the_activators_serve_its_first_percent() -> None:
+def test_a_rollout_continues_once_the_activators_serve_its_first_percent() -> None:
     def at(route: Object, confirmed: str, now_s: float) -> WritePlan:
         configuration = {**a_configuration(), "status": {"latestReadyRevisionName": "hello-00002"}}
         targets = RouteTargets(configurations={"hello": configuration}, revisions={"hello-00001": a_revision()})

@@ -208,7 +208,7 @@ def test_a_free_place_goes_to_the_longest_wait() -> None:
     assert getattr(book.allow("c", 2, 0), "count", None) == 1
 
 
-def test_a_pod_that_is_not_wanted_goes_at_once_if_others_wait() -> None:
+def test_a_pod_that_is_not_wanted_goes_immediately_if_others_wait() -> None:
     book = Book("1 pod")
     assert book.allow("a", 0, 1) is None
     assert getattr(book.allow("b", 1, 0), "count", None) == 0

@@ -66,9 +66,9 @@ def test_more_go_only_once_the_memory_of_the_first_could_be_back() -> None:
     assert shortage.update(SHORT, pods, settings=SETTINGS, now_s=NOW_S + 10.0) == [A]
     assert count(shortage, wants(3)) == 1
     # Its scale has followed, and both are gone.
-    left = [pod("c", 3.0, scale=1)]
-    assert shortage.update(SHORT, left, settings=SETTINGS, now_s=NOW_S + 12.9) == []
-    assert shortage.update(SHORT, left, settings=SETTINGS, now_s=NOW_S + 13.0) == [A]
+    remaining = [pod("c", 3.0, scale=1)]
+    assert shortage.update(SHORT, remaining, settings=SETTINGS, now_s=NOW_S + 12.9) == []
+    assert shortage.update(SHORT, remaining, settings=SETTINGS, now_s=NOW_S + 13.0) == [A]
     assert count(shortage, wants(3)) == 0
 
 
@@ -116,7 +116,7 @@ def test_a_revision_that_wants_no_more_than_is_left_is_not_limited() -> None:
     assert count(shortage, wants(1, present=0)) == 0
 
 
-def test_places_come_back_one_by_one_after_a_minute_of_free_memory() -> None:
+def test_places_return_one_by_one_after_a_minute_of_free_memory() -> None:
     shortage = MemoryShortage()
     shortage.update(SHORT, [pod("a", 1.0, memory_bytes=1), pod("b", 2.0, key=B)], settings=SETTINGS, now_s=NOW_S)
     assert [count(shortage, wants(3)), count(shortage, wants(3), B)] == [2, 2]

@@ -10,7 +10,7 @@ def writes(*times: float) -> RivalWrites:
     return state
 
 
-def test_a_person_who_scales_once_or_twice_is_no_rival() -> None:
+def test_a_user_who_scales_once_or_twice_is_no_rival() -> None:
     assert writes(0.0, 1.0).sentence(1.0) == ""
     assert writes(0.0, 500.0, 1000.0).sentence(1000.0) == ""
 

@@ -111,7 +111,7 @@ def test_no_more_pods_are_wanted_than_the_largest_scale_and_the_rate_allow() -> 
     assert (few.more_count, slow.more_count) == (1, 1)
 
 
-def test_a_goal_that_pods_do_not_help_is_given_up_for_ten_minutes() -> None:
+def test_a_goal_that_pods_do_not_help_is_abandoned_for_ten_minutes() -> None:
     state, spec, alone = SloState(target=0.5), goal(), view(bins(late=50), pod_load=0.5)
     for _ in range(2):
         state, _ = decided(state, alone, spec)

@@ -55,7 +55,7 @@ def test_what_came_through_an_activator_is_left_to_it() -> None:
     assert second.load == Stat(concurrency=6, request_count=8)
 
 
-def test_what_an_activator_tells_in_a_second_adds_up() -> None:
+def test_what_an_activator_reports_in_a_second_adds_up() -> None:
     sources = of_activators(stat(10.1, 5), stat(10.2, 10), stat(10.8, 1), stat(11.1, 16))
     assert loads(sources.complete(12.0)) == {11: 16}
     assert loads(of_activators(stat(10.1, 5), stat(10.2, 10)).complete(11.0)) == {10: 15}
@@ -76,7 +76,7 @@ def test_a_long_silence_costs_no_more_than_a_short_one() -> None:
     assert loads(of_pods(stat(10.6, 5)).complete(1e9)) == {10: 5, 11: 5, 12: 5}
 
 
-def test_time_that_goes_back_tells_nothing() -> None:
+def test_time_that_goes_back_reports_nothing() -> None:
     assert of_pods(stat(10.1, 5)).complete(9.0) == []
 
 

@@ -64,7 +64,7 @@ def test_a_domain_is_a_host(text: str) -> None:
         field("domain").knob.read(text, plain=False)
 
 
-def test_a_domain_is_taken_as_it_is() -> None:
+def test_a_domain_is_taken_unchanged() -> None:
     assert field("domain").knob.read("example.com", plain=False) == "example.com"
 
 

@@ -143,7 +143,7 @@ def test_a_negative_capacity_is_our_bug(capacity: int) -> None:
         admission().set_capacity(capacity, 0.0)
 
 
-def test_validate_tells_a_request_that_was_lost() -> None:
+def test_validate_reports_a_request_that_was_lost() -> None:
     made = filled("abc")
     made._running.remove("a")
     with pytest.raises(AssertionError, match="running 1 of 2"):

@@ -63,7 +63,7 @@ def test_a_pod_that_is_not_known_cannot_give_one_back() -> None:
         balancer(a=1).give_back("b")
 
 
-def test_validate_tells_a_count_that_drifted() -> None:
+def test_validate_reports_a_count_that_drifted() -> None:
     made = balancer(a=2)
     take(made)
     made._in_flight += 1

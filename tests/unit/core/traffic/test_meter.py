@@ -82,7 +82,7 @@ def test_unmatched_leaves_are_counted_per_period() -> None:
     assert meter.report(2.0).unmatched_leaves == 0
 
 
-def test_after_an_unmatched_leave_the_original_reads_too_low_for_good() -> None:
+def test_after_an_unmatched_leave_the_original_reads_too_low_permanently() -> None:
     meter = Meter(now_s=0.0, quirks=ORIGINAL)
     meter.exit(0.5, proxied=False)
     assert meter.report(1.0) == report(concurrency=-0.5, unmatched_leaves=1)
@@ -115,7 +115,7 @@ def test_the_stat_counts_per_second_of_the_period_that_is_set() -> None:
     assert (stat.request_count, stat.proxied_request_count) == (3.5, 1.5)
 
 
-def test_validate_tells_a_negative_level() -> None:
+def test_validate_reports_a_negative_level() -> None:
     meter = Meter(now_s=0.0, quirks=ORIGINAL)
     meter.exit(0.0, proxied=False)
     with pytest.raises(AssertionError, match="inside -1"):

@@ -235,7 +235,7 @@ def test_a_client_that_reads_less_than_4_kib_a_second_reads_nothing() -> None:
     assert made.admission.late_readers(2.0) == ["a"]
 
 
-def test_the_only_slot_is_given_up_while_another_waits() -> None:
+def test_the_only_slot_is_abandoned_while_another_waits() -> None:
     made = Slow(slots=1)
     made.come("a")
     made.unread("a", now_s=1.0)

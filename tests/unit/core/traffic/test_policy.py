@@ -23,8 +23,8 @@ def pod(address: str, in_flight: int = 0) -> BalancedPod:
 
 def draws(*numbers: float) -> Callable[[], float]:
     """A source of randomness that gives these numbers, in order."""
-    left = iter(numbers)
-    return lambda: next(left)
+    remaining = iter(numbers)
+    return lambda: next(remaining)
 
 
 def holding(free: FreePods, pods: Iterable[BalancedPod]) -> FreePods:

@@ -76,7 +76,7 @@ def test_a_body_without_a_block_of_a_prompt_has_no_prefixes(body: object) -> Non
     assert prompt_of(body).tokens >= 1
 
 
-def test_deep_json_is_hashed_as_it_is() -> None:
+def test_deep_json_is_hashed_unchanged() -> None:
     deep = prompt_of(b'{"messages": ' + b"[" * 60_000)
     assert (len(deep.prefixes), deep.tokens) == (15, 1)
 
@@ -141,7 +141,7 @@ def test_the_prefixes_used_longest_ago_are_forgotten_the_longest_of_them_first()
     assert "0 pods, 0 blocks, 3 run" in repr(prefixes)
 
 
-def test_a_pod_that_comes_back_knows_nothing_and_owes_nothing() -> None:
+def test_a_pod_that_returns_knows_nothing_and_owes_nothing() -> None:
     prefixes = table("p", "q")
     prefixes.begin("a", prompt(), "p")
     prefixes.set_pods("q")

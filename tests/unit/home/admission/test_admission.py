@@ -59,7 +59,7 @@ def test_a_service_gets_the_defaults_of_knative() -> None:
     }
 
 
-def test_what_is_complete_stays_as_it_is() -> None:
+def test_what_is_complete_stays_unchanged() -> None:
     once = admit(SERVING_SERVICE, service())
     assert admit(SERVING_SERVICE, once) == once
 
@@ -229,7 +229,7 @@ def test_an_annotation_that_does_not_exist_is_reported() -> None:
     assert "no such annotation" in annotation_warnings(SERVING_SERVICE, annotated(min_scales="1"))[0]
 
 
-def test_objects_without_annotations_tell_nothing() -> None:
+def test_objects_without_annotations_report_nothing() -> None:
     assert annotation_warnings(SERVING_SERVICE, service()) == []
 
 
@@ -290,7 +290,7 @@ def test_a_secrets_texts_must_be_texts() -> None:
         admit(SECRET, {"metadata": {"name": "s"}, "stringData": {"a": 1}})
 
 
-def test_kinds_of_kubernetes_pass_as_they_are() -> None:
+def test_kinds_of_kubernetes_pass_unchanged() -> None:
     body = {"metadata": {"name": "c"}, "data": {"a": "b"}, "whatever": 1}
     assert admit(CONFIG_MAP, body) is body
 

@@ -97,5 +97,5 @@ def test_a_missing_request_of_a_pod_is_its_limit() -> None:
 
 
 @pytest.mark.parametrize("pod", [{"metadata": {}}, {"spec": {"containers": [{"name": "a", "resources": None}]}}])
-def test_a_pod_without_limits_stays_as_it_is(pod: dict[str, Any]) -> None:
+def test_a_pod_without_limits_stays_unchanged(pod: dict[str, Any]) -> None:
     assert with_requests(pod) is pod

@@ -20,7 +20,7 @@ def a_deployment() -> Object:
 
 
 @pytest.mark.parametrize("record", ANSWERS, ids=lambda record: record["name"])
-def test_a_complete_object_stays_as_it_is(record: Object) -> None:
+def test_a_complete_object_stays_unchanged(record: Object) -> None:
     kind = BY_RESOURCE[record["resource"]]
     whole = {"metadata": {"name": "web"}, **record["answer"]}
     before = copy.deepcopy(whole)

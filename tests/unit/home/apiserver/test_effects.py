@@ -83,7 +83,7 @@ def test_a_revision_has_its_pod_elsewhere() -> None:
     assert len(effectless(REVISION, {"spec": {"schedulerName": "x"}})) == 1
 
 
-def test_kinds_of_kubernetes_tell_nothing() -> None:
+def test_kinds_of_kubernetes_report_nothing() -> None:
     assert effectless(POD, {"spec": {"nodeSelector": {"a": "b"}}}) == []
 
 

@@ -110,7 +110,7 @@ async def test_what_lost_its_owner_in_a_crash_is_collected_at_the_next_start(tmp
         assert await names(cluster) == ["alive", "other"]
 
 
-async def test_a_namespace_that_was_going_goes_on_after_a_restart(tmp_path: Path) -> None:
+async def test_a_namespace_that_was_going_continues_after_a_restart(tmp_path: Path) -> None:
     first = MemoryCluster(Journal(tmp_path / "journal.db"))
     await first.create(NAMESPACE, {"metadata": {"name": "one"}})
     await first.create(CONFIG_MAP, {"metadata": {"name": "map", "namespace": "one"}})

@@ -48,7 +48,7 @@ def test_pauses_double_up_to_a_bound() -> None:
     assert [made.after(1) for _ in range(9)] == [0, 1, 2, 4, 8, 16, 32, 60, 60]
 
 
-def test_one_that_lived_long_is_started_at_once() -> None:
+def test_a_container_that_ran_30_s_restarts_without_a_pause() -> None:
     made = RestartPauses(RestartSettings())
     assert [made.after(lived_s) for lived_s in (1, 1, 29.9, 30, 1)] == [0, 1, 2, 0, 1]
 

@@ -47,7 +47,7 @@ async def test_the_run_before_a_restart_is_kept_apart(log: Path) -> None:
     keep_previous(log.with_name("never.log"))
 
 
-async def test_who_follows_goes_on_with_the_next_run_and_after_a_rotation(log: Path) -> None:
+async def test_who_follows_continues_with_the_next_run_and_after_a_rotation(log: Path) -> None:
     logs = FilePodLogs(log.parents[2])
     pieces = logs.read("default", "hello-1", LogOptions(container="app", follow=True))
     async with asyncio.timeout(60):

@@ -25,7 +25,7 @@ def test_a_revision_loses_its_pods_whatever_deployment_makes_them() -> None:
     assert lineage_of({"metadata": metadata}) == "d"
 
 
-def test_the_pauses_go_on_in_the_next_process_with_another_clock(tmp_path: Path) -> None:
+def test_the_pauses_continue_in_the_next_process_with_another_clock(tmp_path: Path) -> None:
     path = tmp_path / "evictions.json"
     write_pauses(lost(3), path, now_s=1000.0, wall_s=1000.0 + AHEAD_S)
     again = ReplacementPauses(KUBELET)

@@ -26,7 +26,7 @@ def test_a_pod_is_ready_when_its_queue_proxy_says_so_and_all_run() -> None:
     assert ready_of(status({"c": running, "d": ContainerState()})) == "False"
 
 
-def test_a_container_that_ended_tells_how() -> None:
+def test_a_container_that_ended_reports_how() -> None:
     life = ContainerState(
         restart_count=2, exit_code=3, last_lines="boom", waiting_reason="CrashLoopBackOff", waiting_message="later"
     )
@@ -87,7 +87,7 @@ def test_what_an_app_waits_for_is_reported_before_it_is_initialized() -> None:
     assert [one["state"]["waiting"]["reason"] for one in found["initContainerStatuses"]] == ["PodInitializing"] * 2
 
 
-def test_a_pod_whose_beginning_fails_for_good_has_failed() -> None:
+def test_a_pod_whose_beginning_fails_permanently_has_failed() -> None:
     assert begun(one=ContainerState(is_over=True, exit_code=3))["phase"] == "Failed"
     assert begun(one=ContainerState(exit_code=3, restart_count=1))["phase"] == "Pending"
 

@@ -169,10 +169,10 @@ def test_rules_hold_for_all_arrivals(steps: list[tuple[str, int, float]], turn_c
         running += begun
         assert len(running) <= turn_count
         # A first pod waits only for a turn, and others before it only when they have waited long.
-        left = [one for one in firsts if one not in begun]
-        assert not left or len(running) == turn_count
-        assert not left or all(one.is_first or now_s >= one.arrived_s + PATIENCE_S for one in begun)
-        assert [one for one in firsts if one in begun] == firsts[: len(firsts) - len(left)]
+        remaining = [one for one in firsts if one not in begun]
+        assert not remaining or len(running) == turn_count
+        assert not remaining or all(one.is_first or now_s >= one.arrived_s + PATIENCE_S for one in begun)
+        assert [one for one in firsts if one in begun] == firsts[: len(firsts) - len(remaining)]
         # The queue says when a pod that waits may begin.
         if waiting and len(running) < turn_count:
             due_s = queue.due_s(now_s=now_s)

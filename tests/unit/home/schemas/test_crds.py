@@ -56,8 +56,8 @@ def without_rules(schema: Mapping[str, Any], *rules: str) -> Any:  # noqa: ANN40
     if not isinstance(schema, dict):
         return schema
     kept = {key: without_rules(value, *rules) for key, value in schema.items() if key != "x-kubernetes-validations"}
-    left = [one for one in schema.get("x-kubernetes-validations", ()) if one["rule"] not in rules]
-    return kept | ({"x-kubernetes-validations": left} if left else {})
+    remaining = [one for one in schema.get("x-kubernetes-validations", ()) if one["rule"] not in rules]
+    return kept | ({"x-kubernetes-validations": remaining} if remaining else {})
 
 
 def test_a_revision_has_the_fields_of_a_template() -> None:

@@ -128,7 +128,7 @@ async def test_a_flip_is_written_behind(tmp_path: Path) -> None:
     assert (found["spec"]["servingState"], found["metadata"]["generation"]) == ("Active", 2)
 
 
-async def test_versions_go_on_above_all_that_were_handed_out(tmp_path: Path) -> None:
+async def test_versions_continue_above_all_that_were_handed_out(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         before = int((await cluster.create(CONFIG_MAP, config_map("one")))["metadata"]["resourceVersion"])
     async with store(tmp_path) as cluster:
@@ -146,7 +146,7 @@ async def test_a_watch_from_before_a_restart_is_gone(tmp_path: Path) -> None:
                 pass
 
 
-async def test_a_watch_from_the_first_list_after_a_restart_tells_all(tmp_path: Path) -> None:
+async def test_a_watch_from_the_first_list_after_a_restart_reports_all(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         await cluster.create(CONFIG_MAP, config_map("one"))
     async with store(tmp_path) as cluster:
@@ -192,7 +192,7 @@ async def test_patches_of_one_object_at_once_are_all_done(tmp_path: Path) -> Non
         assert len((await cluster.get(CONFIG_MAP, "default", "one"))["data"]) == 20
 
 
-async def test_a_client_that_goes_away_undoes_no_write_and_holds_up_no_other(tmp_path: Path) -> None:
+async def test_a_client_that_goes_away_undoes_no_write_and_delays_no_other(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         creations = [asyncio.create_task(cluster.create(CONFIG_MAP, config_map(name))) for name in ("one", "two")]
         await next_turn()
@@ -248,7 +248,7 @@ async def test_a_state_that_was_flipped_meanwhile_is_not_overwritten(tmp_path: P
     assert (found["spec"]["servingState"], "labels" in found["metadata"]) == ("Active", False)
 
 
-async def test_a_removal_that_waited_tells_the_last_status(tmp_path: Path) -> None:
+async def test_a_removal_that_waited_reports_the_last_status(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         made = await cluster.create(REVISION, revision())
         slow = asyncio.create_task(cluster.delete(REVISION, "default", "one"))
@@ -317,8 +317,8 @@ async def test_objects_can_be_deleted_on_a_full_disk(tmp_path: Path) -> None:
             await cluster.patch(CONFIG_MAP, "default", "marked", patch=finalized)
             for one in (await cluster.list(CONFIG_MAP)).items:
                 await cluster.delete(CONFIG_MAP, "default", one["metadata"]["name"])
-            (left,) = (await cluster.list(CONFIG_MAP)).items
-            assert "deletionTimestamp" in left["metadata"]
+            (remaining,) = (await cluster.list(CONFIG_MAP)).items
+            assert "deletionTimestamp" in remaining["metadata"]
         async with store(folder) as cluster:
             assert len((await cluster.list(CONFIG_MAP)).items) == 1
     finally:

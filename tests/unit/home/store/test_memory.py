@@ -58,7 +58,7 @@ async def test_an_event_of_leaving_is_encoded_once_for_all_watches() -> None:
     assert reported[0].encoded is reported[1].encoded
 
 
-async def test_a_slow_watch_is_closed_and_holds_up_no_other() -> None:
+async def test_a_slow_watch_is_closed_and_delays_no_other() -> None:
     cluster = MemoryCluster(limits=StoreLimits(watch_count_max=3))
     async with cluster.watch(CONFIG_MAP, resource_version="0") as slow:
         for number in range(5):
@@ -232,7 +232,7 @@ async def test_a_taken_generated_name_is_generated_again() -> None:
     assert len({one["metadata"]["name"] for one in made}) == 3
 
 
-async def test_a_generated_name_that_is_always_taken_is_given_up() -> None:
+async def test_a_generated_name_that_is_always_taken_is_abandoned() -> None:
     class OneSuffix(FewSuffixes):
         def choices(self, population: Any, *_: Any, **__: Any) -> Any:  # noqa: ANN401 - as random.Random
             return [population[0]] * 5

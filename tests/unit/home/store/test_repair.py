@@ -76,7 +76,7 @@ def test_a_damaged_page_costs_its_objects_alone_and_the_gap_is_named(path: Path)
     assert sorted(one.name for one in path.parent.iterdir() if "repaired" in one.name) == []
 
 
-async def test_versions_go_on_above_those_of_before(path: Path) -> None:
+async def test_versions_continue_above_those_of_before(path: Path) -> None:
     reserved = read_damaged(path).reserved
     damage_page_of(path, b'"name":"200"')
     await asyncio.to_thread(write_repaired, path, read_damaged(path), stamp="today")

@@ -70,7 +70,7 @@ def test_a_process_that_has_ended_does_not_hang() -> None:
     assert [watch.look(None, elapsed_s=1.0, is_waiting=False) for _ in range(10)] == [""] * 10
 
 
-async def test_the_kernel_tells_a_stopped_process_from_one_that_works() -> None:
+async def test_the_kernel_distinguishes_a_stopped_process_from_a_working_one() -> None:
     process = await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", "while True: pass")
     try:
         assert await until(lambda: (vitals := read_vitals(process.pid)) and vitals.cpu_ticks > 0)

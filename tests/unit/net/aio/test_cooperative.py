@@ -17,7 +17,7 @@ async def select_counts(working: Callable[[], bool]) -> int:
     return count
 
 
-async def test_who_is_alone_goes_on_without_the_loop_for_a_while() -> None:
+async def test_who_is_alone_continues_without_the_loop_for_a_while() -> None:
     looks = 0
 
     def count_select() -> None:
@@ -76,7 +76,7 @@ async def test_everybody_gets_turns_whatever_the_others_have_to_do() -> None:
     assert set(made[: first_end + 1]) == set(range(30))
 
 
-async def test_a_cancelled_waiter_holds_up_no_other() -> None:
+async def test_a_cancelled_waiter_delays_no_other() -> None:
     done: list[int] = []
 
     async def work(who: int) -> None:

@@ -38,7 +38,7 @@ def test_a_signal_stops_and_a_second_one_cancels(body: object) -> None:
     assert run_daemon("test", body) == 0  # type: ignore[arg-type]
 
 
-def test_a_daemon_that_serves_at_once_reports_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_serves_immediately_reports_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     monkeypatch.setenv(startup.READY_VARIABLE, str(writer))
     monkeypatch.setattr(startup, "ALIVE_S", 0.01)

@@ -28,7 +28,7 @@ async def fail(error: Exception) -> None:
     raise error
 
 
-async def test_a_failure_ends_the_block_and_is_raised_as_it_is() -> None:
+async def test_a_failure_ends_the_block_and_is_raised_unchanged() -> None:
     ended: list[str] = []
 
     async def other() -> None:

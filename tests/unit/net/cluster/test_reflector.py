@@ -195,7 +195,7 @@ def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
     assert (len(followed.cluster.list_times_s), followed.cluster.watch_times_s) == (1, [0, 0.5])
 
 
-def test_after_gone_it_lists_again_and_tells_what_it_missed() -> None:
+def test_after_gone_it_lists_again_and_reports_what_it_missed() -> None:
     async def scenario(followed: Followed) -> None:
         await followed.make("a", "b")
         followed.cluster.watch_scripts = [[Gone("too old")]]
@@ -246,7 +246,7 @@ def test_waits_double_with_each_failure_in_a_row_up_to_a_bound() -> None:
     assert followed.cluster.list_times_s == [0, 1, 3, 7, 12, 17]
 
 
-def test_a_server_that_ends_every_watch_at_once_is_not_hammered() -> None:
+def test_a_server_that_ends_every_watch_immediately_is_not_hammered() -> None:
     async def scenario(followed: Followed) -> None:
         followed.cluster.watch_scripts = [[] for _ in range(5)]
         await pass_s(40)

@@ -222,7 +222,7 @@ def test_a_failure_without_a_subscriber_is_logged(caplog: pytest.LogCaptureFixtu
     assert [record.getMessage() for record in caplog.records] == ["work.failed"]
 
 
-def test_a_key_that_is_due_at_once_can_be_asked_for_again_on_uvloop() -> None:
+def test_a_key_that_is_due_immediately_can_be_asked_for_again_on_uvloop() -> None:
     async def twice() -> None:
         one = queue()
         # uvloop rounds to milliseconds: this one is due now.

@@ -50,7 +50,7 @@ def test_without_a_file_all_is_refused(tmp_path: Path) -> None:
         assert gate.objection(["Bearer "]).startswith("queries are refused")
 
 
-def test_a_new_token_counts_at_once(file: Path) -> None:
+def test_a_new_token_counts_immediately(file: Path) -> None:
     gate = QueryGate.of_environment({QUERY_TOKEN_FILE_VARIABLE: str(file)})
     before = gate.view()
     file.write_text("n" * 43)

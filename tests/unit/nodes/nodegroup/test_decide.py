@@ -78,7 +78,7 @@ def test_untainting_alone_takes_no_lock() -> None:
     assert state.lock is None
 
 
-def test_capacity_comes_back_before_any_goes_and_deletions_make_room_for_growth() -> None:
+def test_capacity_returns_before_any_goes_and_deletions_make_room_for_growth() -> None:
     watched = settings(
         unhealthy_node_grace_period_s=300.0, health_check_newest_nodes_percent=1, max_unhealthy_nodes_percent=0
     )
@@ -110,14 +110,14 @@ def test_a_node_with_pods_is_drained_after_the_hard_grace_and_then_deleted() -> 
     assert later.effects == (DeleteNodes(node_names=("n002",)),)
 
 
-def test_while_locked_nothing_grows_or_is_tainted_and_the_reaper_goes_on() -> None:
+def test_while_locked_nothing_grows_or_is_tainted_and_the_reaper_continues() -> None:
     group = (*nodes(10), node(10, tainted_ago_s=100.0))
     state, plan = decided(snapshot(group, load(110, group)), state=LOCKED)
     assert plan.effects == (DeleteNodes(node_names=("n010",)),)
     assert (plan.requested_delta, plan.decided_by, state.lock) == (2, GroupRule.LOCK, LOCK)
 
 
-def test_below_the_minimum_what_is_tainted_comes_back_and_the_rest_is_asked_for() -> None:
+def test_below_the_minimum_what_is_tainted_returns_and_the_rest_is_asked_for() -> None:
     group = (*nodes(2), node(2, tainted_ago_s=5.0))
     state, plan = decided(snapshot(group), settings(min_nodes=5))
     assert plan.effects == (Untaint(node_name="n002"), IncreaseSize(count=2))
@@ -130,7 +130,7 @@ def test_below_the_minimum_nodes_on_their_way_are_waited_for() -> None:
     assert (plan.effects, plan.limits, plan.error) == ((), (GroupLimit.NODES_ON_THEIR_WAY,), None)
 
 
-def test_below_the_minimum_the_lock_is_waited_for_and_what_is_tainted_comes_back() -> None:
+def test_below_the_minimum_the_lock_is_waited_for_and_what_is_tainted_returns() -> None:
     group = (*nodes(1), node(1, tainted_ago_s=5.0))
     _, plan = decided(snapshot(group), settings(min_nodes=3), LOCKED)
     assert plan.effects == (Untaint(node_name="n001"),)
@@ -236,11 +236,11 @@ def test_dry_mode_untaints_in_thought_too() -> None:
 
 
 def test_dry_mode_forgets_nodes_that_are_gone_and_wet_mode_forgets_all() -> None:
-    left = NodeGroupState(dry_taints={"n000": 5.0, "n009": 5.0})
+    remaining = NodeGroupState(dry_taints={"n000": 5.0, "n009": 5.0})
     group = nodes(2)
     seen = snapshot(group, load(25, group))
-    assert decided(seen, settings(dry_mode=True), left)[0].dry_taints == {"n000": 5.0}
-    assert decided(seen, settings(), left)[0].dry_taints == {}
+    assert decided(seen, settings(dry_mode=True), remaining)[0].dry_taints == {"n000": 5.0}
+    assert decided(seen, settings(), remaining)[0].dry_taints == {}
 
 
 def test_dry_mode_takes_no_lock_and_does_not_feed_the_breaker() -> None:
@@ -289,11 +289,11 @@ def test_no_more_is_tainted_than_the_cloud_lets_go() -> None:
     assert shrunk == Shrinkage(tainted=("n000",), limits=(GroupLimit.CLOUD_MIN,))
 
 
-def test_the_newest_tainted_nodes_come_back_first() -> None:
+def test_the_newest_tainted_nodes_return_first() -> None:
     assert nodes_to_untaint(view(snapshot((*nodes(6), *TAINTED))), 2) == ("n008", "n007")
 
 
-def test_a_node_that_could_not_be_untainted_comes_back_last() -> None:
+def test_a_node_that_could_not_be_untainted_returns_last() -> None:
     failures = Failures(node_names=frozenset({"n008"}))
     assert nodes_to_untaint(view(snapshot((*nodes(6), *TAINTED), failures=failures)), 2) == ("n007", "n006")
 
@@ -304,7 +304,7 @@ def test_sick_nodes_stay_tainted() -> None:
     assert nodes_to_untaint(view(snapshot((TAINTED[0], sick)), watched), 2) == ("n006",)
 
 
-def test_no_more_come_back_than_max_nodes_leaves() -> None:
+def test_no_more_return_than_max_nodes_leaves() -> None:
     group = snapshot((*nodes(6), *TAINTED))
     assert nodes_to_untaint(view(group, settings(max_nodes=7)), 3) == ("n008",)
     assert nodes_to_untaint(view(group, settings(max_nodes=5)), 3) == ()
@@ -320,11 +320,11 @@ def test_the_cloud_is_asked_for_what_untainting_leaves_open() -> None:
     )
 
 
-def test_the_cloud_is_not_asked_when_enough_come_back() -> None:
+def test_the_cloud_is_not_asked_when_enough_return() -> None:
     assert grow(view(snapshot(nodes(6))), 1, ("n008",), target_size=6) == Growth(untainted=("n008",))
 
 
-def test_nodes_on_their_way_and_those_that_come_back_count_against_max_nodes() -> None:
+def test_nodes_on_their_way_and_those_that_return_count_against_max_nodes() -> None:
     seen = view(snapshot((*nodes(6), *TAINTED[:2]), target=9), settings(max_nodes=10))
     grown = grow(seen, 5, ("n007", "n006"), target_size=9)
     assert (grown.added_count, grown.limits, grown.count) == (1, (GroupLimit.MAX_NODES,), 3)

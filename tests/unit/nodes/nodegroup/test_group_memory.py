@@ -107,7 +107,7 @@ def test_deleted_nodes_do_not_hide_new_ones() -> None:
     assert seen(state, 8, 60.0) == BreakerState()
 
 
-def test_a_refusal_by_the_cloud_is_a_failure_at_once() -> None:
+def test_a_refusal_by_the_cloud_is_a_failure_immediately() -> None:
     state = asked(BreakerState(), 10, 0.0)
     assert seen(state, 10, 1.0, failed=True).failure_count == 1
 

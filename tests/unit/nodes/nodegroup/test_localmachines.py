@@ -10,7 +10,7 @@ EMPTY = LocalMachines(asked_at_s={}, min_size=0, max_size=0, next_number=1)
 TWO = EMPTY.bounded(min_size=2, max_size=4, now_s=5.0)
 
 
-def test_the_minimum_is_there_at_once() -> None:
+def test_the_minimum_is_there_immediately() -> None:
     assert TWO.asked_at_s == {"node-1": 5.0, "node-2": 5.0}
     assert TWO.group == CloudGroup(target_size=2, min_size=2, max_size=4)
 

@@ -108,7 +108,7 @@ def test_in_a_sick_group_only_sick_nodes_go() -> None:
     assert done.kept_nodes == (KeptNodes(node_name="n000", reason=KeptFor.HEALTHY),)
 
 
-def test_a_force_tainted_node_goes_at_once_if_it_is_empty() -> None:
+def test_a_force_tainted_node_goes_immediately_if_it_is_empty() -> None:
     empty, busy = node(0, is_force_tainted=True), node(1, is_force_tainted=True)
     protected = node(2, is_force_tainted=True, is_protected=True)
     seen = view(snapshot((empty, busy, protected), (pod(on=busy),)))

@@ -181,7 +181,7 @@ def test_no_waiter_starves_below_the_maximum() -> None:
     assert verdict(group, pods, scale_up_threshold_percent=90, scale_on_starve=True).decided_by is GroupRule.STARVE
 
 
-def test_without_nodes_the_remembered_capacity_tells_what_is_impossible() -> None:
+def test_without_nodes_the_remembered_capacity_reports_what_is_impossible() -> None:
     found = verdict((), (pod(5000),), min_nodes=0, scale_on_starve=True)
     assert GroupRule.STARVE not in {one.rule for one in found.wanted}
     unknown = verdict((), (pod(5000),), NodeGroupState(), min_nodes=0, scale_on_starve=True)

@@ -118,7 +118,7 @@ def test_in_dry_mode_the_nodes_are_as_the_run_left_them() -> None:
     assert [one.name for one in seen.parts.tainted] == ["n000"]
 
 
-def test_the_smallest_untainted_node_tells_the_capacity() -> None:
+def test_the_smallest_untainted_node_reports_the_capacity() -> None:
     small = Amount(cpu_m=2000, memory_bytes=64 * GIB)
     tiny = node(2, allocatable=Amount(cpu_m=1, memory_bytes=1), tainted_ago_s=5.0)
     seen = view(snapshot((node(0), node(1, allocatable=small), tiny)))

@@ -28,7 +28,7 @@ def test_a_pod_that_waits_or_has_ended_takes_nothing(found: dict[str, object]) -
     assert pod_of(found) is None
 
 
-def test_a_sidecar_goes_on_beside_the_containers() -> None:
+def test_a_sidecar_continues_beside_the_containers() -> None:
     def asking(cpu: str, **more: str) -> dict[str, object]:
         return {"resources": {"requests": {"cpu": cpu}}, **more}
 

@@ -186,7 +186,7 @@ def test_a_file_is_bounded_and_loses_its_oldest_rows(tmp_path: Path) -> None:
     assert first_s > NOW_S
 
 
-def test_a_full_file_keeps_what_it_has_and_goes_on(tmp_path: Path) -> None:
+def test_a_full_file_keeps_what_it_has_and_continues(tmp_path: Path) -> None:
     archive = Archive(tmp_path / "history.db", STEPS, bytes_max=2**18)
     rows: dict[str, Sequence[float | None]] = {f"default/r-{number}": [0.1] * len(COLUMNS) for number in range(3000)}
     archive.put(NOW_S, {KEY: row(7)}, ())

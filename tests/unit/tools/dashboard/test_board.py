@@ -354,7 +354,7 @@ def test_what_waits_at_all_activators_is_added_up_from_the_first_reading_on() ->
     assert found == {KEY: RequestRates(waiting=5.0)}
 
 
-def test_several_activators_are_added_up_and_one_that_comes_back_makes_no_spike() -> None:
+def test_several_activators_are_added_up_and_one_that_returns_makes_no_spike() -> None:
     requests = Requests()
     requests.read({"a": page({0.1: 100}), "b": page({0.2: 0})}, 0.0)
     found = requests.read({"a": page({0.1: 110}), "b": page({0.2: 30})}, 2.0)[KEY]

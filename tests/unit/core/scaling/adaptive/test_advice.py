@@ -9,7 +9,7 @@ def test_no_more_than_the_budget_is_taken_within_a_minute() -> None:
     assert [budget.spend(100.0) for _ in range(5)] == [True, True, True, False, False]
 
 
-def test_permits_come_back_at_a_steady_rate() -> None:
+def test_permits_return_at_a_steady_rate() -> None:
     budget = PreWarmBudget(2)
     taken = [budget.spend(at_s) for at_s in (0.0, 0.0, 10.0, 31.0, 32.0)]
 

@@ -132,7 +132,7 @@ def concluded(
     return conclude(inputs, decided(stable, ready=present, spec=numbers), lambda _: limit)[1]
 
 
-def test_a_revision_that_may_not_go_to_zero_gets_no_pod_that_is_not_allowed() -> None:
+def test_a_revision_that_may_not_scale_to_zero_gets_no_pod_that_is_not_allowed() -> None:
     outcome = concluded(allowance(0), present=0, enable_scale_to_zero=False)
     assert outcome.gate.wanted == 1
     assert outcome.apply_count is None
@@ -144,7 +144,7 @@ def test_min_scale_without_data_is_held_too() -> None:
     assert concluded(None, present=2, stable=40.0, min_scale=4).apply_count == 6
 
 
-def test_a_pod_is_given_up_at_once_for_others_and_requests_keep_the_revision_awake() -> None:
+def test_a_pod_is_abandoned_immediately_for_others_and_requests_keep_the_revision_awake() -> None:
     outcome = concluded(allowance(0), present=1, in_flight=3.0)
     assert outcome.gate.wanted == 0
     assert not outcome.to_reserve

@@ -97,8 +97,8 @@ def test_without_data_the_path_stays_unless_nothing_is_wanted(present: TrafficPa
     unheard = decided(NoData(missing="no stat"))
     kept = wanted_path(unheard, present=present, wanted_count=1, is_inactive=False, ready_count=1)
     assert kept is present
-    left = wanted_path(unheard, present=present, wanted_count=0, is_inactive=False, ready_count=1)
-    assert left is PROXY
+    remaining = wanted_path(unheard, present=present, wanted_count=0, is_inactive=False, ready_count=1)
+    assert remaining is PROXY
 
 
 def test_the_classic_algorithm_keeps_the_activators() -> None:

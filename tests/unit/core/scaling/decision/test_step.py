@@ -90,7 +90,7 @@ def test_without_data_nothing_is_wanted_unless_requests_are_in_flight() -> None:
     assert count_of(STATE, inputs_with(None, in_flight=21.0)) == 3
 
 
-def test_requests_that_wait_count_at_once_under_a_policy_that_counts_them() -> None:
+def test_requests_that_wait_count_immediately_under_a_policy_that_counts_them() -> None:
     waiting = InFlight(present=Stat(concurrency=70.0), is_waiting=True)
     view = ScalerView(present_scale=0, ready_count=0, serving_state=ServingState.ACTIVE)
     inputs = inputs_with(1.0, in_flight=0.0, view=view)
@@ -126,7 +126,7 @@ def test_the_delay_sees_the_initial_scale_until_the_first_pods_were_ready() -> N
     assert count_of(state, msgspec.structs.replace(after, at_s=NOW_S + 120.0)) == 1
 
 
-def test_a_failed_revision_without_a_route_goes_to_zero_at_once() -> None:
+def test_a_failed_revision_without_a_route_scales_to_zero_immediately() -> None:
     spec = msgspec.structs.replace(SPEC, reachable=False)
     state = msgspec.structs.replace(STATE, gate=GateState(since_s=NOW_S))
     view = msgspec.structs.replace(facts_of(1, ready=0), is_failed=True)

@@ -108,7 +108,7 @@ def test_an_unreachable_revision_has_no_delay_and_adds_nothing_to_it() -> None:
     assert decided(state, load=0.0, ready_count=4, spec=spec, now_s=2.0)[1].desired_count == 0
 
 
-def test_a_change_of_the_delay_counts_at_once() -> None:
+def test_a_change_of_the_delay_counts_immediately() -> None:
     state, _ = decided(restarted(ready_count=1), load=280.0, ready_count=4)
     delayed = spec_with(scale_down_delay_s=6.0)
     state, _ = decided(state, load=280.0, ready_count=4, spec=delayed, now_s=100.0)
@@ -144,7 +144,7 @@ def test_a_restart_with_several_ready_pods_begins_in_panic() -> None:
     assert counts(decision) == (5, ScalerMode.PANIC, ScaleLimit.PANIC_HOLD)
 
 
-def test_a_restart_may_go_up_at_once() -> None:
+def test_a_restart_may_go_up_immediately() -> None:
     _, decision = decided(restarted(ready_count=1), load=280.0, ready_count=1, now_s=2.0)
     assert decision.desired_count == 4
 

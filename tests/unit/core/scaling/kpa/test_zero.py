@@ -84,7 +84,7 @@ def test_what_the_table_allows_leads_where_it_says(phase: GatePhase, event: Even
 
 
 @pytest.mark.parametrize(("phase", "event"), sorted(FORBIDDEN))
-def test_what_is_forbidden_raises_and_tells_the_story(phase: GatePhase, event: Event) -> None:
+def test_what_is_forbidden_raises_and_reports_the_story(phase: GatePhase, event: Event) -> None:
     state = GateState(phase=phase, since_s=0.0, story=("1.000 s: ready -> active",))
     with pytest.raises(IllegalTransition, match=r"scale-to-zero gate.*ready -> active"):
         advance(state, event, now_s=2.0)
@@ -205,7 +205,9 @@ def test_the_original_takes_ready_pods_of_a_failed_activation_without_proof() ->
 
 @pytest.mark.parametrize("desired", [0, UNDECIDED])
 @pytest.mark.parametrize("is_initialized", [False, True])
-def test_a_failed_revision_without_a_route_goes_to_zero_at_once(desired: int | NoData, *, is_initialized: bool) -> None:
+def test_a_failed_revision_without_a_route_scales_to_zero_immediately(
+    desired: int | NoData, *, is_initialized: bool
+) -> None:
     state = state_of(GatePhase.ACTIVATING, is_initialized=is_initialized)
     state, decision = stepped(state, desired=desired, ready_count=0, is_failed=True, spec=UNREACHABLE, now_s=1.0)
     assert summary_of(decision) == (GateAction.APPLY, GateReason.REVISION_FAILED, 0, None)

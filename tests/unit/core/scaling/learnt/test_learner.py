@@ -85,7 +85,7 @@ def test_memory_is_kept_below_its_limit_with_room_for_three_deviations() -> None
     assert 4 < learnt.total < 7
 
 
-def test_a_bound_by_memory_is_in_force_at_once() -> None:
+def test_a_bound_by_memory_is_in_force_immediately() -> None:
     app = ServedApp(wait_s=1.0, cpu_s=0.0001, request_bytes=12 * MIB)
     found = learn(app, loads=[2.0, 4.0, 6.0], limits=Resources(memory_bytes=160 * MIB))
     totals = [100.0 if one is None else one.total for one in found]

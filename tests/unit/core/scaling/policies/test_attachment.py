@@ -75,7 +75,7 @@ def test_a_wish_that_was_outvoted_starts_none() -> None:
     assert one.state.last_change_at_s == 10.0
 
 
-def test_a_policy_that_changed_is_evaluated_at_once() -> None:
+def test_a_policy_that_changed_is_evaluated_immediately() -> None:
     one = triggered()
     one.evaluate("r", pods(idle=1, occupied=9), 0.0)
     one.update(BOTH, 1.0)
@@ -84,7 +84,7 @@ def test_a_policy_that_changed_is_evaluated_at_once() -> None:
     assert one.is_due(1.0)
 
 
-def test_the_state_of_another_process_goes_on() -> None:
+def test_the_state_of_another_process_continues() -> None:
     first = triggered(policy(up=(trigger(70, time_s=100),)))
     for tick in range(7):
         first.evaluate("r", pods(idle=1, occupied=9), tick * 10.0)

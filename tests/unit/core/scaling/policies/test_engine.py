@@ -124,7 +124,7 @@ def test_the_next_policy_takes_over() -> None:
     assert stage.condition(("default", "b"))["status"] == "True"
 
 
-def test_a_policy_that_changes_is_followed_at_once() -> None:
+def test_a_policy_that_changes_is_followed_immediately() -> None:
     stage = TriggerStage()
     stage.triggers.take_policy(policy(up=ROOM_UP))
     stage.decide()
@@ -216,9 +216,9 @@ def test_points_survive_the_process() -> None:
     first.triggers.take_policy(policy(up=slow))
     for second in (100.0, 110.0):
         assert first.decide(now_s=second)[0].desired == 0, "two points of three are too few"
-    left = policy(up=slow, status=first.status())
+    remaining = policy(up=slow, status=first.status())
     # The next process has a clock of its own, on which it is 7 s; 10 s have passed.
-    then.triggers.take_policy(left)
+    then.triggers.take_policy(remaining)
     (said,) = then.triggers.proposals(
         HELLO, lambda: pods(idle=1, occupied=9), present_scale=10, now_s=7.0, wall_offset_s=OFFSET_S + 113.0
     )

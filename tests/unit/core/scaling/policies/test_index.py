@@ -118,7 +118,7 @@ def test_of_two_of_the_same_second_the_first_by_name_has_it() -> None:
     assert policies.holder(revision()) == policies.get(("default", "a"))
 
 
-def test_an_unusable_policy_holds_up_no_other() -> None:
+def test_an_unusable_policy_delays_no_other() -> None:
     policies, bad = Policies(), policy("a", min=3, max=2, created=OLD)
     policies.put(bad)
     policies.put(policy("b", created=NEW))

@@ -107,7 +107,7 @@ def test_a_policy_without_down_triggers_holds_nothing_above_its_minimum() -> Non
     assert run(policy(up=(trigger(70),), min_count=3), pods(idle=4, occupied=6)).desired_count == 3
 
 
-def test_a_policy_that_may_go_to_zero_does_not_hold_the_last_idle_pod() -> None:
+def test_a_policy_that_may_scale_to_zero_does_not_hold_the_last_idle_pod() -> None:
     spec = policy(up=(trigger(70),), down=(trigger(30),))
     assert run(spec, pods(idle=1)).desired_count == 0
     assert (

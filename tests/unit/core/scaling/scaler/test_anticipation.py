@@ -182,7 +182,7 @@ def trend(loads: list[float], *, step_s: float = 1.0, window_s: float = 30.0) ->
     return made
 
 
-def test_a_climb_without_noise_goes_on() -> None:
+def test_a_climb_without_noise_continues() -> None:
     assert trend([0.0, 2.0, 4.0, 6.0, 8.0]).expected(ahead_s=10.0) == pytest.approx(28.0)
 
 

@@ -370,7 +370,7 @@ def test_without_any_stat_nothing_changes() -> None:
     assert (outcome.apply_count, outcome.decided.desired_count) == (None, None)
 
 
-def test_a_revision_that_never_got_ready_is_given_up_after_its_deadline() -> None:
+def test_a_revision_that_never_got_ready_is_abandoned_after_its_deadline() -> None:
     world = World(revision_with(SEVEN_A_POD, was_ready=False), facts_of(1, 0))
     assert world.decide().gate.reason is GateReason.ACTIVATION_PENDING
     world.now_s += 631
@@ -397,7 +397,7 @@ def test_a_restart_takes_no_pod_before_a_window_was_seen(class_name: str) -> Non
     assert world.facts.present_scale < 8
 
 
-def test_a_restart_grows_at_once() -> None:
+def test_a_restart_grows_immediately() -> None:
     world = World(revision_with(SEVEN_A_POD), facts_of(2), is_restart=True)
     world.live(10, load=70.0)
     assert world.facts.present_scale == 10
@@ -446,7 +446,7 @@ def test_the_classic_algorithm_counts_each_request_once() -> None:
     assert (detail.observed_pod_count, detail.desired_stable_count) == (2, 6)
 
 
-def test_the_classic_algorithm_goes_to_zero_through_the_same_gate() -> None:
+def test_the_classic_algorithm_scales_to_zero_through_the_same_gate() -> None:
     world = awake(class_name=CLASSIC_CLASS)
     world.live(310, load=0.0)
     assert world.facts.present_scale == 0

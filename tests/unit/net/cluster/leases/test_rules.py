@@ -32,7 +32,7 @@ def step(election: Election, *, now_s: float) -> tuple[LeaseAction, float]:
     return found.action, found.until_s
 
 
-def test_a_free_lease_is_acquired_at_once() -> None:
+def test_a_free_lease_is_acquired_immediately() -> None:
     assert step(Election(), now_s=5.0) == (LeaseAction.ACQUIRE, 5.0)
     assert step(seen(Election(), LeaseRecord(holder="", duration_s=1.0), now_s=5.0), now_s=5.0) == (
         LeaseAction.ACQUIRE,

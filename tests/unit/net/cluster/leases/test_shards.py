@@ -197,7 +197,7 @@ def test_what_one_held_who_died_is_taken_when_its_leases_have_run_out() -> None:
     run_virtually(run())
 
 
-def test_one_who_is_cut_off_stops_before_another_begins_and_comes_back() -> None:
+def test_one_who_is_cut_off_stops_before_another_begins_and_returns() -> None:
     async def run() -> None:
         store = MemoryCluster()
         one, two = Member("a", store, others=["b"]), Member("b", store, others=["a"])

@@ -58,7 +58,7 @@ def test_a_size_line_against_the_grammar_is_refused(line: bytes) -> None:
 
 
 @pytest.mark.parametrize("after", [b"\n", b"A: b\n", b"A: b\r\n\n", b"\rx", b"A: b\rB"])
-def test_half_a_line_end_in_trailers_is_refused_at_once(after: bytes) -> None:
+def test_half_a_line_end_in_trailers_is_refused_immediately(after: bytes) -> None:
     """Otherwise the client would wait for a response while the parser waits for the other half."""
     for cut in range(len(after)):
         body = ChunkedBody()
@@ -81,7 +81,7 @@ def test_trailers_that_frame_or_route_do_not_pass() -> None:
     assert (body.trailers, body.rest) == (b"A: b\r\n", b"rest")
 
 
-def test_with_a_bound_one_feed_reads_so_many_chunks_and_the_next_goes_on() -> None:
+def test_with_a_bound_one_feed_reads_so_many_chunks_and_the_next_continues() -> None:
     body = ChunkedBody(chunks_max=2)
     found = [body.feed(chunk(b"a") * 5 + b"0\r\n\r\nrest")]
     while body.has_more:

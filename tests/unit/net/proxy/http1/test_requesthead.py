@@ -78,7 +78,7 @@ def test_names_with_an_underscore_are_dropped_unless_they_are_kept() -> None:
     assert not kept.has_body
 
 
-def test_every_traceparent_is_replaced_and_the_rest_goes_on() -> None:
+def test_every_traceparent_is_replaced_and_the_rest_continues() -> None:
     raw = b"GET / HTTP/1.1\r\nHost: h\r\nTraceparent: 00-1\r\nA: 1\r\ntraceparent: 00-2\r\ntracestate: x=1"
     head = with_traceparent(read_request_head(raw, header_count_max=100), OURS)
     assert list(head.values(b"traceparent")) == [OURS]

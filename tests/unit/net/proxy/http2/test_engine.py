@@ -209,7 +209,7 @@ def test_a_head_that_unpacks_to_too_much_ends_the_connection() -> None:
     assert one.violation is ErrorCode.ENHANCE_YOUR_CALM
 
 
-def test_a_body_waits_for_the_window_and_goes_on_in_turns() -> None:
+def test_a_body_waits_for_the_window_and_continues_in_turns() -> None:
     one = opened()
     one.feed(request(1), request(3))
     for number in (1, 3):
@@ -245,7 +245,7 @@ def test_nothing_is_sent_while_the_socket_is_full_and_the_end_comes_after_it() -
     assert [kind for kind, *_ in sent(one)] == [Kind.DATA, Kind.HEADERS]
 
 
-def test_the_window_of_a_stream_that_is_taken_at_once_grows_and_shrinks_for_the_next() -> None:
+def test_the_window_of_a_stream_that_is_taken_immediately_grows_and_shrinks_for_the_next() -> None:
     one = opened()
     one.feed(OPEN)
     for _ in range(100):
@@ -323,7 +323,7 @@ def test_waiting_bytes_are_written_in_batches_and_stay_when_the_transport_is_ful
     assert len(stream.pending or b"") >= 800_000
 
 
-def test_one_read_of_a_client_has_a_bound_of_frames_and_the_next_goes_on() -> None:
+def test_one_read_of_a_client_has_a_bound_of_frames_and_the_next_continues() -> None:
     one = opened(http2_idle_frames_max=10_000)
     one.feed(OPEN)
     counts = []

@@ -57,7 +57,7 @@ async def test_a_client_that_leaves_in_the_middle_of_tiny_chunks_is_forgotten() 
     assert (len(bench.finished), payload_bytes(bench)) == (1, CHUNKS_AT_ONCE)
 
 
-def test_chunks_of_usual_size_are_read_at_once() -> None:
+def test_chunks_of_usual_size_are_read_immediately() -> None:
     bench = Bench()
     bench.connection.data_received(HEAD + chunk(b"x" * 8192) * 32)
     assert (payload_bytes(bench), bench.client.is_reading_paused) == (32 * 8192, False)

@@ -58,7 +58,7 @@ def test_an_extender_answers_whole_numbers_from_0_to_10() -> None:
     assert found.extender_score().tolist() == [7]
 
 
-def test_an_explanation_tells_each_part_and_the_rank() -> None:
+def test_an_explanation_reports_each_part_and_the_rank() -> None:
     found = scores(PlacementSettings(), EMPTY, HALF).explain("half")
     assert (found.node, found.version, found.total, found.better_count) == ("half", 3, 14.0, 1)
     assert [(part.name, part.weight, part.score, part.score_max) for part in found.parts] == [

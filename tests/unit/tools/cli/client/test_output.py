@@ -40,7 +40,7 @@ def test_control_characters_are_shown_as_kubectl_shows_them() -> None:
     assert aligned([["\x1b]0;x\x07\x7f\x9b31m\r\nb\rc"]]) == ["^[]0;x^G^?\\x9b31m b c"]
 
 
-def test_cells_lose_in_turn_until_the_line_fits_and_no_cell_more_than_it_may() -> None:
+def test_cells_lose_one_after_another_until_the_line_fits_and_no_cell_more_than_it_may() -> None:
     rows = [["NAME", "VALUE", "FROM"], ["one", "a long value", "here"]]
     assert shortened(rows, 80, [(1, 3)]) == rows
     assert shortened(rows, 20, [(1, 3)])[1] == ["one", "a long …", "here"]

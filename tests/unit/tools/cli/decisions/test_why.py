@@ -52,7 +52,7 @@ def test_a_line_says_how_often_it_was_said() -> None:
     assert re.search(r" \(3 times more, until [\d: -]+\)$", line)
 
 
-def test_the_log_tells_what_is_not_remembered_any_more_and_no_samples() -> None:
+def test_the_log_reports_what_is_not_remembered_any_more_and_no_samples() -> None:
     day = explained_records(a_day())
     new = [one for one in day[:5] if not one.entry.repeated_count]
     assert list(filter(forgotten(day[5:]), day)) == new

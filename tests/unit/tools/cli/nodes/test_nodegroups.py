@@ -41,7 +41,7 @@ def node(name: str, *, pool: str = "local", **spec: object) -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": {"pool": pool}}, "spec": spec}
 
 
-def test_a_group_tells_what_it_did_and_what_holds_now() -> None:
+def test_a_group_reports_what_it_did_and_what_holds_now() -> None:
     assert node_group_lines("default", GROUP, EVENTS) == [
         "12:00:01 taint node a (why)",
         "12:00:01 delete nodes b, c (why) (2 times)",
@@ -57,7 +57,7 @@ def test_a_group_that_is_gone_or_new_says_what_there_is() -> None:
     assert node_group_lines("new", {"metadata": {"name": "new"}}, []) == ["new: no pass yet"]
 
 
-def test_a_node_tells_why_it_is_there_or_going() -> None:
+def test_a_node_reports_why_it_is_there_or_going() -> None:
     taints = [{"key": "atlassian.com/escalator", "value": "7"}]
     assert node_lines("a", node("a", taints=taints, unschedulable=True), groups=[GROUP], events=EVENTS) == [
         "12:00:01 taint node a (why)",
@@ -77,7 +77,7 @@ def test_a_node_that_is_gone_has_its_past() -> None:
     assert node_lines("never", None, groups=[GROUP], events=EVENTS) == []
 
 
-def test_a_node_tells_the_growth_after_which_it_came() -> None:
+def test_a_node_reports_the_growth_after_which_it_came() -> None:
     grown = {**event("ask the cloud for 1 node (scale-up asks for +1)"), "reason": "ScaledUp"}
     later = {**grown, "lastTimestamp": "2026-11-22T12:05:00Z", "message": "ask the cloud for 2 nodes"}
     other = {**grown, "involvedObject": {"name": "other"}}

@@ -44,7 +44,7 @@ def test_each_part_of_an_export_is_left_out_and_named() -> None:
     }
 
 
-def test_another_manifest_stays_as_it_is() -> None:
+def test_another_manifest_stays_unchanged() -> None:
     for body in (
         {},
         {"spec": 5},

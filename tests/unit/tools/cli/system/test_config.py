@@ -54,7 +54,7 @@ def test_one_config_map_is_one(tmp_path: Path) -> None:
     assert serving("config", "check", str(path)).stdout == "1 ConfigMap fine\n"
 
 
-def test_show_tells_each_value_with_its_origin(tmp_path: Path) -> None:
+def test_show_reports_each_value_with_its_origin(tmp_path: Path) -> None:
     (tmp_path / "config-autoscaler.yaml").write_text(HEAD + '  min-scale: "2"\n')
     done = serving(
         "config", "show", "autoscaler", "--config", str(tmp_path), "--set", "autoscaler.max_scale=7", "-o", "json"

@@ -55,7 +55,7 @@ def test_words_that_systemd_reads_are_quoted() -> None:
     assert "ExecStart=/bin/true up --systemd '--state=/var/lib/serving state/100%%' '--x=$$y'" in text
 
 
-def test_a_unit_of_a_person_is_replaced_on_request_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_unit_of_a_user_is_replaced_on_request_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(service, "_program", lambda: ["/bin/true"])

@@ -19,7 +19,7 @@ EVENT_BYTES = 200
 class TokenMeter(Generic[RequestId]):
     """The mean number of tokens in flight, weighted by time; ``report`` closes a period and opens the next.
 
-    ``sent_bytes_of`` is the length of a request's response so far. It is read at reports: tokens leave in steps.
+    ``sent_bytes_of`` is the length of a request's response so far. Each report reads the length, so tokens decrease in steps.
     """
 
     __slots__ = ("_at_s", "_integral", "_left", "_level", "_requests", "_sent_bytes_of", "_since_s")
@@ -41,7 +41,7 @@ class TokenMeter(Generic[RequestId]):
             self._level += tokens.total
 
     def exit(self, request: RequestId, now_s: float) -> None:
-        """Count a request out; an unknown one changes nothing."""
+        """Remove an ended request; an unknown request changes nothing."""
         self._pass(now_s)
         self._requests.pop(request, None)
         self._level -= self._left.pop(request, 0)

@@ -1,6 +1,6 @@
 """Writes the reasons in pods' reports for not being ready into their conditions, for the controller.
 
-A report that says nothing new makes no call, and a pod that says something else each second one call in ten seconds.
+An unchanged reason makes no call; for a reason that changes each second there is one call in ten seconds.
 """
 
 import logging
@@ -29,7 +29,7 @@ class UnreadyPods:
         self._tasks = TaskOwner()
 
     def update(self, key: PodKey, reason: str) -> None:
-        """Process a pod's report; ``reason`` is "" if the pod is ready, or does not know."""
+        """Process a pod's report; ``reason`` is "" if the pod is ready, or the reason is unknown."""
         if reason == self._written.get(key, "") or now_s() - self._tried_s.get(key, -math.inf) < _PAUSE_S:
             return
         self._tried_s[key] = now_s()

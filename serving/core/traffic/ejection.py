@@ -80,7 +80,7 @@ class SilenceWatch(Generic[RequestId]):
     ) -> list[str]:
         """The silent pods, those with the most requests first.
 
-        ``in_flight`` is the pod of each request, ``answered_s`` the time of each pod's last complete response. ``has_begun``
+        ``in_flight`` is the pod of each request, ``responded_s`` the time of each pod's last complete response. ``has_begun``
         returns whether the response to a request has begun. ``slots_per_pod`` is 0 without a limit.
         """
         begun = {request for request in in_flight if has_begun(request)}

@@ -265,7 +265,7 @@ def _held(
 ) -> tuple[tuple[MountPoint, ...], tuple[MountPoint, ...]]:
     """The mounts that the launcher makes in ``folder``, and all mounts of the container, with these as sources.
 
-    A runtime would follow links of a pod, and reach nothing of the state folder as other users: that is ``is_all``.
+    ``is_all``: the launcher makes all mounts, because a runtime would follow a pod's links, and cannot read the state folder as other users.
     """
     sources = {number: f"{folder}/{number}" for number, mount in enumerate(mounts) if mount.below or is_all}
     launched = tuple(msgspec.structs.replace(mounts[number], target=path) for number, path in sources.items())

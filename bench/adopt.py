@@ -6,7 +6,7 @@
 has no StatefulSets. Daemons are processes with their own accounts. A container is a server of this process at each of its ports,
 which listens ``--start-s`` after its pod is bound. The manifests of ``bench/charts`` are applied and adopted as they are.
 
-Printed are: applications adopted; requests of all cycles and those that failed; seconds from the Ready condition of the first pod to
+Printed are: applications adopted; requests of all cycles and those that failed; seconds from the readiness of the first pod to
 the response of the request that started it; seconds from a load of four pods to the scale that answers it; applications released with
 the replicas of before. Exit 1 if an application was not adopted or released, or a request failed.
 """
@@ -73,7 +73,7 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StandInKubelet(StatusKubelet):
-    """Runs a server of this process for each container. ``ready_s`` is when each pod was reported ready."""
+    """Runs a server of this process for each container. ``ready_s`` is when each pod was ready."""
 
     def __init__(self, stage: Stage, *, start_s: float) -> None:
         super().__init__(stage.cluster, stage.server.node)
@@ -90,9 +90,9 @@ class StandInKubelet(StatusKubelet):
         await asyncio.sleep(self._start_s)
         serve = self._app(name)
         self._servers[name] = [await asyncio.start_server(serve, f"127.{place}", port, backlog=512) for port in ports]
+        self.ready_s[name] = time.monotonic()
         with contextlib.suppress(NotFound):
             await self._notify(pod, ready=True, address=f"10.{place}")
-        self.ready_s[name] = time.monotonic()
 
     async def _end(self, key: tuple[str, str], uid: str) -> None:
         """End as an app does that drains: no new connection, then the requests inside."""

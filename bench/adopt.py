@@ -31,7 +31,7 @@ from bench.parts.load import send_request
 from bench.parts.program import exit_code, options_of, show
 from serving.core.model.errors import AlreadyExists, NotFound
 from serving.core.model.objects import Object, name_of, nested
-from serving.net.cluster.kinds import DEPLOYMENT, STATEFUL_SET, Kind, kind_of
+from serving.net.cluster.kinds import DEPLOYMENT, POD, STATEFUL_SET, Kind, kind_of
 from serving.tools.cli.client.api import ApiClient
 from serving.tools.cli.client.resources import path_of
 from tests.cluster_e2e.server import SPACE, is_real
@@ -240,6 +240,8 @@ async def measured(sizes: argparse.Namespace, folder: Path) -> dict[str, object]
                 await run.until_replicas(app, app.target["spec"].get("replicas", 1).__eq__)
         finally:
             await asyncio.to_thread(write_objects, api, charts, "DELETE")
+            # They end while there is a kubelet.
+            await stage.until_none(POD)
             node.cancel()
     return {"apps": len(charts), "adopted": sum(adopted), "released": sum(released), **run.figures()}
 

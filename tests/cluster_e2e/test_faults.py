@@ -163,6 +163,7 @@ async def writes(stage: Stage) -> float:
     return sum(one.get(name, 0.0) for one in numbers for name in _WRITE_COUNTS)
 
 
+@pytest.mark.slow
 async def test_services_at_fifty_a_second_are_ready_and_cost_few_writes(stage: Stage) -> None:
     *_, writes_each = await crowd(stage, 100)
     assert 0 < writes_each <= _WRITES_MAX

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from serving.home.store.memory import MemoryCluster
 from serving.net.cluster.kinds import POD, REVISION
 from serving.net.cluster.port import EventType
 from serving.net.wire.tokens import pod_secret
+from tests.eventually import until
 from tests.tidy.sources import ROOT
 
 KEY = bytes(range(32))
@@ -144,6 +146,16 @@ class Machine:
         finally:
             writer.close()
         return int(head.split(b" ")[1]), body.decode()
+
+    async def clear(self) -> None:
+        """Delete all pods with their logs, and wait until they have ended: the next test has the same template."""
+        for pod in (await self.cluster.list(POD)).items:
+            await self.cluster.delete(POD, pod["metadata"]["namespace"], pod["metadata"]["name"], grace_s=0)
+        for pod in (await self.cluster.list(POD)).items:
+            await self.until_gone(pod["metadata"]["name"])
+        # The template has forgotten them: the next control process would take over what it notes.
+        await until(lambda: not self.kubelet.pod_count and not list(self.state.processes.glob("*.note")))
+        shutil.rmtree(self.state.logs / "pods", ignore_errors=True)
 
     def log(self, name: str, container: str = "user-container") -> str:
         """The log of a container."""

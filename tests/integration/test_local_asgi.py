@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,15 @@ from serving.core.model.objects import Object
 from serving.home.controllers.workloads import is_ready
 from serving.home.kubelet.podstreams import connect_to
 from tests.eventually import until
-from tests.integration.local_stage import Machine, controlled, manifest, secret_line, status_of, template_process
+from tests.integration.local_stage import (
+    Machine,
+    Template,
+    controlled,
+    manifest,
+    secret_line,
+    status_of,
+    template_process,
+)
 
 APP = """
 import asyncio, atexit, os, sys
@@ -30,11 +38,17 @@ async def app(scope, receive, send):
 """
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Template]:
+    with template_process(tmp_path_factory.mktemp("machine") / "state") as made:
+        yield made
+
+
 @pytest.fixture
-async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    with template_process(tmp_path / "state") as template:
-        async with controlled(template.state) as made:
-            yield made
+async def machine(template: Template) -> AsyncIterator[Machine]:
+    async with controlled(template.state) as made:
+        yield made
+        await made.clear()
 
 
 def inside(folder: Path, command: str = f"{sys.executable} -m serving.asgi inside:app", **container: Any) -> Object:  # noqa: ANN401 - fields of the API

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from serving.home.kubelet.virtualnodes import VirtualNodes
 from serving.net.cluster.kinds import EVENT, POD, SECRET
 from tests.eventually import until
 from tests.integration.image_stage import BUSYBOX, app_image, needs_containers
-from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
+from tests.integration.local_stage import Machine, Template, controlled, manifest, status_of, template_process
 from tests.integration.registry_stage import a_registry, login, push
 
 pytestmark = [needs_containers()]
@@ -31,19 +31,32 @@ def host_of(state: Path) -> ContainerHost:
     return host
 
 
-@pytest.fixture
-async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    host = host_of(tmp_path / "state")
-    app_image(tmp_path / "image.tar")
-    host.images.store.add(tmp_path / "image.tar", is_kept=True)
-    with template_process(tmp_path / "state") as template:
-        async with controlled(template.state, containers=host) as made:
-            yield made
-            for pod in (await made.cluster.list(POD)).items:
-                await made.cluster.delete(POD, "default", pod["metadata"]["name"], grace_s=0)
-                await made.until_gone(pod["metadata"]["name"])
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("containers")
+
+
+@pytest.fixture(scope="module")
+def host(folder: Path) -> Iterator[ContainerHost]:
+    made = host_of(folder / "state")
+    app_image(folder / "image.tar")
+    made.images.store.add(folder / "image.tar", is_kept=True)
+    yield made
     # The object is gone before its namespace: a mount that stays could not be deleted with the folder.
-    remove_leftovers(tmp_path / "state")
+    remove_leftovers(folder / "state")
+
+
+@pytest.fixture(scope="module")
+def template(folder: Path) -> Iterator[Template]:
+    with template_process(folder / "state") as made:
+        yield made
+
+
+@pytest.fixture
+async def machine(host: ContainerHost, template: Template) -> AsyncIterator[Machine]:
+    async with controlled(template.state, containers=host) as made:
+        yield made
+        await made.clear()
 
 
 def boxed(**container: Any) -> Object:  # noqa: ANN401 - fields of the API
@@ -220,9 +233,9 @@ async def test_root_of_a_container_has_few_rights(machine: Machine) -> None:
     assert not any(int(bound.split()[1], 16) >> number & 1 for number in (21, 12, 27, 19))
 
 
-async def test_a_profile_of_the_machine_filters_calls(machine: Machine, tmp_path: Path) -> None:
-    profiles = tmp_path / "state" / "seccomp"
-    profiles.mkdir()
+async def test_a_profile_of_the_machine_filters_calls(machine: Machine) -> None:
+    profiles = machine.state.path / "seccomp"
+    profiles.mkdir(exist_ok=True)
     rules = [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 95}]
     profile = {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules}
     (profiles / "no-folders.json").write_text(json.dumps(profile))

@@ -17,10 +17,10 @@ from serving.home.containers.podsandbox import ContainerHost, container_host
 from serving.home.controllers.workloads import is_ready
 from serving.home.pods.userranges import DEFAULT_RANGE, used_ranges
 from serving.home.processes.ownusers import IDS_PER_POD
-from serving.net.cluster.kinds import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, POD, SECRET
+from serving.net.cluster.kinds import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, SECRET
 from tests.eventually import until
 from tests.integration.image_stage import BUSYBOX, app_image, needs_containers
-from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
+from tests.integration.local_stage import Machine, Template, controlled, manifest, status_of, template_process
 
 pytestmark = [needs_containers()]
 IMAGE = "test.local/web:1"
@@ -49,26 +49,30 @@ def host_of(state: Path, runtime: str = "") -> ContainerHost:
     return host
 
 
-@pytest.fixture(params=["crun", "runc"])
-def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ContainerHost]:
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("users") / "state"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["crun", pytest.param("runc", marks=pytest.mark.slow)])
+def host(request: pytest.FixtureRequest, state: Path) -> Iterator[ContainerHost]:
     yield host_of(state, request.param)
     remove_leftovers(state)
 
 
+@pytest.fixture(scope="module")
+def template(state: Path) -> Iterator[Template]:
+    with template_process(state) as made:
+        yield made
+
+
 @pytest.fixture
-async def machine(host: ContainerHost, tmp_path: Path) -> AsyncIterator[Machine]:
-    with template_process(tmp_path / "state") as template:
-        async with controlled(template.state, containers=host) as made:
-            yield made
-            await ended(made)
-
-
-async def ended(machine: Machine) -> None:
-    for pod in (await machine.cluster.list(POD)).items:
-        await machine.cluster.delete(POD, "default", pod["metadata"]["name"], grace_s=0)
-        await machine.until_gone(pod["metadata"]["name"])
+async def machine(host: ContainerHost, template: Template) -> AsyncIterator[Machine]:
+    async with controlled(template.state, containers=host) as made:
+        yield made
+        await made.clear()
 
 
 def boxed(name: str = "p", *, volumes: list[Object] | None = None, **container: Any) -> Object:  # noqa: ANN401 - fields of the API
@@ -220,33 +224,30 @@ async def refusal(machine: Machine) -> str:
 
 
 async def test_without_users_of_its_own_a_pod_that_asks_for_them_does_not_run(
-    host: ContainerHost, tmp_path: Path
+    host: ContainerHost, template: Template
 ) -> None:
     unable = msgspec.structs.replace(host, users_place="", no_users="overlay: Invalid argument")
-    with template_process(tmp_path / "state") as template:
-        async with controlled(template.state, containers=unable) as machine:
-            await machine.start(boxed())
-            assert "this machine gives containers no users of their own: overlay: Invalid argument" in await refusal(
-                machine
-            )
-            await ended(machine)
+    async with controlled(template.state, containers=unable) as machine:
+        await machine.start(boxed())
+        why = "this machine gives containers no users of their own: overlay: Invalid argument"
+        assert why in await refusal(machine)
+        await machine.clear()
 
 
-async def test_a_pod_keeps_its_users_under_the_next_control_process(host: ContainerHost, tmp_path: Path) -> None:
-    with template_process(tmp_path / "state") as template:
-        async with controlled(template.state, containers=host) as machine:
-            await machine.start(boxed())
-            await machine.ready()
-            first, process = first_of(machine), process_of(machine)
-        async with controlled(template.state, containers=host) as machine:
-            await machine.ready()
-            assert process_of(machine) == process
-            os.kill(int(process.name), signal.SIGKILL)
-            await machine.until(lambda one: status_of(one).get("restartCount", 0) == 1 and is_ready(one))
-            assert first_of(machine) == first
-            await machine.start(boxed("q"))
-            await machine.ready("q")
-            assert first_of(machine, "q") != first
-            await ended(machine)
-            # With files of other users.
-            await until(lambda: not list(machine.state.pods.iterdir()))
+async def test_a_pod_keeps_its_users_under_the_next_control_process(host: ContainerHost, template: Template) -> None:
+    async with controlled(template.state, containers=host) as machine:
+        await machine.start(boxed())
+        await machine.ready()
+        first, process = first_of(machine), process_of(machine)
+    async with controlled(template.state, containers=host) as machine:
+        await machine.ready()
+        assert process_of(machine) == process
+        os.kill(int(process.name), signal.SIGKILL)
+        await machine.until(lambda one: status_of(one).get("restartCount", 0) == 1 and is_ready(one))
+        assert first_of(machine) == first
+        await machine.start(boxed("q"))
+        await machine.ready("q")
+        assert first_of(machine, "q") != first
+        await machine.clear()
+        # With files of other users.
+        await until(lambda: not list(machine.state.pods.iterdir()))

@@ -109,7 +109,7 @@ demo-nodes: $(VENV)/.runtime  ## Requests, pods, nodes and back, on virtual node
 # is measured of the packages that decide, by their own unit tests.
 PYTEST := timeout --foreground --kill-after 30 1800 $(BIN)/python -m pytest -m 'not slow'
 COVERED := $(addprefix tests/unit/,core nodes/placement autoscaler queueproxy activator controller nodes/nodegroup)
-test: $(VENV)/.ready  ## Every test but the slow ones and those of `make check` (some 6 minutes on 2 cores)
+test: $(VENV)/.ready  ## Every test but the slow ones and those of `make check`
 	$(PYTEST) -n 2 $(COVERED) --cov --cov-report=term
 	$(PYTEST) -n 6 --dist worksteal tests $(addprefix --ignore=,tests/tidy $(COVERED))
 

@@ -73,7 +73,13 @@ def test_an_overlay_of_the_docs_is_accepted(overlay: str, tmp_path: Path) -> Non
 
 def refusal(body: dict[str, Any]) -> str:
     """The text with which the server refuses a new object; "" if it takes it."""
-    done = kubectl("create", "--dry-run=server", "-n", "default", "-f", "-", text=yaml.safe_dump(body))
+    until_s = time.monotonic() + 60
+    while True:
+        done = kubectl("create", "--dry-run=server", "-n", "default", "-f", "-", text=yaml.safe_dump(body))
+        # A policy that was just written is not ready yet.
+        if "(ServiceUnavailable)" not in done.stderr or time.monotonic() > until_s:
+            break
+        time.sleep(0.2)
     _, is_denied, text = done.stderr.partition("denied request: ")
     return text.strip() if is_denied else done.stderr
 

@@ -83,7 +83,7 @@ def undefined_kinds(found: dict[tuple[str, str, str], Any]) -> set[str]:
     named = {
         f"{resource.partition('/')[0]}.{group}"
         for role in roles
-        for rule in role["rules"]
+        for rule in role.get("rules", ())
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
@@ -238,7 +238,7 @@ def test_a_gateway_is_a_setting_and_rights_that_the_controller_has_not_otherwise
     binding = found["ClusterRoleBinding", "", "serving-controller-gateway"]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "controller", "namespace": "elsewhere"}]
     assert "gateway.networking.k8s.io" not in {
-        group for one in of_kind("Role", "ClusterRole") for rule in one["rules"] for group in rule["apiGroups"]
+        group for one in of_kind("Role", "ClusterRole") for rule in one.get("rules", ()) for group in rule["apiGroups"]
     }
 
 
@@ -360,7 +360,10 @@ def assert_environment_is_understood(one: dict[str, Any]) -> None:
 
 
 def test_who_has_more_than_one_pod_keeps_one_through_a_drain() -> None:
-    objects = objects_of(CONFIG, InstallOptions(components=tuple(COMPONENTS)))
+    # Instead of the number of activators activator-hpa has a lower bound of it.
+    objects = objects_of(
+        CONFIG, InstallOptions(components=tuple(name for name in COMPONENTS if name != "activator-hpa"))
+    )
     deployments = [one for one in objects if one["kind"] == "Deployment"]
     several = {one["metadata"]["name"] for one in deployments if one["spec"]["replicas"] > 1}
     assert several == {one["metadata"]["name"] for one in deployments} - {"dashboard"}
@@ -393,7 +396,7 @@ def test_the_key_is_made_and_mounted_under_one_name() -> None:
 
 def test_no_role_has_a_wildcard_or_reads_secrets_at_large() -> None:
     for one in of_kind("Role", "ClusterRole"):
-        for rule in one["rules"]:
+        for rule in one.get("rules", ()):
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
             if "secrets" in rule["resources"]:
                 assert one["kind"] == "Role"
@@ -408,7 +411,7 @@ def test_people_of_a_namespace_get_every_kind_of_theirs_and_no_status() -> None:
             (group, resource): set(rule["verbs"])
             for one in of_kind("ClusterRole")
             if one["metadata"]["labels"].get(f"rbac.authorization.k8s.io/aggregate-to-{role}") == "true"
-            for rule in one["rules"]
+            for rule in one.get("rules", ())
             for group in rule["apiGroups"]
             for resource in rule["resources"]
         }
@@ -428,7 +431,7 @@ def test_a_daemon_may_write_its_own_leases_alone() -> None:
     written = {
         one["metadata"]["name"].removeprefix("serving-"): rule.get("resourceNames", ())
         for one in of_kind("Role", "ClusterRole")
-        for rule in one["rules"]
+        for rule in one.get("rules", ())
         if "leases" in rule["resources"] and {"update", "patch", "delete"} & set(rule["verbs"])
     }
     assert written == own
@@ -439,7 +442,7 @@ def test_the_dashboard_only_looks() -> None:
         verb
         for one in of_kind("Role", "ClusterRole")
         if "dashboard" in one["metadata"]["name"]
-        for rule in one["rules"]
+        for rule in one.get("rules", ())
         for verb in rule["verbs"]
     }
     assert verbs <= {"get", "list", "watch"}

@@ -137,6 +137,7 @@ config: $(VENV)/.ready  ## Write from the code: config/config-*.yaml, config/adm
 	$(BIN)/serving config defaults --policies > config/admission/annotations.yaml
 	$(BIN)/serving config metrics > docs/metrics.md
 	$(BIN)/python -m tests.unit.config.differences
+	$(BIN)/python -m tests.unit.config.monitoring
 
 bench: $(VENV)/.ready  ## Benchmarks, each as a ratio measured in one run
 	$(BIN)/python bench/data_path.py

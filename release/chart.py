@@ -191,12 +191,12 @@ def _find(item: Json, items: list[Json]) -> Json:
 
 
 def _extends(value: Json, variants: Sequence[Variant]) -> bool:
-    """Whether each variant changes or adds parts of a mapping or list, so that conditions can be within it."""
+    """Whether each variant changes, adds or removes parts of a mapping or list, so that conditions can be within it."""
     if not isinstance(value, dict | list) or not value:
         return False
     if isinstance(value, list):
         return all(_find(item, each.after) is not None for item in value for each in variants)
-    return all(isinstance(each.after, dict) and value.keys() <= each.after.keys() for each in variants)
+    return all(isinstance(each.after, dict) for each in variants)
 
 
 def _item(item: Json, variants: Sequence[Variant], *, indent: int) -> Iterator[str]:
@@ -220,7 +220,8 @@ def _entry(head: str, value: Json, variants: Sequence[Variant], *, indent: int) 
     else:
         for place, each in enumerate(variants):
             yield f"{{{{- {'else if' if place else 'if'} {each.condition} }}}}"
-            yield from _entry(head, each.after, (), indent=indent)
+            if each.after is not None:
+                yield from _entry(head, each.after, (), indent=indent)
         yield "{{- else }}"
         yield from _entry(head, value, (), indent=indent)
         yield "{{- end }}"

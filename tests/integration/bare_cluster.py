@@ -24,7 +24,7 @@ _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _KINDS = {
     (each["apiVersion"], each["kind"], place_of(each))
     for each in objects_of(tree_folder(), InstallOptions(components=tuple(component_names(tree_folder()))))
-}
+} | {("metrics.k8s.io/v1beta1", "NodeMetrics", "/apis/metrics.k8s.io/v1beta1/nodes")}
 
 
 class BareCluster(ThreadingHTTPServer):
@@ -77,6 +77,8 @@ class BareCluster(ThreadingHTTPServer):
     def get(self, path: str) -> tuple[int, Object]:
         """Respond to a GET: an object, or the list of all below a path."""
         self.on_get(path)
+        if self._lacks(path):
+            return 404, _status(f"{path} not found", 404)
         if not self.has_definitions and path.startswith(_CRDS):
             return 404, _status("the server could not find the requested resource", 404)
         if served := {

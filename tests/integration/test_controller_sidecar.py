@@ -95,6 +95,31 @@ async def test_another_image_in_config_deployment_is_used_without_a_restart(tmp_
     assert images == ["registry.example/mine:1", "registry.example/mine:2", "registry.example/s:7"]
 
 
+async def test_an_upgrade_of_the_controller_restarts_no_pod(tmp_path: Path) -> None:
+    store = MemoryCluster(admit=admit)
+    own = {"metadata": {"name": "controller-1", "namespace": SYSTEM}}
+    await store.create(POD, {**own, "spec": {"containers": [{"name": "controller", "image": "registry.example/s:7"}]}})
+    templates: dict[str, Object] = {}
+    async with served(store, tmp_path) as api:
+        for version in (7, 8):
+            image = {"spec": {"containers": [{"name": "controller", "image": f"registry.example/s:{version}"}]}}
+            await store.patch(POD, SYSTEM, "controller-1", patch=image)
+            controller = await started(api, tmp_path)
+            try:
+                # The service of the second round comes after all that exists was reconciled.
+                await deployed(store, f"service-{version}")
+            finally:
+                controller.terminate()
+                await controller.communicate()
+            for deployment in (await store.list(DEPLOYMENT)).items:
+                name, template = deployment["metadata"]["name"], deployment["spec"]["template"]
+                assert templates.setdefault(name, template) == template
+    assert [template["spec"]["containers"][0]["image"] for template in templates.values()] == [
+        "registry.example/s:7",
+        "registry.example/s:8",
+    ]
+
+
 def image_of(deployment: Object) -> str:
     return str(deployment["spec"]["template"]["spec"]["containers"][0]["image"])
 

@@ -182,6 +182,7 @@ def test_what_an_installation_needs_is_checked_before_the_first_write(cluster: B
     for arguments, not_served, code, said in (
         (["--component", "gateway"], "/gateways", 1, "this server has no Gateway of gateway.networking.k8s.io/v1"),
         (["--component", "monitoring"], "/podmonitors", 1, "this server has no PodMonitor of monitoring.coreos.com/v1"),
+        (["--component", "activator-hpa"], "/metrics.k8s.io", 1, "this server has no metrics.k8s.io/v1beta1"),
         (["--component", "placement"], "", 2, "no image is named for placement: --registry PREFIX names all images"),
         (["--image", "serving:2"], "", 2, "'serving:2' names no registry"),
         (["--image", ""], "", 2, "no image is named for activator"),
@@ -192,6 +193,22 @@ def test_what_an_installation_needs_is_checked_before_the_first_write(cluster: B
         assert said in done.stderr
     cluster.not_served = ""
     assert set(results(install(cluster, tmp_path))) == {"unchanged"}, "the next one goes on as if it had not been tried"
+
+
+def test_an_installation_keeps_the_number_of_activators_that_an_autoscaler_has_set(
+    cluster: BareCluster, tmp_path: Path
+) -> None:
+    path = "/apis/apps/v1/namespaces/knative-serving/deployments/activator"
+    install(cluster, tmp_path)
+    assert cluster.objects[path]["spec"]["replicas"] == 2
+    install(cluster, tmp_path, "--component", "activator-hpa")
+    assert cluster.objects[path]["spec"]["replicas"] == 2
+    cluster.objects[path]["spec"]["replicas"] = 5
+    install(cluster, tmp_path)
+    assert cluster.objects[path]["spec"]["replicas"] == 5
+    install(cluster, tmp_path, "--component", "none")
+    assert cluster.objects[path]["spec"]["replicas"] == 2
+    assert not any("horizontalpodautoscalers" in place for place in cluster.objects)
 
 
 def test_components_are_recorded_when_everything_is_applied(cluster: BareCluster, tmp_path: Path) -> None:
@@ -299,7 +316,7 @@ def test_uninstall_removes_components_that_install_or_kubectl_applied(
 @pytest.mark.parametrize(
     ("options", "reported"),
     [
-        (["nodegroups"], "--component: 'nodegroups' is no component; there are cert-manager, dashboard-actions, "),
+        (["nodegroups"], "--component: 'nodegroups' is no component; there are activator-hpa, cert-manager, "),
         (["nodegroup-cluster-api"], "needs the component nodegroup too, for its ServiceAccount nodegroup"),
         (["none", "tls"], "--component none goes alone"),
     ],

@@ -47,6 +47,7 @@ _ORDER = (
     "MutatingAdmissionPolicyBinding",
     "NetworkPolicy",
     "Job",
+    "PersistentVolumeClaim",
     "Service",
     "PodDisruptionBudget",
     "Deployment",
@@ -59,7 +60,10 @@ OPTIONAL_KINDS = frozenset(kind for kind in _POLICIES if kind.startswith("Mutati
 _EARLIER_KINDS = {
     "Job": "batch/v1",
     "Gateway": "gateway.networking.k8s.io/v1",
+    "HorizontalPodAutoscaler": "autoscaling/v2",
+    "PersistentVolumeClaim": "v1",
     "PodMonitor": "monitoring.coreos.com/v1",
+    "PrometheusRule": "monitoring.coreos.com/v1",
 }
 _PLURALS = {
     "NetworkPolicy": "networkpolicies",

@@ -45,6 +45,7 @@ _SETTINGS_MANAGER = "serving-install-settings"
 _APPLY = "application/apply-patch+yaml"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _CRD, _CONFIG_MAP = "CustomResourceDefinition", "ConfigMap"
+_METRICS = "metrics.k8s.io/v1beta1"
 _NO_COMPONENT = "none"
 _PERMISSIVE = (
     "inner TLS is Permissive: this installation is older than its default, and may have pods without it. docs/inner-tls.md has the"
@@ -95,6 +96,12 @@ class Installation:
                     f"this server has no {' and no '.join(sorted(missing))} of {version}. Nothing was changed; install what defines"
                     " that, or leave out the component that needs it"
                 )
+        scales = any(resource["kind"] == "HorizontalPodAutoscaler" for resource in self._objects)
+        if scales and self._api.call("GET", f"/apis/{_METRICS}")[0] == _NOT_FOUND:
+            fail(
+                f"this server has no {_METRICS}, which the component activator-hpa needs. Nothing was changed; install a metrics-server, or"
+                " leave out the component"
+            )
 
     def apply(self, *, is_waited_for: bool = False) -> None:
         """Create or change every object and print the result of each; a refused object ends the command."""
@@ -168,6 +175,9 @@ class Installation:
     def _apply(self, resource: Object) -> str:
         path = path_of(resource)
         before = self._api.peek(path)
+        if resource["kind"] == "Deployment" and "replicas" in before.get("spec", {}):
+            # A number that only an autoscaler sets stays: to give up the field would reset it.
+            resource = {**resource, "spec": {"replicas": before["spec"]["replicas"], **resource["spec"]}}
         status, after = self._send(path, resource)
         if status == _NOT_FOUND and resource["kind"] in OPTIONAL_KINDS:
             return "not served"

@@ -41,8 +41,7 @@ class KnownWorkload(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def target(self) -> tuple[Kind | None, str]:
         """Kind and name of the target; None for a kind that is not followed here."""
-        if self.spec is None:
-            return None, ""
+        assert self.spec is not None, "the spec can be read"
         return target_kind(self.spec.target.api_version, self.spec.target.kind), self.spec.target.name
 
     def reads(self, kind: Kind, name: str) -> bool:

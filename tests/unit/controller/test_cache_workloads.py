@@ -74,6 +74,8 @@ def test_another_spec_wakes_all_workloads_and_a_status_only_its_own() -> None:
     assert cache.put(kinds.SCALED_WORKLOAD, a_workload("far")) == {SHOP, FAR}
     assert cache.put(kinds.SCALED_WORKLOAD, {**a_workload(resourceVersion="8"), "status": {}}) == {SHOP, ROUTE}
     assert cache.drop(kinds.SCALED_WORKLOAD, FAR[1:]) == {SHOP, FAR}
+    cache.put(kinds.SCALED_WORKLOAD, an_object(kinds.SCALED_WORKLOAD, "other", spec=SPEC))
+    cache.drop(kinds.SCALED_WORKLOAD, ("default", "other"))
     assert cache.indexes.workloads.namespaces == {"default"}
     assert cache.reconfigure(SETTINGS, SCALING) == {SHOP}
 

@@ -67,6 +67,9 @@ FORMS = {
     "pictures.py": [
         Form(lines=(r"^dashboard-overview.png: \d+", r"^first-two-minutes.cast: \d+"), needs=("chromedriver",))
     ],
+    "prefix.py": [
+        Form(arguments="--trace {folder}/prompts.blocks.csv.xz --json", keys=("table_mb", "4 pods, prefix", "16 pods"))
+    ],
     "pythons.py": [Form(lines=(r"^\|  \| Python 3\.1\d",), needs=(*WRK, INDEX))],
     "real_cluster.py": [Form(lines=(r"ratio [\d.]+", r"at rest for 1 s: - writes, CPU: controller [\d.]+ s"))],
     "replay.py": [
@@ -105,6 +108,9 @@ def write_traces(folder: Path) -> None:
     rows = [f"f{number},{','.join('010300'[(number + minute) % 6] for minute in range(60))}" for number in range(8)]
     with lzma.open(folder / "azure2019-1350.per-minute.csv.xz", "wt") as file:
         file.write("\n".join([f"function,{minutes}", *rows]))
+    prompts = [f"{at_s},2048,64,{at_s % 5} {at_s % 7} {at_s}" for at_s in range(60)]
+    with lzma.open(folder / "prompts.blocks.csv.xz", "wt") as file:
+        file.write("\n".join(["at_s,input_tokens,output_tokens,blocks", *prompts]))
     (folder / "mix.csv").write_text("function,1,2\na,20,1\nb,30,3\nc,40,4\n")
     (folder / "heavy.csv").write_text("function,1,2\nx,60,60\n")
 

@@ -112,4 +112,4 @@ def test_further_requests_are_followed(serving: Stage) -> None:
 
 def test_an_unknown_name_is_one_line(serving: Stage) -> None:
     done = serving("requests", "nobody", code=1)
-    assert "no such service or revision" in done.stderr
+    assert "no such service, workload or revision" in done.stderr

@@ -46,6 +46,8 @@ class Browser:
             self.switch_to(handle)
             _call("DELETE", f"{self._url}/window")
         self.switch_to(fresh)
+        # A tab that is not in front has no focus otherwise.
+        self._cdp("Emulation.setFocusEmulationEnabled", enabled=True)
         self._cdp("Network.clearBrowserCookies")
         self._cdp("Storage.clearDataForOrigin", origin="*", storageTypes="all")
 

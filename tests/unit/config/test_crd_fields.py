@@ -94,6 +94,7 @@ _KUBERNETES = [
 # Fields of kinds that others define, by the file that reads them.
 _OF_OTHERS = {
     "serving/controller/keda/conversion.py": "KEDA's",
+    "serving/home/apiserver/tables.py": "Kubernetes'",
     "serving/home/controllers/ingressrules.py": "Kubernetes' and the Gateway API's",
     "serving/tools/cli/services/convert.py": "Compose's",
     "serving/tools/cli/system/clusterdoctor.py": "Kubernetes' reviews of access",

@@ -24,8 +24,8 @@ _CHECK_PERIOD_S = 0.25
 _DEMAND_MIN = 0.2
 # One more than the number of cores; otherwise a core would be idle between two starts.
 _SPARE_TURNS = 1
-# A third of the weight of a process with normal niceness (sched(7)).
-_STARTING_NICENESS = 5
+# A ninth of the weight of a process with normal niceness (sched(7)).
+_STARTING_NICENESS = 10
 
 
 class StartPacer:

@@ -46,8 +46,6 @@ class Browser:
             self.switch_to(handle)
             _call("DELETE", f"{self._url}/window")
         self.switch_to(fresh)
-        # A tab that is not in front has no focus otherwise.
-        self._cdp("Emulation.setFocusEmulationEnabled", enabled=True)
         self._cdp("Network.clearBrowserCookies")
         self._cdp("Storage.clearDataForOrigin", origin="*", storageTypes="all")
 
@@ -59,6 +57,10 @@ class Browser:
         """Open a page in a new window, which other calls concern from now on."""
         self.switch_to(_call("POST", f"{self._url}/window/new", {"type": "window"})["handle"])
         self.open(url)
+
+    def focus(self) -> None:
+        """Have the page believe that it has the focus and is visible: a tab that is not in front has no focus otherwise."""
+        self._cdp("Emulation.setFocusEmulationEnabled", enabled=True)
 
     def minimize(self) -> None:
         """Hide the window."""

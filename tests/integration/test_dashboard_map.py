@@ -128,6 +128,7 @@ async def test_the_map_stays_readable_at_each_width_and_theme(count: int) -> Non
 async def test_the_map_shows_where_the_requests_of_a_host_go() -> None:
     def capture(window: Browser) -> None:
         window.until("return document.querySelectorAll('.box.in-host').length > 1")
+        window.focus()
         window.run("document.querySelector('[data-key=\"host default/DomainMapping  shop.example.com\"] a').focus()")
         assert sorted(window.run(LIT)) == [
             "host default/DomainMapping  shop.example.com",

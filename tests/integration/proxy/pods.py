@@ -51,9 +51,13 @@ class Pod:
         return link
 
     async def get_admin(self, request: bytes) -> tuple[bytes, bytes]:
-        link = await self.client(self.admin)
-        link.send(request)
-        return await link.message()
+        link = await Link.to(self.admin)
+        try:
+            link.send(request)
+            return await link.message()
+        finally:
+            # A waiting test asks many times, and the number of connections is bounded.
+            await link.closed()
 
     async def ready(self) -> None:
         head = b""

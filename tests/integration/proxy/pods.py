@@ -51,13 +51,13 @@ class Pod:
         return link
 
     async def get_admin(self, request: bytes) -> tuple[bytes, bytes]:
-        link = await Link.to(self.admin)
+        link = await self.client(self.admin)
         try:
             link.send(request)
             return await link.message()
         finally:
             # A waiting test asks many times, and the number of connections is bounded.
-            await link.closed()
+            link.close()
 
     async def ready(self) -> None:
         head = b""

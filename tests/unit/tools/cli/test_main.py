@@ -127,11 +127,6 @@ def test_an_unknown_command_is_a_mistake_of_the_caller_and_near_ones_are_named()
         ("ConfigMaps", "serving get configmaps?"),
         ("deploy x --source .", "No such option: --source; use serving deploy NAME FOLDER"),
         ("scale x --replicas 3", "No such option: --replicas; use --min COUNT --max COUNT"),
-        (
-            "deploy x --image y --tag A_B",
-            "'A_B' is not a tag: expected at most 63 of a-z, 0-9 and '-', as in --tag candidate",
-        ),
-        ("update x --tag a --no-wait", "leave out --no-wait, or later `serving traffic NAME --tag`"),
         ("dev x --min-instances 1", "No such option: --min-instances; use --min COUNT"),
         ("restart", "Error: Missing argument 'NAME'."),
     ],

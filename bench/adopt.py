@@ -52,7 +52,7 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def target(self) -> Object:
         """The Deployment or StatefulSet."""
-        return next(one for one in self.objects if one["kind"] in {DEPLOYMENT.name, STATEFUL_SET.name})
+        return next(resource for resource in self.objects if resource["kind"] in {DEPLOYMENT.name, STATEFUL_SET.name})
 
     @property
     def kind(self) -> Kind:
@@ -131,12 +131,12 @@ class Run:
         return done.returncode == 0
 
     async def until_replicas(self, app: App, holds: Callable[[int], bool]) -> int:
-        """Wait for a scale; it."""
+        """Wait for a replica count that ``holds``; return it."""
         async with asyncio.timeout(_WITHIN_S):
             while True:
-                found = await self.stage.cluster.get(app.kind, SPACE, name_of(app.target))
-                count = found["spec"].get("replicas", 1)
-                if holds(count) and (count or not nested(found, "status", "replicas")):
+                target = await self.stage.cluster.get(app.kind, SPACE, name_of(app.target))
+                count = target["spec"].get("replicas", 1)
+                if holds(count) and (count or not nested(target, "status", "replicas")):
                     return int(count)
                 await asyncio.sleep(0.02)
 
@@ -241,9 +241,11 @@ def main() -> int:
     quick = {"apps": 2, "cycles": 1, "requests": 10}
     sizes = options_of(__doc__, apps=10, cycles=10, requests=100, start_s=0.3, quick=quick)
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(measured(sizes, Path(folder)))
-    show(found, sizes)
-    return exit_code(sizes, is_met=not found["failed"] and found["apps"] == found["adopted"] == found["released"])
+        figures = asyncio.run(measured(sizes, Path(folder)))
+    show(figures, sizes)
+    return exit_code(
+        sizes, is_met=not figures["failed"] and figures["apps"] == figures["adopted"] == figures["released"]
+    )
 
 
 if __name__ == "__main__":

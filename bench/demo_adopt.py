@@ -2,7 +2,7 @@
 
     python bench/demo_adopt.py [--quick]
 
-Starts the whole system on ports of its own, with state in a folder of its own, and applies ``examples/adopt/shop.yaml`` unchanged.
+Starts the whole system on free ports, with state in a new folder, and applies ``examples/adopt/shop.yaml`` unchanged.
 Exit 0 only if all holds; the last line says what held. About half a minute.
 """
 
@@ -52,7 +52,9 @@ async def report(story: Story, *, clients: int, rounds: int) -> None:
         answers.update(
             line for line, _ in await asyncio.gather(*(send_request(system.port, HOST) for _ in range(clients)))
         )
-    story.check(f"of {answers.total()} more none fails: {dict(answers)}", holds=all(" 200 " in one for one in answers))
+    story.check(
+        f"of {answers.total()} more none fails: {dict(answers)}", holds=all(" 200 " in status for status in answers)
+    )
     came = await asyncio.to_thread(until, is_at_zero)
     story.check("and silence brings it back to zero", holds=came)
     for command in ("get", "why shop"):

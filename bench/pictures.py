@@ -2,7 +2,7 @@
 
     python bench/pictures.py [--folder docs/img] [--load-s 120] [--quick]
 
-Types the commands of a new user into a system in a folder of its own, and writes what they print, with the times, to
+Types the commands of a new user into a system in a new folder, and writes what they print, with the times, to
 ``first-two-minutes.cast`` (``asciinema play`` shows it). Then six services get requests for ``--load-s`` seconds, one of them
 fails, and a headless Chromium takes the pictures.
 """
@@ -114,7 +114,7 @@ def deploy(system: System, folder: Path) -> None:
 
 
 async def load(system: System, has_ended: threading.Event) -> None:
-    """Ask all services until the end, each client with pauses of its own."""
+    """Send requests to all services until the end; each client pauses differently."""
     chance = random.Random(1)
 
     async def work(name: str, number: int) -> None:

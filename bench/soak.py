@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable
 from http.client import HTTPConnection
 from pathlib import Path
 
-import grpc.aio  # type: ignore[import-untyped]  # it has no types  # type: ignore[import-untyped]  # it has no types
+import grpc.aio  # type: ignore[import-untyped]  # it has no types
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 

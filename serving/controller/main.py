@@ -1,4 +1,4 @@
-"""The controller: ``python -m serving.controller.main``, for the cluster in KUBECONFIG, or of its own pod.
+"""The controller: ``python -m serving.controller.main``, for the cluster in KUBECONFIG, or of the pod.
 
 Settings come from defaults and ``SERVING_CONTROLLER_...``; those of the autoscaler are read too, because they determine the scale
 that a revision starts with. With ``SERVING_ELECTION_ENABLED`` only the controller that holds the lease ``controller`` works; it

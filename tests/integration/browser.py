@@ -59,7 +59,7 @@ class Browser:
         self.open(url)
 
     def focus(self) -> None:
-        """Have the page believe that it has the focus and is visible: a tab that is not in front has no focus otherwise."""
+        """Emulate a focused, visible page. A background tab has no focus otherwise."""
         self._cdp("Emulation.setFocusEmulationEnabled", enabled=True)
 
     def minimize(self) -> None:

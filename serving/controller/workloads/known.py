@@ -59,7 +59,7 @@ class KnownWorkloads:
     def __init__(self, check: PolicyCheck) -> None:
         self._check = check
         self.scales: dict[Key, Object | None] = {}
-        """The scale of each workload whose target is of a kind with a scale that is not followed; None without that target."""
+        """The scale of each workload whose target kind is not watched; None if the target does not exist."""
 
         self._by_namespace: defaultdict[str, dict[str, KnownWorkload]] = defaultdict(dict)
 

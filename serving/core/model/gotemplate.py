@@ -258,7 +258,7 @@ def _slice(text: str, *bounds: int) -> str:
 def _printf(form: str, *values: object) -> str:
     rest = list(values)
 
-    def one(match: re.Match[str]) -> str:
+    def formatted(match: re.Match[str]) -> str:
         if match[1] == "%":
             return "%"
         if not rest:
@@ -268,7 +268,7 @@ def _printf(form: str, *values: object) -> str:
             return match[0] % value
         return json.dumps(value) if match[1] == "q" else _shown(value)
 
-    text = _VERB.sub(one, form)
+    text = _VERB.sub(formatted, form)
     if rest or "%" in _VERB.sub("", form):
         raise ValueError("values and verbs do not match")
     return text

@@ -108,7 +108,7 @@ def _read_addresses(text: str) -> Value:
 
 
 def _read_issuer(text: str) -> Value:
-    import yaml  # noqa: PLC0415 - daemons that need no issuer are spared it
+    import yaml  # noqa: PLC0415 - only an issuer needs it
 
     try:
         msgspec.convert(yaml.safe_load(text), _IssuerReference)

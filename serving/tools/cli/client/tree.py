@@ -21,7 +21,7 @@ from serving.core.model.objects import Object
 from serving.home.schemas.crds import YAML_LOADER, crd_folder
 from serving.home.schemas.patch import json_patch
 from serving.home.schemas.strategic import strategic_merge
-from serving.net.cluster.kinds import KINDS
+from serving.net.cluster.kinds import kind_of
 
 OUR_LABEL = ("app.kubernetes.io/part-of", "serving")
 # Definitions that exist only in an installation of Knative Serving.
@@ -158,7 +158,8 @@ def _changed(resource: Object, content: Any) -> Object:  # noqa: ANN401 - YAML
     if isinstance(content, list):
         changed: Object = json_patch(resource, content)
         return changed
-    kind = next(kind for kind in KINDS if (kind.api_version, kind.name) == (resource["apiVersion"], resource["kind"]))
+    kind = kind_of(resource["apiVersion"], resource["kind"])
+    assert kind is not None, "components patch kinds of the table only"
     return strategic_merge(kind, resource, content)
 
 

@@ -35,7 +35,7 @@ class NewTraffic(msgspec.Struct, frozen=True, kw_only=True):
 
 traffic_options = adding(
     click.option("--no-traffic", is_flag=True, help="Send the new revision no traffic until `serving traffic` does."),
-    click.option("--tag", default="", help="Tag the new revision, which gives it a URL of its own."),
+    click.option("--tag", default="", help="Tag the new revision, which gives it a separate URL."),
 )
 """Adds ``--no-traffic`` and ``--tag`` to a command that makes a revision."""
 

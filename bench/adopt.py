@@ -2,12 +2,14 @@
 
     python bench/adopt.py [--cycles N] [--requests N] [--start-s S] [--json] [--quick]
 
-``SERVING_TEST_KUBECONFIG`` names the API server, with a scheduler and a controller-manager; without it there is our own server, which
-has no StatefulSets. Daemons are processes with their own accounts. A container is a server of this process at each of its ports,
-which listens ``--start-s`` after its pod is bound. The manifests of ``bench/charts`` are applied and adopted as they are.
+``SERVING_TEST_KUBECONFIG`` names the API server, with a scheduler and a controller-manager; without it there is our own
+server, which has no StatefulSets. Daemons are processes with their own accounts. A container is a server of this
+process at each of its ports, which listens ``--start-s`` after its pod is bound. The manifests of ``bench/charts`` are
+applied and adopted as they are.
 
-Printed are: applications adopted; requests of all cycles and those that failed; seconds from the readiness of the first pod to
-the response of the request that started it; seconds from a load of four pods to the scale that answers it; applications released.
+Printed are: applications adopted; requests of all cycles and those that failed; seconds from the readiness of the first
+pod to the response of the request that started it; seconds from a load of four pods to the scale that answers it;
+applications released.
 """
 
 import argparse

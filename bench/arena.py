@@ -2,8 +2,8 @@
 
     python bench/arena.py --traces DIR [--plan FILE] [--out DIR] [--jobs N] [--quick]
 
-Plans are in ``bench/plans``: ``grid.yaml`` holds the adaptive policy as shipped against Knative's at four starts and two limits of a
-pod, ``rivals.yaml`` compares all policies and the adaptive one at the pod-seconds of each.
+Plans are in ``bench/plans``: ``grid.yaml`` holds the adaptive policy as shipped against Knative's at four starts and
+two limits of a pod, ``rivals.yaml`` compares all policies and the adaptive one at the pod-seconds of each.
 """
 
 import sys

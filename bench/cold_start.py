@@ -1,21 +1,24 @@
 """What a request from zero costs beyond the app's own start: overhead = total - (exec to first accept) - handler.
 
-    python bench/cold_start.py [--samples N] [--per-second N] [--app sockets|binary] [--trace | --runtimes | --frameworks | --sweep] [--quick] [--json]
+    python bench/cold_start.py [--samples N] [--per-second N] [--app sockets|binary] [--trace | --runtimes |
+    --frameworks | --sweep] [--quick] [--json]
 
-Starts the whole system, makes N services that have never had a pod, and asks each of them once, at a steady pace. The app
-says when it was executed (by the clock of the shell that executes it, so that this shell's own start counts as
+Starts the whole system, makes N services that have never had a pod, and asks each of them once, at a steady pace. The
+app says when it was executed (by the clock of the shell that executes it, so that this shell's own start counts as
 overhead), when it accepted its first connection, and how long it took to answer; the client adds the total. The goal is
-a median of 15 ms and a 99th percentile of 30 ms. ``--trace`` prints the steps of a start with their milliseconds, which costs a
-start two or three itself.
+a median of 15 ms and a 99th percentile of 30 ms. ``--trace`` prints the steps of a start with their milliseconds, which
+costs a start two or three itself.
 
-``--app binary`` starts a compiled program instead, whose own start is short. ``--concurrency`` is the containerConcurrency of the services:
-with 1 a request starts two pods (at most 1 a pod, target 70 %), with Knative's default 0 one.
+``--app binary`` starts a compiled program instead, whose own start is short. ``--concurrency`` is the
+containerConcurrency of the services: with 1 a request starts two pods (at most 1 a pod, target 70 %), with Knative's
+default 0 one.
 
-With ``--runtimes`` the services are by turns processes, containers, and containers with users of their own (``hostUsers: false``), of
-the same compiled program: N of each in one run. The goal is a median of the containers at most 25 ms over that of the processes.
-``--sweep`` measures the compiled program at rates from 1 to 50 a second, one after the other in one system, each for 10 seconds or
-``--samples`` requests, if that is less, and prints a table: the published sweeps of Knative and Dirigent do the same.
-``--frameworks`` measures FastAPI, Flask and Django (``bench/parts/frameworks.py``).
+With ``--runtimes`` the services are by turns processes, containers, and containers with users of their own
+(``hostUsers: false``), of the same compiled program: N of each in one run. The goal is a median of the containers at
+most 25 ms over that of the processes. ``--sweep`` measures the compiled program at rates from 1 to 50 a second, one
+after the other in one system, each for 10 seconds or ``--samples`` requests, if that is less, and prints a table: the
+published sweeps of Knative and Dirigent do the same. ``--frameworks`` measures FastAPI, Flask and Django
+(``bench/parts/frameworks.py``).
 """
 
 import argparse

@@ -2,14 +2,16 @@
 
     python bench/control_plane.py [--revisions N ...] [--port memory|http ...] [--delay-s S] [--quick] [--json]
 
-It prints pods a second, CPU of this process a pod and who spends it, and how late the loop was: by the clock, and what of
-that this process had computed meanwhile (``own``), which is what the code is to blame for on a machine that is shared.
+It prints pods a second, CPU of this process a pod and who spends it, and how late the loop was: by the clock, and what
+of that this process had computed meanwhile (``own``), which is what the code is to blame for on a machine that is
+shared.
 
-N services are made and come to rest at zero. Then each is woken at once: the revision is written Active, its load reported to
-the autoscaler; that decides and writes the scale; the manager makes the pod, the simulated kubelet says after its delay
-that it is ready, the manager puts it into its slice. The time is from the first write to the last ready endpoint. On
-the memory port all run in one loop; over HTTP the autoscaler and who wakes are in a process of their own, as in
-``serving up``. Goals: 2,500 pods a second on the memory port (what Dirigent published), 150 over HTTP; Knative has about 2.
+N services are made and come to rest at zero. Then each is woken at once: the revision is written Active, its load
+reported to the autoscaler; that decides and writes the scale; the manager makes the pod, the simulated kubelet says
+after its delay that it is ready, the manager puts it into its slice. The time is from the first write to the last ready
+endpoint. On the memory port all run in one loop; over HTTP the autoscaler and who wakes are in a process of their own,
+as in ``serving up``. Goals: 2,500 pods a second on the memory port (what Dirigent published), 150 over HTTP; Knative
+has about 2.
 """
 
 import asyncio

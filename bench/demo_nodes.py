@@ -2,8 +2,9 @@
 
     python bench/demo_nodes.py [--quick]
 
-Load comes: pods come, some wait because no node has room, the node group adds nodes, the pods run. Load goes: pods go to zero, nodes
-are drained and removed. Prints a timeline and a plot of nodes and pods, then what ``serving why`` says. Exit 0 only if all holds.
+Load comes: pods come, some wait because no node has room, the node group adds nodes, the pods run. Load goes: pods go
+to zero, nodes are drained and removed. Prints a timeline and a plot of nodes and pods, then what ``serving why`` says.
+Exit 0 only if all holds.
 """
 
 import asyncio

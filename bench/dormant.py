@@ -2,12 +2,14 @@
 
     python bench/dormant.py [--samples N] [--zeros N] [--pods N] [--watch-s S] [--quick] [--json]
 
-Each app is three services: one never sleeps, one is dormant after 200 ms, both with a pod from the start, and one goes to zero. The first two
-are asked by turns, after half a second of silence each. ``over_running`` are differences of percentiles, in milliseconds. ``pss`` is the memory of
-the app's processes, shared pages divided among those that share them, before and after it went dormant.
+Each app is three services: one never sleeps, one is dormant after 200 ms, both with a pod from the start, and one goes
+to zero. The first two are asked by turns, after half a second of silence each. ``over_running`` are differences of
+percentiles, in milliseconds. ``pss`` is the memory of the app's processes, shared pages divided among those that share
+them, before and after it went dormant.
 
-Then ``--pods`` pods of a small program sleep: ``pods_core_percent`` is the cpu of their apps and queue-proxies, ``daemons_core_percent`` that of
-the system beside them. Goals: p50 at most 3 ms, p99 at most 15 ms over running, 0.5 % of a core for the pods.
+Then ``--pods`` pods of a small program sleep: ``pods_core_percent`` is the cpu of their apps and queue-proxies,
+``daemons_core_percent`` that of the system beside them. Goals: p50 at most 3 ms, p99 at most 15 ms over running, 0.5 %
+of a core for the pods.
 """
 
 import asyncio

@@ -2,10 +2,10 @@
 
     python bench/faults.py [--rate N] [--seconds N] [--quick] [--json] [NAME ...]
 
-Requests at a fixed rate, a fifth as many open websockets and a twentieth as many event streams run all the time. Each fault
-is observed for some seconds: failed requests, streams that were cut, the 99th percentile against that before, the time until no
-request fails and the percentile is back, and the memory of the daemons. Exit 0 only if no fault fails more than it may, and the
-overload and the storm of starts keep to their limits.
+Requests at a fixed rate, a fifth as many open websockets and a twentieth as many event streams run all the time. Each
+fault is observed for some seconds: failed requests, streams that were cut, the 99th percentile against that before, the
+time until no request fails and the percentile is back, and the memory of the daemons. Exit 0 only if no fault fails
+more than it may, and the overload and the storm of starts keep to their limits.
 """
 
 import argparse

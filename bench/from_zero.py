@@ -2,10 +2,11 @@
 
     python bench/from_zero.py [--clients N] [--quick] [--json]
 
-Starts the whole system with state of its own, deploys ``bench/apps/sleeper`` (each answer takes a second and says between
-which times it was worked on) without a pod, and lets N clients ask again and again, each on its own connection. The time is from
-the first connection to the moment at which N requests were being worked on at once. The seed's goal is 30 s; ours is 7 s on
-2 cores. ``cpu_seconds`` says who used the cores meanwhile; ``floor_seconds`` is what the pods alone needed of them.
+Starts the whole system with state of its own, deploys ``bench/apps/sleeper`` (each answer takes a second and says
+between which times it was worked on) without a pod, and lets N clients ask again and again, each on its own connection.
+The time is from the first connection to the moment at which N requests were being worked on at once. The seed's goal is
+30 s; ours is 7 s on 2 cores. ``cpu_seconds`` says who used the cores meanwhile; ``floor_seconds`` is what the pods
+alone needed of them.
 """
 
 import asyncio

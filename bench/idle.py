@@ -2,8 +2,8 @@
 
     python bench/idle.py [--seconds N] [--quick] [--json]
 
-Memory is the sum of ``Pss:`` of all processes; CPU is the time that their threads ran, and that of the supervisor, by the kernel's
-count in nanoseconds. The service has had a request and is back at zero. Goals: 180 MiB, 0.3 % of a core.
+Memory is the sum of ``Pss:`` of all processes; CPU is the time that their threads ran, and that of the supervisor, by
+the kernel's count in nanoseconds. The service has had a request and is back at zero. Goals: 180 MiB, 0.3 % of a core.
 """
 
 import contextlib

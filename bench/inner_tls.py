@@ -2,12 +2,12 @@
 
     python bench/inner_tls.py [--seconds S] [--rounds N] [--quick]
 
-wrk asks an activator, which asks a queue-proxy, which asks nginx, on kept connections. Activators and queue-proxies share one
-core, wrk and nginx the other. Plain and TLS take turns in each round; what counts is the ratio inside a round of requests for a
-second of the CPU of both: the median is printed. Needs two cores, wrk and nginx.
+wrk asks an activator, which asks a queue-proxy, which asks nginx, on kept connections. Activators and queue-proxies
+share one core, wrk and nginx the other. Plain and TLS take turns in each round; what counts is the ratio inside a round
+of requests for a second of the CPU of both: the median is printed. Needs two cores, wrk and nginx.
 
-A run begins with handshakes and ends with requests that wrk cuts off, whose connections are lost. What both cost is taken out:
-each figure is the difference of a long run and a short one.
+A run begins with handshakes and ends with requests that wrk cuts off, whose connections are lost. What both cost is
+taken out: each figure is the difference of a long run and a short one.
 """
 
 import statistics

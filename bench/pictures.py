@@ -3,8 +3,8 @@
     python bench/pictures.py [--folder docs/img] [--load-s 120] [--quick]
 
 Types the commands of a new user into a system in a new folder, and writes what they print, with the times, to
-``first-two-minutes.cast`` (``asciinema play`` shows it). Then six services get requests for ``--load-s`` seconds, one of them
-fails, and a headless Chromium takes the pictures.
+``first-two-minutes.cast`` (``asciinema play`` shows it). Then six services get requests for ``--load-s`` seconds, one
+of them fails, and a headless Chromium takes the pictures.
 """
 
 import asyncio

@@ -2,13 +2,14 @@
 
     python bench/prefix.py --trace FILE.blocks.csv.xz [--pods 4 8 16] [--activators 1] [--load 1.1] [--quick] [--json]
 
-The bodies have the recorded blocks as text, and the activator's own ``read_prompt`` and ``PrefixTable`` read and choose. A server reads
-one prompt after the other, without the leading blocks that its cache has, and then writes all answers at once, the slower the more
-there are. Its cache has room for a tenth of all blocks, and drops the blocks used longest ago. ``--load`` is the share of all servers' time that
-reading would take without a cache: above 1 reading is the bottleneck. With several activators each gets a request in turn, and learns alone.
+The bodies have the recorded blocks as text, and the activator's own ``read_prompt`` and ``PrefixTable`` read and
+choose. A server reads one prompt after the other, without the leading blocks that its cache has, and then writes all
+answers at once, the slower the more there are. Its cache has room for a tenth of all blocks, and drops the blocks used
+longest ago. ``--load`` is the share of all servers' time that reading would take without a cache: above 1 reading is
+the bottleneck. With several activators each gets a request in turn, and learns alone.
 
-Goals: hits at least 80 % of those of one cache of the same total size; mean time to the first token at most 0.6 of that with round robin
-and 0.8 of that with least loaded; no server above 1.25 times the mean tokens in flight.
+Goals: hits at least 80 % of those of one cache of the same total size; mean time to the first token at most 0.6 of that
+with round robin and 0.8 of that with least loaded; no server above 1.25 times the mean tokens in flight.
 """
 
 import csv
@@ -153,7 +154,10 @@ class Chooser:
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one way. ``load_ratio`` is the highest mean of tokens in flight of a server over the mean of all."""
+    """The result of one way.
+
+    ``load_ratio`` is the highest mean of tokens in flight of a server over the mean of all.
+    """
 
     hit_share: float
     ttft_s: float

@@ -2,11 +2,11 @@
 
     python bench/pythons.py [NAME ...] [--roots FOLDER] [--rounds N] [--seconds S] [--samples N] [--quick] [--json]
 
-Names are those of ``python -m tests.pythons --list``; without one, the oldest Python of the machine and Debian's in roots, which are made if
-they are not there. Each round measures one Python after the other, each time another one first; the median over rounds is
-printed, as a table for docs/performance.md. Requests are those of 64 connections through a queue-proxy on a core of its own, as in
-``data_path.py``; a start is that of ``cold_start.py``, memory that of ``idle.py``. Needs two cores, wrk and nginx; a root gets
-them from Debian.
+Names are those of ``python -m tests.pythons --list``; without one, the oldest Python of the machine and Debian's in
+roots, which are made if they are not there. Each round measures one Python after the other, each time another one
+first; the median over rounds is printed, as a table for docs/performance.md. Requests are those of 64 connections
+through a queue-proxy on a core of its own, as in ``data_path.py``; a start is that of ``cold_start.py``, memory that of
+``idle.py``. Needs two cores, wrk and nginx; a root gets them from Debian.
 """
 
 import argparse

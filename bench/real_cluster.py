@@ -1,19 +1,22 @@
 """Many services on a real control plane, beside as many bare Deployments.
 
-    python bench/real_cluster.py [--services N ...] [--scales N ...] [--settle-s S] [--rest-s S] [--audit-log FILE] [--keep] [--quick]
-    python bench/real_cluster.py --cold [--samples N] [--image IMAGE] [--containerd-log FILE] [--label TEXT]
+    python bench/real_cluster.py [--services N ...] [--scales N ...] [--settle-s S] [--rest-s S] [--audit-log FILE]
+    [--keep] [--quick] python bench/real_cluster.py --cold [--samples N] [--image IMAGE] [--containerd-log FILE]
+    [--label TEXT]
 
-``SERVING_TEST_KUBECONFIG`` names the API server, with a scheduler and a controller-manager that has its node-lifecycle controller, which
-takes the taint off the bench's node; without the variable there is our own server.
-Daemons are processes of their own that reach the server directly, and so is a kubelet that reports pods as ready. Printed are, at
-scale 0 and with a pod each, the times until all are ready and their ratio, writes of all clients, the growth of etcd's file, CPU time
-and memory of each daemon, and both while nothing changes. Several numbers of services are steps: ``--services 100 400`` makes 100 and
-then 300 more, and the figures of a step are those of what it added. ``--audit-log`` names the server's audit log (level Metadata, stage
-ResponseComplete): then the calls of each daemon are counted. ``--keep`` leaves the objects.
+``SERVING_TEST_KUBECONFIG`` names the API server, with a scheduler and a controller-manager that has its node-lifecycle
+controller, which takes the taint off the bench's node; without the variable there is our own server. Daemons are
+processes of their own that reach the server directly, and so is a kubelet that reports pods as ready. Printed are, at
+scale 0 and with a pod each, the times until all are ready and their ratio, writes of all clients, the growth of etcd's
+file, CPU time and memory of each daemon, and both while nothing changes. Several numbers of services are steps:
+``--services 100 400`` makes 100 and then 300 more, and the figures of a step are those of what it added.
+``--audit-log`` names the server's audit log (level Metadata, stage ResponseComplete): then the calls of each daemon are
+counted. ``--keep`` leaves the objects.
 
-``--cold`` measures cold starts on a node with the system installed, in turns with bare pods of the same image, and prints each step.
-``SERVING_TEST_NODE_KUBECONFIG`` names the cluster; run it where pods are reached. The image answers with ``up=NNms``, its own time since
-its start; ``allow-zero-initial-scale`` of config-autoscaler is true. Compare kubelets with and without the feature PLEGOnDemandRelist by two runs; ``--label`` says which one it was.
+``--cold`` measures cold starts on a node with the system installed, in turns with bare pods of the same image, and
+prints each step. ``SERVING_TEST_NODE_KUBECONFIG`` names the cluster; run it where pods are reached. The image answers
+with ``up=NNms``, its own time since its start; ``allow-zero-initial-scale`` of config-autoscaler is true. Compare
+kubelets with and without the feature PLEGOnDemandRelist by two runs; ``--label`` says which one it was.
 """
 
 import argparse

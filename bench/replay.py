@@ -1,10 +1,12 @@
 """Replays a part of a trace against ``serving up``, and compares the simulator.
 
-    python bench/replay.py --mix FILE --heavy FILE [--mix-from S] [--heavy-from S] [--minutes 10] [--keep FILE] [--quick]
+    python bench/replay.py --mix FILE --heavy FILE [--mix-from S] [--heavy-from S] [--minutes 10] [--keep FILE]
+    [--quick]
 
-Thirty functions of one trace and one busy function of another run as services of one system, from zero, with every request at
-its recorded time; both are taken from ``--mix-from`` and ``--heavy-from`` on. ``--keep`` copies the decision log. Each app sleeps before it listens and then for each request, so that the load is the same on any machine.
-Then the same requests are simulated with the start times of the decision log; the time between the deployment and the first
+Thirty functions of one trace and one busy function of another run as services of one system, from zero, with every
+request at its recorded time; both are taken from ``--mix-from`` and ``--heavy-from`` on. ``--keep`` copies the decision
+log. Each app sleeps before it listens and then for each request, so that the load is the same on any machine. Then the
+same requests are simulated with the start times of the decision log; the time between the deployment and the first
 request is simulated too, because the adaptive policy learns from it. The table compares pods over time, pod-seconds,
 the share of requests that waited for a pod's start, and the 95th percentile of the latency.
 """
@@ -36,8 +38,8 @@ START_S = 1.0
 SERVICE_S = 0.5
 MIX_CONCURRENCY, HEAVY_CONCURRENCY = 10, 2
 DEPLOY_WITHIN_S, ZERO_WITHIN_S = 240.0, 400.0
-# A request that waits for longer waited for a pod: less than the shortest start, and no multiple of the time that a request takes,
-# which is what a wait for a slot lasts.
+# A request that waits for longer waited for a pod: less than the shortest start, and no multiple of the time that a
+# request takes, which is what a wait for a slot lasts.
 COLD_WAIT_S = 0.75 * START_S
 # When in a second a source reports decides into how many seconds a burst falls; the simulator draws that by the name.
 PHASES = 5

@@ -2,10 +2,11 @@
 
     python bench/simulator.py [--trace FILE] [--policy NAME] [--quick]
 
-Goals: a revision with 0.02 requests a second at least 500,000 times as fast as real time; a million requests of one revision
-in 10 s; 85,000 requests a second of a load for which several pods are right, 50,000 under ``adaptive``; 1,350 functions over a day with a million requests in 60 s on two cores; 500 MB of memory. The peer in the same run
-is the same run with a log, as in ``serving simulate --load``: it decides in every period. Without ``--trace`` the 1,350 functions are made
-up, with the skew of recorded ones: a few have most of the requests.
+Goals: a revision with 0.02 requests a second at least 500,000 times as fast as real time; a million requests of one
+revision in 10 s; 85,000 requests a second of a load for which several pods are right, 50,000 under ``adaptive``; 1,350
+functions over a day with a million requests in 60 s on two cores; 500 MB of memory. The peer in the same run is the
+same run with a log, as in ``serving simulate --load``: it decides in every period. Without ``--trace`` the 1,350
+functions are made up, with the skew of recorded ones: a few have most of the requests.
 """
 
 import argparse

@@ -2,11 +2,12 @@
 
     python bench/slow_brain.py [--part RATIO] [--mode learnt|protect|default] [--quick] [cpu] [io] [memory]
 
-Each app runs twice, with ``autoscaling.serving.dev/target: learnt`` (or protect) and in shadow; both get the same closed loop of clients at the
-same time, which grows for a while. Then both are measured: requests a second, response times, pods, failed requests, and
-containers that were killed for their memory. ``--mode default`` protects by the setting, without the annotation, so that usage is
-measured each 15 s. The learner's period and the stable window are shorter than by default, for both,
-so that the three apps take three minutes; ``--part`` shortens all of it. The last lines have the ratios of learnt to fixed.
+Each app runs twice, with ``autoscaling.serving.dev/target: learnt`` (or protect) and in shadow; both get the same
+closed loop of clients at the same time, which grows for a while. Then both are measured: requests a second, response
+times, pods, failed requests, and containers that were killed for their memory. ``--mode default`` protects by the
+setting, without the annotation, so that usage is measured each 15 s. The learner's period and the stable window are
+shorter than by default, for both, so that the three apps take three minutes; ``--part`` shortens all of it. The last
+lines have the ratios of learnt to fixed.
 """
 
 import asyncio

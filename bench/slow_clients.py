@@ -2,25 +2,28 @@
 
     python bench/slow_clients.py [--seconds S] [--clients N] [--quick] [--json] [ATTACK...]
 
-A whole system runs with one service of two pods with four slots each. For each attack the client's GETs are timed without it, with it, and
-without it again: ``ratio`` is the p99 with it over the larger p99 without, ``worst_first_ms`` the longest in its first second. Attackers open
-their connections again when they are cut. They have another address than the client, and are in another process. Attacks on the service:
+A whole system runs with one service of two pods with four slots each. For each attack the client's GETs are timed
+without it, with it, and without it again: ``ratio`` is the p99 with it over the larger p99 without, ``worst_first_ms``
+the longest in its first second. Attackers open their connections again when they are cut. They have another address
+than the client, and are in another process. Attacks on the service:
 
 - ``half-open-posts``: POSTs with a Content-Length and no body.
 - ``dripping-posts``: POSTs whose body comes a byte each second.
 - ``slow-heads``: heads that come a byte each second.
 - ``slow-readers``: GETs whose responses are not read.
 - ``half-open-streams``: HTTP/2 connections with a hundred requests each that never end.
-- ``tiny-chunks``, ``tiny-frames``: eight clients whose bodies come in chunks, or HTTP/2 frames, of one byte, as fast as they are taken. The client
-  of these and the next three is one of another service.
+- ``tiny-chunks``, ``tiny-frames``: eight clients whose bodies come in chunks, or HTTP/2 frames, of one byte, as fast as
+  they are taken. The client of these and the next three is one of another service.
 - ``dropped-bodies``: eight clients that continue to send a body after its response.
 - ``pipelined``: eight clients that send requests for a host that there is not, one after another without waiting.
 - ``tiny-responses``: eight clients whose responses the app sends in chunks of one byte.
-- ``one-slot``, ``one-slot-direct``: as ``slow-readers``, at a service with one pod of one slot: by its host, and at the pod's own address.
+- ``one-slot``, ``one-slot-direct``: as ``slow-readers``, at a service with one pod of one slot: by its host, and at the
+  pod's own address.
 
 Attacks on the API of the machine, by a user with a token; the client is a GET of a ConfigMap:
 
-- ``api-small-objects``, ``api-environment``: JSON of 3 MiB: a list of small objects, and a Service with 90,000 equal variables.
+- ``api-small-objects``, ``api-environment``: JSON of 3 MiB: a list of small objects, and a Service with 90,000 equal
+  variables.
 - ``api-yaml``: YAML of 3 MiB.
 - ``api-containers``: a pod with 2,200 containers, within all bounds on values.
 - ``api-patch``: a JSON patch of 3 MiB with as many operations as fit.

@@ -2,12 +2,12 @@
 
     python bench/soak.py [--seconds N] [--quick]
 
-Both daemons run as processes before an app, and a second pair before an app that speaks gRPC. Clients of fifteen kinds ask
-without a pause: short requests on kept connections, a connection for each, bodies by length and in chunks, slow answers,
-websockets, events, clients that leave in the middle, and nonsense; gRPC calls that are small, large, streams, cancelled, and out of
-time. A fifth into the run, and at its end when the clients have gone, memory, descriptors, tasks,
-connections and requests inside are read: memory may have grown by 5 percent, tasks not at all, and no request may be inside.
-Exit 0 only if all that holds.
+Both daemons run as processes before an app, and a second pair before an app that speaks gRPC. Clients of fifteen kinds
+ask without a pause: short requests on kept connections, a connection for each, bodies by length and in chunks, slow
+answers, websockets, events, clients that leave in the middle, and nonsense; gRPC calls that are small, large, streams,
+cancelled, and out of time. A fifth into the run, and at its end when the clients have gone, memory, descriptors, tasks,
+connections and requests inside are read: memory may have grown by 5 percent, tasks not at all, and no request may be
+inside. Exit 0 only if all that holds.
 """
 
 import argparse

@@ -2,8 +2,9 @@
 
     python bench/soak_control.py [--cycles N] [--at-once N] [--quick]
 
-In each cycle a service is created, answers a request and is deleted, until its pods are gone. The memory of each daemon, in
-RAM and swapped out, is read every 100 cycles; after the first 200 it may grow by 10 percent. Exit 0 only if that holds.
+In each cycle a service is created, answers a request and is deleted, until its pods are gone. The memory of each
+daemon, in RAM and swapped out, is read every 100 cycles; after the first 200 it may grow by 10 percent. Exit 0 only if
+that holds.
 """
 
 import concurrent.futures
@@ -40,7 +41,10 @@ Sample = dict[str, float]
 
 
 def cycle(system: System, name: str) -> None:
-    """Create one service, send it requests until one is answered, and delete it with its pods. Raises ``TimeoutError``."""
+    """Create one service, send it requests until one is answered, and delete it with its pods.
+
+    Raises ``TimeoutError``.
+    """
     app = Path(hello.__file__)
     annotations = {"serving.dev/command": shlex.join([sys.executable, str(app)]), "serving.dev/dir": str(app.parent)}
     system.send_request(SERVICES, service_of(name, annotations=annotations), method="POST")

@@ -2,11 +2,12 @@
 
     python bench/streams.py [--rounds N] [--seconds S] [--only KIND] [--write] [--quick] [--json]
 
-The proxy has one core; the client (in this process) and the app the other. Each proxy and the app itself are measured in turns, with
-the same client and app; medians over rounds. ``cpu_us`` is what the queue-proxy spends on one call, message or event,
-``go_cpu_us`` what a bare Go reverse proxy spends (h2c for gRPC), ``nginx_cpu_us`` what nginx spends, and ``bare_cpu_us`` what a
-forwarder of bytes on uvloop spends, which understands nothing: the kernel's part, below which no proxy of this kind comes.
-``--write`` puts the table into docs/performance.md. KNATIVE_QUEUE=PROGRAM adds Knative's queue-proxy (``bench/peers/cast.py``).
+The proxy has one core; the client (in this process) and the app the other. Each proxy and the app itself are measured
+in turns, with the same client and app; medians over rounds. ``cpu_us`` is what the queue-proxy spends on one call,
+message or event, ``go_cpu_us`` what a bare Go reverse proxy spends (h2c for gRPC), ``nginx_cpu_us`` what nginx spends,
+and ``bare_cpu_us`` what a forwarder of bytes on uvloop spends, which understands nothing: the kernel's part, below
+which no proxy of this kind comes. ``--write`` puts the table into docs/performance.md. KNATIVE_QUEUE=PROGRAM adds
+Knative's queue-proxy (``bench/peers/cast.py``).
 """
 
 import asyncio
@@ -118,7 +119,8 @@ async def _events(port: int) -> Turns:
             yield 1
 
 
-# Those named by a text are measured by this command of ``peers/h2c_load.go``, a client and an app that are faster than grpcio.
+# Those named by a text are measured by this command of ``peers/h2c_load.go``, a client and an app that are faster than
+# grpcio.
 KINDS: dict[str, tuple[Callable[[int], Turns] | str, str]] = {
     "grpc unary": (_calls, "h2c"),
     "grpc unary by a Go client, 64 at once": ("calls", "h2c"),
@@ -168,8 +170,8 @@ def _measured_go(what: str, port: int, *, seconds: float, pid: int) -> dict[str,
 def streams(*, rounds: int, seconds: float, only: str) -> dict[str, dict[str, float]]:
     """By kind and name; ``rounds`` of ``seconds`` each for those with ``only`` in their kind.
 
-    ``per_second``, ``p50_ms`` and ``cpu_us`` are of the queue-proxy; those with the name of another proxy before them are of
-    that one, and ``direct_`` is the app without a proxy.
+    ``per_second``, ``p50_ms`` and ``cpu_us`` are of the queue-proxy; those with the name of another proxy before them
+    are of that one, and ``direct_`` is the app without a proxy.
     """
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {LOAD_CORE})

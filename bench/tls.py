@@ -2,10 +2,11 @@
 
     python bench/tls.py [--seconds S] [--rounds N] [--quick]
 
-The activator has one core, wrk and the backend (nginx, 200 bytes) the other. Plain and TLS take turns in each round, and
-what counts is the ratio inside a round of requests for a second of the activator's CPU: the median is printed. (wrk encrypts
-too, and shares its core with the backend: what it sees a second says as much of it.) Handshakes are whole ones (no session is taken up again),
-with a key on P-256. Needs two cores, wrk and nginx, and the development dependency trustme.
+The activator has one core, wrk and the backend (nginx, 200 bytes) the other. Plain and TLS take turns in each round,
+and what counts is the ratio inside a round of requests for a second of the activator's CPU: the median is printed. (wrk
+encrypts too, and shares its core with the backend: what it sees a second says as much of it.) Handshakes are whole ones
+(no session is taken up again), with a key on P-256. Needs two cores, wrk and nginx, and the development dependency
+trustme.
 """
 
 import statistics

@@ -2,14 +2,15 @@
 
     python bench/upgrade.py [--from COMMIT] [--requests N] [--per-second N] [--keep] [--quick] [--json]
 
-A clone of this repository runs FROM (a commit or a tag): services of each kind (processes, from a warm process, dormant, and as
-containers where this user can run them as root), with a websocket open to one. Then its files become those of the last commit here, and
-``serving up --reload`` has the system take them: an upgrade. A downgrade, an upgrade and a reload without a change follow in the same way.
-Where the two ask for other packages, the system runs in a virtual environment of its own, in which each step installs those of its
-commit. Meanwhile clients send ``--per-second`` requests on kept connections, ``--requests`` at least.
+A clone of this repository runs FROM (a commit or a tag): services of each kind (processes, from a warm process,
+dormant, and as containers where this user can run them as root), with a websocket open to one. Then its files become
+those of the last commit here, and ``serving up --reload`` has the system take them: an upgrade. A downgrade, an upgrade
+and a reload without a change follow in the same way. Where the two ask for other packages, the system runs in a virtual
+environment of its own, in which each step installs those of its commit. Meanwhile clients send ``--per-second``
+requests on kept connections, ``--requests`` at least.
 
-Each request must succeed, the websocket stay open, each pod of before be there with the same process, and all objects of the API be
-equal to those before, but for what docs/version-skew.md lists. Exit 0 only if all that holds.
+Each request must succeed, the websocket stay open, each pod of before be there with the same process, and all objects
+of the API be equal to those before, but for what docs/version-skew.md lists. Exit 0 only if all that holds.
 """
 
 import argparse

@@ -1,8 +1,9 @@
 """Build a release from the last commit: ``python -m release.build DIST [--key FILE]``; ``make release`` runs it.
 
-DIST then has the wheel, the source distribution, the images as OCI archives, ``install.yaml`` and the kustomize base, a bill of
-materials of each, a provenance statement, ``SHA256SUMS`` and, with a key, its signature. The same commit gives the same bytes in any
-folder: a file's time is the commit's, archives are sorted, and nothing that is not committed is read. Needs what rootfs.py needs.
+DIST then has the wheel, the source distribution, the images as OCI archives, ``install.yaml`` and the kustomize base, a
+bill of materials of each, a provenance statement, ``SHA256SUMS`` and, with a key, its signature. The same commit gives
+the same bytes in any folder: a file's time is the commit's, archives are sorted, and nothing that is not committed is
+read. Needs what rootfs.py needs.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
 Its source is the tree of ``serving install``. A condition is around the additions of each component.
 
-Every object is rendered from ``config/`` as the command renders it: once plain, and once with each component and with each value
-that changes the shape of an object. Where two differ, the template has a condition. What stands for a value of the user is
-a word in between, which becomes a template expression.
+Every object is rendered from ``config/`` as the command renders it: once plain, and once with each component and with
+each value that changes the shape of an object. Where two differ, the template has a condition. What stands for a value
+of the user is a word in between, which becomes a template expression.
 """
 
 import io
@@ -61,7 +61,10 @@ def chart_version(number: str) -> str:
 
 
 def chart_files(folder: Path, version: str, *, image_tag: str) -> dict[str, str]:
-    """The files of the chart by their paths in it. ``folder`` is ``config/``, ``image_tag`` the version of the images."""
+    """The files of the chart by their paths in it.
+
+    ``folder`` is ``config/``, ``image_tag`` the version of the images.
+    """
     names = component_names(folder)
     needs = {name: _needs(folder, name, names) for name in names}
     pairs = [

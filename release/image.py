@@ -1,7 +1,8 @@
 """Build the root file system of an image from the wheel and the locked packages: ``python -m release.image TARGET WHEEL ROOT``.
 
-The Containerfile runs this in its build stage, and ``make release`` on the machine, so that both give the same content. It needs
-Debian, binutils, pip and cyclonedx-bom. Packages are installed with the hashes of ``release/locks``, as wheels only.
+The Containerfile runs this in its build stage, and ``make release`` on the machine, so that both give the same content.
+It needs Debian, binutils, pip and cyclonedx-bom. Packages are installed with the hashes of ``release/locks``, as wheels
+only.
 """
 
 import subprocess

@@ -50,7 +50,10 @@ def tar_of(root: Path, names: Sequence[str], *, epoch_s: int) -> bytes:
 
 
 def _mode(entry: tarfile.TarInfo) -> int:
-    """Readable by all, writable by root: whatever the umask of the build is. Temporary folders keep their sticky bit."""
+    """Readable by all, writable by root: whatever the umask of the build is.
+
+    Temporary folders keep their sticky bit.
+    """
     if entry.isdir():
         return 0o1777 if entry.mode & stat.S_ISVTX else 0o755
     return 0o755 if entry.mode & stat.S_IXUSR or entry.issym() else 0o644
@@ -114,8 +117,8 @@ def pack(root: Path, archive: Path, image: Image) -> str:
 def names_of(name: str) -> dict[str, str]:
     """The annotations that name an image, of its entry in the index.
 
-    containerd stores an image under its own annotation, unchanged, and the kubelet asks for the name in full. podman and skopeo
-    read the other one. Source: containerd 2.3, core/images/annotations.go.
+    containerd stores an image under its own annotation, unchanged, and the kubelet asks for the name in full. podman
+    and skopeo read the other one. Source: containerd 2.3, core/images/annotations.go.
     """
     full = name if "/" in name else f"docker.io/library/{name}"
     return {"io.containerd.image.name": full, "org.opencontainers.image.ref.name": name}

@@ -1,8 +1,9 @@
 """Fill the root file system of an image: this Python, installed packages, and the libraries that they are linked to.
 
-The root has the interpreter and its standard library below ``/usr/local``, as byte code and without what servers never import; packages
-below ``/opt/serving``; every shared library that one of them needs; certificates; and a user without rights. It has no shell and no
-package manager. For scanners ``/var/lib/dpkg/status.d`` names the Debian packages of the libraries, as in distroless images.
+The root has the interpreter and its standard library below ``/usr/local``, as byte code and without what servers never
+import; packages below ``/opt/serving``; every shared library that one of them needs; certificates; and a user without
+rights. It has no shell and no package manager. For scanners ``/var/lib/dpkg/status.d`` names the Debian packages of the
+libraries, as in distroless images.
 
 The content depends on the interpreter, the packages and the machine's libraries alone: no time, no folder of the build.
 """
@@ -44,8 +45,9 @@ _DATABASE, _KEEPER = ("sqlite3", "_sqlite3"), "tools/dashboard"
 # Of installed packages: what only their development needs. numpy imports these two when they are asked for.
 _UNUSED_FOLDERS = {"tests", "__pycache__", "include", "f2py", "distutils"}
 _UNUSED_SUFFIXES = {".pyi", ".pyx", ".pxd", ".h", ".c", ".a"}
-# All but the project itself is byte code without source, as in an installation with `compileall -b`. The Kubernetes client is generated: 75 MB of source, 36 of
-# byte code without docstrings, 12 in an archive, which Python imports as fast.
+# All but the project itself is byte code without source, as in an installation with `compileall -b`. The Kubernetes
+# client is generated: 75 MB of source, 36 of byte code without docstrings, 12 in an archive, which Python imports as
+# fast.
 _PROJECT = "serving"
 _ARCHIVED = "kubernetes"
 _USER = 65532
@@ -207,7 +209,10 @@ def _compile(root: Path) -> None:
 
 
 def _compile_one(source: Path, target: Path, root: Path, *, optimize: int) -> bool:
-    """Compile a file as it is called in the image. Returns whether it is Python of this version: some packages carry templates."""
+    """Compile a file as it is called in the image.
+
+    Returns whether it is Python of this version: some packages carry templates.
+    """
     try:
         py_compile.compile(
             str(source),

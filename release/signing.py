@@ -1,6 +1,7 @@
 """Signatures of a release in the form that ``cosign verify-blob --key`` reads: base64 of an ECDSA signature over SHA-256.
 
-Offline and without cosign: ``openssl dgst -sha256 -verify serving.pub -signature <(base64 -d SHA256SUMS.sig) SHA256SUMS``.
+Offline and without cosign:
+``openssl dgst -sha256 -verify serving.pub -signature <(base64 -d SHA256SUMS.sig) SHA256SUMS``.
 """
 
 import base64

@@ -1,7 +1,8 @@
 """Verify a release offline: ``python -m release.verify DIST [--key PUBLIC_KEY]``; ``make verify-release`` runs it.
 
-Checks the signature of ``SHA256SUMS``, every file's sum, that the provenance statement names the same files, and that each blob of an
-image archive has the digest that its manifest names. Prints each problem on a line, and exits with 1 if there is one.
+Checks the signature of ``SHA256SUMS``, every file's sum, that the provenance statement names the same files, and that
+each blob of an image archive has the digest that its manifest names. Prints each problem on a line, and exits with 1 if
+there is one.
 """
 
 import argparse

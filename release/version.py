@@ -1,8 +1,8 @@
 """The version of a build: the tag of its commit, or a development version before the next release.
 
-``serving/__init__.py`` names the release that this tree is or becomes. A tag ``v0.2.0`` on the commit makes it that release; without a
-tag the version is ``0.2.0.dev<commits>+g<commit>``. A tag that names another version is an error. Outside of git the version is the one
-that the source distribution records.
+``serving/__init__.py`` names the release that this tree is or becomes. A tag ``v0.2.0`` on the commit makes it that
+release; without a tag the version is ``0.2.0.dev<commits>+g<commit>``. A tag that names another version is an error.
+Outside of git the version is the one that the source distribution records.
 """
 
 import os

@@ -1,8 +1,8 @@
 """ASGI middleware that serves as the queue-proxy of a Python app: ``app = QueueProxyMiddleware(app)``.
 
-It limits, queues, counts and times the requests of the app, reports its statistics to the autoscaler, answers probes, and
-drains the pod, in the process of the app: a pod is then one process, and a request passes one proxy fewer. It does nothing
-outside of a pod (without ``SERVING_POD_NAME``), as on a developer's machine.
+It limits, queues, counts and times the requests of the app, reports its statistics to the autoscaler, answers probes,
+and drains the pod, in the process of the app: a pod is then one process, and a request passes one proxy fewer. It does
+nothing outside of a pod (without ``SERVING_POD_NAME``), as on a developer's machine.
 
 ``python -m serving.asgi app:app`` runs an unchanged app with uvicorn on the pod's port. Manual:
 docs/asgi.md.

@@ -1,7 +1,7 @@
 """Profiles of hypothesis: HYPOTHESIS_PROFILE=thorough for `make test-all`.
 
-The usual profile draws the same examples each time, so that a run says something about the change and not about the dice;
-the thorough one draws anew, and more.
+The usual profile draws the same examples each time, so that a run says something about the change and not about the
+dice; the thorough one draws anew, and more.
 """
 
 import faulthandler
@@ -23,7 +23,8 @@ from tests import orphans
 if TYPE_CHECKING:
     from tests.e2e.cli_stage import Stage
 
-# A shell starts its background jobs (`make test &`, `nohup make test`) with these ignored; what a test starts would inherit that.
+# A shell starts its background jobs (`make test &`, `nohup make test`) with these ignored; what a test starts would
+# inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -37,8 +38,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 _EXIT_S = 120
 
-# Ten thousand tests are a million objects that stay: with Python's own thresholds a third of their collection goes into looking
-# for garbage among them.
+# Ten thousand tests are a million objects that stay: with Python's own thresholds a third of their collection goes into
+# looking for garbage among them.
 gc.set_threshold(50_000, 20, 50)
 
 

@@ -1,8 +1,9 @@
 """End what a test process has left behind: ``python orphans.py PID MARK``.
 
-``tests/conftest.py`` starts this beside each process that runs tests. When that process has ended, in whatever way, this ends the
-processes whose environment has the mark, and all below them: a worker that is killed has no chance to. Nothing else here can
-do that: a signal at the parent's death does not reach grandchildren, and a reaper would keep zombies that tests look for.
+``tests/conftest.py`` starts this beside each process that runs tests. When that process has ended, in whatever way,
+this ends the processes whose environment has the mark, and all below them: a worker that is killed has no chance to.
+Nothing else here can do that: a signal at the parent's death does not reach grandchildren, and a reaper would keep
+zombies that tests look for.
 """
 
 import contextlib

@@ -2,10 +2,11 @@
 
     python -m tests.pythons [NAME ...] [--roots FOLDER] [--list] [--another]
 
-Names are those that ``--list`` prints: each supported ``python3.N`` of the machine, and the Python of a Debian release in a root that
-debootstrap fills, which needs root and Debian's packages from the network. A root stays in FOLDER (build/roots) and is used again; the
-tree is copied into it. What cannot be had is printed with its reason and left out; without ``NAME`` that is no failure. ``--another``
-runs the first that can be had and is not the version that runs this: CI does.
+Names are those that ``--list`` prints: each supported ``python3.N`` of the machine, and the Python of a Debian release
+in a root that debootstrap fills, which needs root and Debian's packages from the network. A root stays in FOLDER
+(build/roots) and is used again; the tree is copied into it. What cannot be had is printed with its reason and left out;
+without ``NAME`` that is no failure. ``--another`` runs the first that can be had and is not the version that runs this:
+CI does.
 """
 
 import argparse
@@ -27,8 +28,8 @@ SUITES = (
 )
 PACKAGES = ("python3", "python3-venv", "make", "git", "ca-certificates", "procps", "util-linux")
 _SUITE_S, _SETUP_S = 1500.0, 900.0
-# All of it ends with the first process: mounts with their namespace, processes with theirs. The machine's certificates, because a
-# network may have its own authority.
+# All of it ends with the first process: mounts with their namespace, processes with theirs. The machine's certificates,
+# because a network may have its own authority.
 _ENTER = """
 set -e
 root=$1; shift

@@ -1,7 +1,8 @@
 """An app of which one thing is scarce: cpu, memory, or nothing but time.
 
-``BOUND`` is "cpu", "memory" or "io". A request takes ``CPU_S`` of cpu, holds ``MIB`` for ``WAIT_S``, or waits for ``WAIT_S``. One
-thread does all the cpu, and keeps to ``CPU_LIMIT`` of a core, as a cgroup would make it: processes of one machine have none.
+``BOUND`` is "cpu", "memory" or "io". A request takes ``CPU_S`` of cpu, holds ``MIB`` for ``WAIT_S``, or waits for
+``WAIT_S``. One thread does all the cpu, and keeps to ``CPU_LIMIT`` of a core, as a cgroup would make it: processes of
+one machine have none.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """Answers each request after a second, with the times of its begin and end.
 
-Threads and bare sockets, so that it starts within 30 ms of CPU. ``SLEEP_S`` is how long it takes, ``PORT`` where it listens.
+Threads and bare sockets, so that it starts within 30 ms of CPU. ``SLEEP_S`` is how long it takes, ``PORT`` where it
+listens.
 """
 
 import os

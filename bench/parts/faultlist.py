@@ -29,8 +29,8 @@ _WAITED_S = 0.5
 class StartStorm(msgspec.Struct, frozen=True, kw_only=True):
     """One storm, in seconds from its first request. ``pods_s`` is when each pod gave its first answer.
 
-    ``lone_start_s`` is the time of one request from zero without a storm. ``backlog_gone_s`` is when the last request came that
-    had to wait. ``others_p99_ms`` is of the requests for another service meanwhile.
+    ``lone_start_s`` is the time of one request from zero without a storm. ``backlog_gone_s`` is when the last request
+    came that had to wait. ``others_p99_ms`` is of the requests for another service meanwhile.
     """
 
     rate: float
@@ -200,8 +200,8 @@ Happening = Callable[[FaultStage, float], Awaitable[None]]
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """One fault. ``happen`` gets half of the seconds for which it is observed.
 
-    ``failed_max`` is how many requests may fail: those that were inside a process that was killed. ``flags`` are those of
-    ``serving up`` that it needs.
+    ``failed_max`` is how many requests may fail: those that were inside a process that was killed. ``flags`` are those
+    of ``serving up`` that it needs.
     """
 
     happen: Happening
@@ -350,8 +350,8 @@ FAULTS: dict[str, Fault] = {
     "app killed -9": Fault(happen=app_killed, failed_max=1),
     "app hangs": Fault(happen=app_hangs),
     "app exits": Fault(happen=app_exits, failed_max=1),
-    # Requests of an app that ran out of memory are not sent again: each may be what took it. The app answers nothing while it
-    # fills its memory, which takes longer on a slow machine: all its slots may be in use.
+    # Requests of an app that ran out of memory are not sent again: each may be what took it. The app answers nothing
+    # while it fills its memory, which takes longer on a slow machine: all its slots may be in use.
     "app grows to its memory limit": Fault(happen=app_grows, failed_max=SLOTS),
     "scale-down under load": Fault(happen=pod_deleted),
     "scale from zero": Fault(happen=zero_and_back),

@@ -1,7 +1,7 @@
 """Cold starts of FastAPI, Flask and Django, ordinary and from a warm process in turns.
 
-Installs the frameworks into a virtual environment in a temporary folder. Each service goes to zero before each request; the total
-is what the client waits. The goal with a warm process is a median of 50 ms and a 99th percentile of 100 ms.
+Installs the frameworks into a virtual environment in a temporary folder. Each service goes to zero before each request;
+the total is what the client waits. The goal with a warm process is a median of 50 ms and a 99th percentile of 100 ms.
 """
 
 import argparse
@@ -67,7 +67,8 @@ def measure(system: System, samples: int) -> dict[str, list[float]]:
 def measure_frameworks(options: argparse.Namespace) -> int:
     """Run, and print medians and 99th percentiles; 0 if the goal is met by all that start warm."""
     with tempfile.TemporaryDirectory() as folder, running_system() as system:
-        # The temporary folder is closed to the users of pods, which see a virtual environment inside of it, but not one that is it.
+        # The temporary folder is closed to the users of pods, which see a virtual environment inside of it, but not one
+        # that is it.
         deploy(system, install(Path(folder) / "venv"))
         found = measure(system, options.samples)
     rows = {

@@ -1,7 +1,8 @@
 """Cold starts on a real node, with the time of each step, beside bare pods in turns.
 
-Steps come from watches of the API, from the app's own answer (``up=NNms``, the time since its start), and from containerd's log where one is
-named. Each sample is a service at zero of its own; a bare pod of the same image starts before it. Run it where pods are reached.
+Steps come from watches of the API, from the app's own answer (``up=NNms``, the time since its start), and from
+containerd's log where one is named. Each sample is a service at zero of its own; a bare pod of the same image starts
+before it. Run it where pods are reached.
 """
 
 import asyncio
@@ -220,7 +221,8 @@ async def measure(kubeconfig: str, *, samples: int, image: str, log: str, label:
                     row[kind] = await bare_start(
                         cluster, watched, http, image=image, name=f"{name}-b{int(volume)}", volume=volume
                     )
-                # A kubelet that looks at its pods each second has reported the bare pod just now: begin at any time of its period.
+                # A kubelet that looks at its pods each second has reported the bare pod just now: begin at any time of
+                # its period.
                 await asyncio.sleep(random.uniform(0.0, _KUBELET_PERIOD_S))
                 steps: dict[str, Any] = await cold_start(
                     watched, http, ingress=ingress, host=f"{name}.{SPACE}.{domain}", revision=f"{name}-00001"

@@ -9,7 +9,10 @@ _PROCESS_CLOCK = 2
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time that a process has used, in seconds. Its clock counts nanoseconds (clock_getcpuclockid(3)), /proc ticks of 10 ms."""
+    """CPU time that a process has used, in seconds.
+
+    Its clock counts nanoseconds (clock_getcpuclockid(3)), /proc ticks of 10 ms.
+    """
     return time.clock_gettime(~pid << 3 | _PROCESS_CLOCK)
 
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 def options_of(doc: str | None, *, quick: Mapping[str, object], **defaults: object) -> argparse.Namespace:
     """Parse the command line. Each of ``defaults`` is a flag with its type.
 
-    A type as default is a flag without a default, a tuple takes several values, and ``names`` are words without a flag, of
-    which none means all. ``--quick`` replaces defaults by those of ``quick``: the shortest run, which shows that all works and
-    judges no goal.
+    A type as default is a flag without a default, a tuple takes several values, and ``names`` are words without a flag,
+    of which none means all. ``--quick`` replaces defaults by those of ``quick``: the shortest run, which shows that all
+    works and judges no goal.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the shortest run: shows that all works, judges no goal")

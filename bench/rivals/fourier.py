@@ -1,8 +1,8 @@
 """Forecasts calls a minute by a Fourier transform of the past, after IceBreaker.
 
-Source: Roy et al., "IceBreaker: Warming Serverless Functions Better with Heterogeneity", ASPLOS 2022, section 4: a trend and the
-strongest harmonics of the recent past are continued; a pod is ready in the minutes for which a call is forecast. Left out: the
-choice between kinds of nodes. The forecast is made once for each gap, for the next hour.
+Source: Roy et al., "IceBreaker: Warming Serverless Functions Better with Heterogeneity", ASPLOS 2022, section 4: a
+trend and the strongest harmonics of the recent past are continued; a pod is ready in the minutes for which a call is
+forecast. Left out: the choice between kinds of nodes. The forecast is made once for each gap, for the next hour.
 """
 
 from collections import Counter

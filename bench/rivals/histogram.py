@@ -1,9 +1,9 @@
 """The hybrid histogram policy: a histogram of the minutes between calls says when a pod goes and when it comes back.
 
-Source: Shahrad et al., "Serverless in the Wild", USENIX ATC 2020, section 4. The pod goes after a call and is back at the 5th
-percentile of the gaps, less 10 %; it stays to the 99th, and 10 % more. Gaps of less than a minute keep it. Gaps that are
-not representative (a coefficient of variation of the bins of 2 or less) or mostly longer than the range of 4 hours keep it for
-a fixed time. Left out: ARIMA for gaps beyond the range, of which a day has few.
+Source: Shahrad et al., "Serverless in the Wild", USENIX ATC 2020, section 4. The pod goes after a call and is back at
+the 5th percentile of the gaps, less 10 %; it stays to the 99th, and 10 % more. Gaps of less than a minute keep it. Gaps
+that are not representative (a coefficient of variation of the bins of 2 or less) or mostly longer than the range of 4
+hours keep it for a fixed time. Left out: ARIMA for gaps beyond the range, of which a day has few.
 """
 
 import statistics
@@ -21,7 +21,10 @@ _OUT_OF_RANGE_MAX = 0.5
 
 
 class HybridHistogram(GapRival):
-    """One revision. ``tail`` is the percentile up to which a pod stays, ``standard_s`` the keep-alive without a pattern."""
+    """One revision.
+
+    ``tail`` is the percentile up to which a pod stays, ``standard_s`` the keep-alive without a pattern.
+    """
 
     def __init__(self, *given: object, tail: float = 0.99, standard_s: float = 14_400.0, **more: object) -> None:
         super().__init__(*given, **more)

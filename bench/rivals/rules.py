@@ -1,8 +1,9 @@
 """Sorts functions into kinds by the minutes between their calls, each with a rule of its own, after SPES.
 
-Source: Lee et al., "SPES: Towards Optimizing Performance-Resource Trade-Off for Serverless Functions", ICDE 2024, section 4. The
-kinds: regular gaps, some lengths that cover nearly all gaps, dense calls, and lengths that came more than once. Left out: kinds
-that need calls of other functions, and a training of days ahead; kinds follow from the last gaps here.
+Source: Lee et al., "SPES: Towards Optimizing Performance-Resource Trade-Off for Serverless Functions", ICDE 2024,
+section 4. The kinds: regular gaps, some lengths that cover nearly all gaps, dense calls, and lengths that came more
+than once. Left out: kinds that need calls of other functions, and a training of days ahead; kinds follow from the last
+gaps here.
 """
 
 from collections import Counter, deque
@@ -20,7 +21,10 @@ _DENSE_MINUTES = 2.0
 
 
 class PatternRules(GapRival):
-    """One revision. A pod is ready ``around_minutes`` before and after an expected call; it goes after ``give_up_minutes``."""
+    """One revision.
+
+    A pod is ready ``around_minutes`` before and after an expected call; it goes after ``give_up_minutes``.
+    """
 
     def __init__(
         self, *given: object, around_minutes: float = 2.0, give_up_minutes: float = 1.0, **more: object

@@ -10,8 +10,8 @@ Environment:
 - ``SERVING_AUTOSCALER_<FIELD>``: the settings from which the targets of revisions are resolved.
 - ``SERVING_CONTROLLER_<FIELD>``: the domains and templates from which hosts are built, with the controller's values.
 
-SIGTERM and SIGINT drain it. SIGHUP hands over to another process with the same sockets: it finishes its requests and accepts no
-more.
+SIGTERM and SIGINT drain it. SIGHUP hands over to another process with the same sockets: it finishes its requests and
+accepts no more.
 """
 
 if __name__ == "__main__":
@@ -175,8 +175,8 @@ class Activator:
     def hand_over(self) -> None:
         """Stop accepting and exit after the last request; another process accepts from the same sockets.
 
-        Queued requests stay queued and are forwarded as before. Remaining requests are cut off after ``handover_grace_s``, or
-        when ``run``'s ``stop`` is set.
+        Queued requests stay queued and are forwarded as before. Remaining requests are cut off after
+        ``handover_grace_s``, or when ``run``'s ``stop`` is set.
         """
         self._handover.set()
 

@@ -1,8 +1,9 @@
 """Decides whether a ready pod is announced to activators, and at which address.
 
-Input: the claim that a connection has proved, the pod as last seen, and the address from which the connection comes. Output: the
-address for the activators, or the reason to refuse it. A pod names only a port: its address is that of its connection, so it cannot
-name another's. A kubelet may write the address to the API up to a second later; once it has, both must be the same.
+Input: the claim that a connection has proved, the pod as last seen, and the address from which the connection comes.
+Output: the address for the activators, or the reason to refuse it. A pod names only a port: its address is that of its
+connection, so it cannot name another's. A kubelet may write the address to the API up to a second later; once it has,
+both must be the same.
 """
 
 import ipaddress
@@ -13,7 +14,8 @@ from serving.core.model.nodata import NoData
 from serving.core.model.objects import FINISHED_PHASES, Object, labels_of
 
 _PORT_MAX = 65_535
-# Pause between announcements of a pod, in seconds. A refused pod retries after 50 ms; a passed one needs no repetition soon.
+# Pause between announcements of a pod, in seconds. A refused pod retries after 50 ms; a passed one needs no repetition
+# soon.
 _PERIOD_S = 1.0
 _KNOWN_MAX = 4_096
 

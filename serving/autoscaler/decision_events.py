@@ -1,7 +1,8 @@
 """Publishes each decision: to the decision log, to subscribers, and as Events.
 
-Input: decisions with their inputs. Output: bytes for the log, events for followers, changes for Events, each passed to a function
-that must not block. A decision is encoded only if someone receives it: without followers an unchanged decision costs one check.
+Input: decisions with their inputs. Output: bytes for the log, events for followers, changes for Events, each passed to
+a function that must not block. A decision is encoded only if someone receives it: without followers an unchanged
+decision costs one check.
 """
 
 from collections.abc import Callable, Iterable, Mapping

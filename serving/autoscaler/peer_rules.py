@@ -1,7 +1,7 @@
 """Decides by a peer's certificate what it may request from the autoscaler.
 
-Input: the path and the names of a request, and its sender. Output: the reason to refuse it, or None. Tokens are checked as well:
-the certificate names the pod or daemon to which the token must belong.
+Input: the path and the names of a request, and its sender. Output: the reason to refuse it, or None. Tokens are checked
+as well: the certificate names the pod or daemon to which the token must belong.
 """
 
 from collections.abc import Mapping

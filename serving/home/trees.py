@@ -1,7 +1,7 @@
 """Removes folders of any depth, such as those of apps or images.
 
-Each folder found below is moved to the top and processed there. So depth costs neither stack nor descriptors, and no path exceeds
-the kernel's limit. Links are not followed, and nothing below a mount is touched.
+Each folder found below is moved to the top and processed there. So depth costs neither stack nor descriptors, and no
+path exceeds the kernel's limit. Links are not followed, and nothing below a mount is touched.
 """
 
 import contextlib

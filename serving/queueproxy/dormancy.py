@@ -1,8 +1,8 @@
 """Decides when a pod's app is frozen and thawed: phases, transitions and due times.
 
-A dormant pod keeps its memory and sockets, and uses no cpu. The shell (``io/dormant.py``) freezes and thaws the app and reports
-what happened as an event; requests wait while the app is not running. Times are those of one monotonic clock; a clock that goes
-backwards delays the sleep and does nothing else.
+A dormant pod keeps its memory and sockets, and uses no cpu. The shell (``io/dormant.py``) freezes and thaws the app and
+reports what happened as an event; requests wait while the app is not running. Times are those of one monotonic clock; a
+clock that goes backwards delays the sleep and does nothing else.
 """
 
 import enum
@@ -71,7 +71,10 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DormancyState(msgspec.Struct, frozen=True, kw_only=True):
-    """The dormancy of one pod. ``idle_since_s`` is the end of its last activity; it is not frozen before ``awake_until_s``."""
+    """The dormancy of one pod.
+
+    ``idle_since_s`` is the end of its last activity; it is not frozen before ``awake_until_s``.
+    """
 
     idle_since_s: float
     phase: Phase = Phase.RUNNING

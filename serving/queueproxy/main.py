@@ -12,19 +12,23 @@ Environment (all of one pod; its parent derives the secrets, see ``serving.net.w
 - ``SERVING_POD_READINESS``: the app's readinessProbe (core/v1) as JSON; without it a TCP connection to the app.
 - ``SERVING_POD_STATS_URL``, ``SERVING_POD_STATS_TOKEN``: the autoscaler's websocket, "ws://127.0.0.1:6081/stats".
 - ``SERVING_POD_STATS_TOKEN_FILE``: a file with that token, in its place; it is read at each connection, and may change.
-- ``SERVING_POD_STATS_NETWORK``: the path of the network namespace in which that websocket is, if it is another than the app's.
+- ``SERVING_POD_STATS_NETWORK``: the path of the network namespace in which that websocket is, if it is another than the
+  app's.
 - ``SERVING_POD_GAUGES``: numbers of the app to report, as JSON: ``["vllm:num_requests_waiting"]``; none by default.
 - ``SERVING_POD_TOKENS``: "true" counts the tokens of OpenAI requests in flight; "false".
-- ``SERVING_POD_LOADING_MAX_S``: for how many seconds the pod says that it loads until its app is ready; without it never.
+- ``SERVING_POD_LOADING_MAX_S``: for how many seconds the pod says that it loads until its app is ready; without it
+  never.
 - ``SERVING_POD_METRICS_PATH``, ``SERVING_POD_METRICS_PORT``: the app's page of metrics; "/metrics" at the app's port.
-- ``SERVING_POD_DORMANT_AFTER_S``, ``SERVING_POD_DORMANT_CALL``: how long the app is idle before it is frozen, in seconds, and its own
-  calls for it, "POST /sleep, POST /wake_up"; without the first never.
-- ``SERVING_POD_PROCESSES``, ``SERVING_POD_FREEZER``: where the app's first processes are recorded, and the cgroup to freeze it by.
-- ``SERVING_POD_APP_USER``: a user that only this pod has, 0 without one: connections go to sockets of this user and of the app's
-  recorded processes only. Without the variable any listener at the app's address is the app.
+- ``SERVING_POD_DORMANT_AFTER_S``, ``SERVING_POD_DORMANT_CALL``: how long the app is idle before it is frozen, in
+  seconds, and its own calls for it, "POST /sleep, POST /wake_up"; without the first never.
+- ``SERVING_POD_PROCESSES``, ``SERVING_POD_FREEZER``: where the app's first processes are recorded, and the cgroup to
+  freeze it by.
+- ``SERVING_POD_APP_USER``: a user that only this pod has, 0 without one: connections go to sockets of this user and of
+  the app's recorded processes only. Without the variable any listener at the app's address is the app.
 - ``SERVING_POD_GUARDED``: "true" takes requests of activators only; "false".
 - ``SERVING_POD_CALLER_KEY``: what the app shows at /caller-token; without it any process of the pod's network may ask.
-- ``SERVING_POD_UNFROZEN``: in a cluster, why its app cannot be frozen; empty where the pod shares its process namespace.
+- ``SERVING_POD_UNFROZEN``: in a cluster, why its app cannot be frozen; empty where the pod shares its process
+  namespace.
 - ``SERVING_POD_SECRET``: what a request must carry in K-Pod-Secret to be trusted; without it no request is.
 - ``SERVING_POD_AUTHORITY``: the certificate of the installation's authority as PEM; needed where
   ``SERVING_QUEUEPROXY_INNER_TLS_MODE`` is Permissive or Enabled.

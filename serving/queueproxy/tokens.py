@@ -1,8 +1,9 @@
 """Counts tokens in flight at a model server.
 
-Input: the tokens of each request (``serving/core/traffic/prompttokens.py``), the progress of its response, and its end. Output: the mean
-number of tokens in flight over a period. A request counts the tokens of its prompt until its response ends, and those that it may
-generate until they have been streamed. A response that is not streamed comes in one piece at its end.
+Input: the tokens of each request (``serving/core/traffic/prompttokens.py``), the progress of its response, and its end.
+Output: the mean number of tokens in flight over a period. A request counts the tokens of its prompt until its response
+ends, and those that it may generate until they have been streamed. A response that is not streamed comes in one piece
+at its end.
 """
 
 from collections.abc import Callable, Hashable
@@ -19,7 +20,8 @@ EVENT_BYTES = 200
 class TokenMeter(Generic[RequestId]):
     """The mean number of tokens in flight, weighted by time; ``report`` closes a period and opens the next.
 
-    ``sent_bytes_of`` is the length of a request's response so far. Each report reads the length, so tokens decrease in steps.
+    ``sent_bytes_of`` is the length of a request's response so far. Each report reads the length, so tokens decrease in
+    steps.
     """
 
     __slots__ = ("_at_s", "_integral", "_left", "_level", "_requests", "_sent_bytes_of", "_since_s")

@@ -2,9 +2,9 @@
 
 The memory store with its API, the garbage collector, and the manager of ``serving/home`` in place of a
 controller-manager: pods for Deployments, slices for Services. It says ``ready`` on its standard output, with its
-kubeconfig in the folder, and runs until its standard input ends. Each write is a line in the folder's file ``writes`` with
-the name of who made it, if it was done; what a real server would have refused of it is in ``refused``. Tokens of pods are
-those of the folder's file ``tokens``, one a line.
+kubeconfig in the folder, and runs until its standard input ends. Each write is a line in the folder's file ``writes``
+with the name of who made it, if it was done; what a real server would have refused of it is in ``refused``. Tokens of
+pods are those of the folder's file ``tokens``, one a line.
 """
 
 import asyncio

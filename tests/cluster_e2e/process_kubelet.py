@@ -1,8 +1,9 @@
 """A kubelet that runs the queue-proxy of a pod as a process: command, environment, probe, hooks.
 
-There are no networks of pods here: a pod is said to be at 10.81.x.y and is at 127.81.x.y (82 where another test has 81, and
-so on), so that what the template calls 127.0.0.1 or any address is that one. The app is a small server of the test at the pod's address and the port of its
-container; it keeps the heads that it saw. Where no container is a queue-proxy, the only one runs as the process. The token is where the template mounts it, below the pod's folder.
+There are no networks of pods here: a pod is said to be at 10.81.x.y and is at 127.81.x.y (82 where another test has 81,
+and so on), so that what the template calls 127.0.0.1 or any address is that one. The app is a small server of the test
+at the pod's address and the port of its container; it keeps the heads that it saw. Where no container is a queue-proxy,
+the only one runs as the process. The token is where the template mounts it, below the pod's folder.
 """
 
 import asyncio

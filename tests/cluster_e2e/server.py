@@ -1,7 +1,7 @@
 """The API server of the suite, and the accounts of the daemons on it.
 
-``SERVING_TEST_KUBECONFIG`` names one: then the definitions, accounts and Roles of ``config/`` are applied to it, and each
-daemon has the token of its own account. Without it there is our own API server, which knows no accounts.
+``SERVING_TEST_KUBECONFIG`` names one: then the definitions, accounts and Roles of ``config/`` are applied to it, and
+each daemon has the token of its own account. Without it there is our own API server, which knows no accounts.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
 """All parts against one server: the daemons as processes, a kubelet, and a source of fake load.
 
-Daemons reach the server through a gate, with their own accounts and a record of what they call; the suite has the server
-itself. Waiting ends with an event of a watch, and fails with the object's last state. All sockets are the stage's own and
-handed down, so that no port is lost between two starts of a daemon; an early request waits for the daemon's first answer.
+Daemons reach the server through a gate, with their own accounts and a record of what they call; the suite has the
+server itself. Waiting ends with an event of a watch, and fails with the object's last state. All sockets are the
+stage's own and handed down, so that no port is lost between two starts of a daemon; an early request waits for the
+daemon's first answer.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """A kubelet without processes: it reports each pod of its node ready, at an address of its own.
 
-The addresses carry no traffic. ``hold`` makes it say of new pods that they are not ready; ``set_ready`` changes what it says
-of one. On a server with a scheduler it is a node of its own with room for all.
+The addresses carry no traffic. ``hold`` makes it say of new pods that they are not ready; ``set_ready`` changes what it
+says of one. On a server with a scheduler it is a node of its own with room for all.
 """
 
 import asyncio

@@ -15,11 +15,13 @@ from tests.cluster_e2e.stage import Stage, is_ready, of_objects, service, staged
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
-# 15 on a quiet machine, with a status of the Route that waits for the activators; under load a status may be written in two steps.
+# 15 on a quiet machine, with a status of the Route that waits for the activators; under load a status may be written in
+# two steps.
 _WRITES_MAX = 17
 _PER_S = 50
 _AWAY_S = 4.0
-# So long that the load of a second or two may be missing, as it is when this process has no turn, and nothing is scaled.
+# So long that the load of a second or two may be missing, as it is when this process has no turn, and nothing is
+# scaled.
 _STEADY = {"autoscaling.knative.dev/window": "15s"}
 _WRITE_COUNTS = (
     "serving_controller_writes_total",

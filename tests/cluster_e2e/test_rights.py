@@ -62,8 +62,8 @@ SETTINGS = {
     "SERVING_CONTROLLER_RESYNC_PERIOD_S": "1",
     "SERVING_CONTROLLER_AUTOCREATE_CLUSTER_DOMAIN_CLAIMS": "true",
 }
-# Used when two write one object at the same moment, or after a restart: no test can bring that about at will. Each has a
-# test beside its code, which does.
+# Used when two write one object at the same moment, or after a restart: no test can bring that about at will. Each has
+# a test beside its code, which does.
 ONLY_IN_A_RACE = {
     "activator": {"get events", "get revisions.serving.knative.dev", "get scaledworkloads.serving.dev"},
     "autoscaler": {

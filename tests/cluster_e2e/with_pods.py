@@ -1,7 +1,7 @@
 """A stage whose pods are processes of this machine, by the kubelet of ``serving up``, and requests to it.
 
-A server takes no loopback address into a slice: pods report addresses in 10.64.0.0/16, and the activator reaches them in
-127.64.0.0/16.
+A server takes no loopback address into a slice: pods report addresses in 10.64.0.0/16, and the activator reaches them
+in 127.64.0.0/16.
 """
 
 import asyncio

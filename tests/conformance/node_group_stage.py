@@ -1,8 +1,8 @@
 """One pass of the node group daemon over a case: Nodes and Pods as API objects, a NodeGroup, and the memory cloud.
 
-The case's nodes and pods are created in the store with the times that the case gives; the daemon follows them by its reflectors,
-decides, taints, untaints and deletes through the cluster port and the cloud port. What is compared is read back from the store and
-the cloud, so every step between a Node object and a deleted machine takes part.
+The case's nodes and pods are created in the store with the times that the case gives; the daemon follows them by its
+reflectors, decides, taints, untaints and deletes through the cluster port and the cloud port. What is compared is read
+back from the store and the cloud, so every step between a Node object and a deleted machine takes part.
 """
 
 import asyncio

@@ -1,9 +1,10 @@
 """Records a real API server's answers again: ``python -m tests.conformance.record_answers KUBECONFIG``.
 
 ``data/manifests.jsonl`` has manifests that are right but for one field, and the code, reason and fields of the answer.
-``data/defaults.jsonl`` has right manifests, as short as users write them, and what the server fills in beside ``metadata`` and
-``status``. The script sends every manifest as a dry run, after the definitions of ``config/crd``, and writes the answers back. A new
-case is a line with its name, resource and manifest. The files were recorded from Kubernetes 1.36.2.
+``data/defaults.jsonl`` has right manifests, as short as users write them, and what the server fills in beside
+``metadata`` and ``status``. The script sends every manifest as a dry run, after the definitions of ``config/crd``, and
+writes the answers back. A new case is a line with its name, resource and manifest. The files were recorded from
+Kubernetes 1.36.2.
 """
 
 import asyncio

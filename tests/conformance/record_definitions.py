@@ -1,8 +1,8 @@
 """Records a real API server's responses to all definitions: ``python -m tests.conformance.record_definitions KUBECONFIG``.
 
-Each definition is applied as a server-side dry run, so the server checks its schema, that its rules compile, and the cost of
-those rules, and nothing is left there. Any Kubernetes will do (kind, minikube). The script also sends definitions with one
-mistake each, and fails if the server takes one. It writes ``data/definitions.json``.
+Each definition is applied as a server-side dry run, so the server checks its schema, that its rules compile, and the
+cost of those rules, and nothing is left there. Any Kubernetes will do (kind, minikube). The script also sends
+definitions with one mistake each, and fails if the server takes one. It writes ``data/definitions.json``.
 """
 
 import hashlib

@@ -2,10 +2,10 @@
 
 FOLDER is a checkout of Kubernetes. Writes two files below ``config/openapi``:
 
-- ``kubernetes.json``, from ``api/openapi-spec/v3``: the schemas of its own kinds with their types, defaults and list keys.
-  Descriptions stay out; ``descriptions.yaml`` has those of this project.
-- ``protobuf.json``, from the ``types.go`` of k8s.io/api and k8s.io/apimachinery: the number of each field on the wire, and
-  which fields are pointers.
+- ``kubernetes.json``, from ``api/openapi-spec/v3``: the schemas of its own kinds with their types, defaults and list
+  keys. Descriptions stay out; ``descriptions.yaml`` has those of this project.
+- ``protobuf.json``, from the ``types.go`` of k8s.io/api and k8s.io/apimachinery: the number of each field on the wire,
+  and which fields are pointers.
 """
 
 import json

@@ -51,8 +51,8 @@ class Stage(msgspec.Struct, frozen=True):
     def __call__(self, *arguments: str, code: int = 0, stdin: str = "") -> Result:
         """Run a command in this process; its exit code is as expected.
 
-        A service is ready a moment before the activator has heard of it: a request that is to succeed is made again until
-        it has.
+        A service is ready a moment before the activator has heard of it: a request that is to succeed is made again
+        until it has.
         """
         until_s = time.monotonic() + _PATIENCE_S
         while True:

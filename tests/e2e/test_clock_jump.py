@@ -1,7 +1,7 @@
 """The wall clock of all daemons jumps by an hour, forwards and backwards, while pods run, sleep and end; no request fails.
 
-libfaketime sets the wall clock and leaves monotonic clocks alone, as settimeofday(2) does. A minute and a half: after each jump a revision
-wakes and comes to zero again, twice.
+libfaketime sets the wall clock and leaves monotonic clocks alone, as settimeofday(2) does. A minute and a half: after
+each jump a revision wakes and comes to zero again, twice.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""Faults around dormant pods of a whole system: no request fails. Requests of a load have a minute each, as they may wait for a start."""
+"""Faults around dormant pods of a whole system: no request fails.
+
+Requests of a load have a minute each, as they may wait for a start.
+"""
 
 import asyncio
 import collections

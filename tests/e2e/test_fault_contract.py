@@ -1,7 +1,7 @@
 """The short form of ``make faults``: faults of docs/faults.md under light load, none of which fails a request.
 
-One system has them all, one after the other, so a fault that leaves something behind harms the next. A fault has passed when
-requests that were sent after it are answered; nothing here waits for a length of time.
+One system has them all, one after the other, so a fault that leaves something behind harms the next. A fault has passed
+when requests that were sent after it are answered; nothing here waits for a length of time.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""Apps of well-known frameworks, each deployed at the first try by `serving deploy FOLDER --build`. PyPI and npm provide them."""
+"""Apps of well-known frameworks, each deployed at the first try by `serving deploy FOLDER --build`.
+
+PyPI and npm provide them.
+"""
 
 import json
 import subprocess

@@ -15,7 +15,8 @@ from tests.e2e.cli_stage import SAMPLE, Stage, staged
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 _PATIENCE_S = 120.0
-# With another value these send a request elsewhere, or are of clusters: a redirect, files that are not there, pods with sidecars.
+# With another value these send a request elsewhere, or are of clusters: a redirect, files that are not there, pods with
+# sidecars.
 _NOT_HERE = {"http-protocol", "sidecar.enabled", "gateway"}
 
 

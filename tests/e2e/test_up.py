@@ -101,7 +101,8 @@ def up(serving: Stage) -> Iterator[Up]:
 @contextlib.asynccontextmanager
 async def cluster_of(up: Up) -> AsyncIterator[KubeCluster]:
     path = str(up.state / "kubeconfig")
-    # The API's socket is there from the start; the first call waits for the process that answers, with its handshake of TLS.
+    # The API's socket is there from the start; the first call waits for the process that answers, with its handshake of
+    # TLS.
     timeouts = KubeTimeouts(connect_s=120.0, call_s=120.0)
     async with KubeCluster(path, timeouts=timeouts) as cluster, asyncio.timeout(240):
         yield cluster

@@ -3,8 +3,8 @@
     python -m tests.fuzz.guided [--seconds N] [--seed N] [TARGET...]
 
 Each target gets a process of its own, and the same share of the time. Inputs that reach something new are kept in
-``build/fuzz/TARGET``, from where the next run goes on. An input that fails is written to ``tests/fuzz/corpus/TARGET``, as by
-``tests.fuzz.run``; a target stops at its first.
+``build/fuzz/TARGET``, from where the next run goes on. An input that fails is written to ``tests/fuzz/corpus/TARGET``,
+as by ``tests.fuzz.run``; a target stops at its first.
 """
 
 import argparse

@@ -2,9 +2,10 @@
 
     python -m tests.fuzz.http2 [--frames N] [--seed N] [--quick] [--json]
 
-A client's connection, its exchanges and a connection to an app run as in a queue-proxy, with transports that only note what is
-written. Each run of frames is drawn from a seed, which is printed when something fails. Nothing may raise, every connection
-ends, every exchange that began is finished, and memory after all of them is what it was after the first tenth.
+A client's connection, its exchanges and a connection to an app run as in a queue-proxy, with transports that only note
+what is written. Each run of frames is drawn from a seed, which is printed when something fails. Nothing may raise,
+every connection ends, every exchange that began is finished, and memory after all of them is what it was after the
+first tenth.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """Generated pod specs, whose variables, commands and volumes are expanded under a limit of memory.
 
-Each byte of an input adds a part of the spec: a variable that refers to others, a source of variables, or files of a volume.
+Each byte of an input adds a part of the spec: a variable that refers to others, a source of variables, or files of a
+volume.
 """
 
 import contextlib

@@ -2,8 +2,8 @@
 
     python -m tests.fuzz.run [--seconds N] [--seed N] [TARGET...]
 
-Each target gets the same share of the time. An input that fails is written to ``tests/fuzz/corpus/TARGET``, where ``make test``
-finds it from then on.
+Each target gets the same share of the time. An input that fails is written to ``tests/fuzz/corpus/TARGET``, where
+``make test`` finds it from then on.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """Targets behind a signature, a digest or a handshake, as no changed bytes pass one; and the tokens themselves.
 
-Input of the first: the parts behind it, separated by ``PARTS``. The target signs, names or wraps them as their sender would.
+Input of the first: the parts behind it, separated by ``PARTS``. The target signs, names or wraps them as their sender
+would.
 """
 
 import base64

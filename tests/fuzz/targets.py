@@ -1,7 +1,7 @@
 """The targets of fuzzing: functions of bytes for each input that others give, with seeds.
 
-A target returns, or raises one of the errors that its callers handle; anything else is a defect. Seeds are valid inputs to change.
-``corpus/NAME`` keeps each input that once failed, in hexadecimal.
+A target returns, or raises one of the errors that its callers handle; anything else is a defect. Seeds are valid inputs
+to change. ``corpus/NAME`` keeps each input that once failed, in hexadecimal.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """An app that attacks its machine, and answers with the refusal of each attempt, "" for a success.
 
-It is a script of the standard library, run as a process pod. ``ATTACK`` names the state folder, another pod's id, its process and its
-ports, and the addresses of the system.
+It is a script of the standard library, run as a process pod. ``ATTACK`` names the state folder, another pod's id, its
+process and its ports, and the addresses of the system.
 """
 
 import contextlib
@@ -201,7 +201,10 @@ def attempts(given: dict[str, Any]) -> dict[str, Callable[[], object]]:
 
 
 def tried(attempt: Callable[[], object]) -> str:
-    """How an attempt was refused, "" if it was not. In a process of its own: one that succeeds must not change the next."""
+    """How an attempt was refused, "" if it was not.
+
+    In a process of its own: one that succeeds must not change the next.
+    """
     mine, its = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,8 +1,8 @@
 """The part of a cluster's API that an installation uses: any object at any path, server-side apply, definitions.
 
-It keeps what a real server keeps that matters there: an apply that changes nothing keeps the version and removes the keys
-of data that its manager owned and leaves out, unless another manager owns them too; definitions take a moment to be
-Established.
+It keeps what a real server keeps that matters there: an apply that changes nothing keeps the version and removes the
+keys of data that its manager owned and leaves out, unless another manager owns them too; definitions take a moment to
+be Established.
 """
 
 import json

@@ -222,7 +222,10 @@ def _with_session() -> tuple[subprocess.Popen[str], str, str]:
 
 
 def _started(driver: str) -> tuple[subprocess.Popen[str], int]:
-    """A chromedriver and its port. It ends if the port that it got for IPv4 is taken for IPv6, and is then started again."""
+    """A chromedriver and its port.
+
+    It ends if the port that it got for IPv4 is taken for IPv6, and is then started again.
+    """
     for _ in range(_STARTS_MAX):
         process = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert process.stdout is not None

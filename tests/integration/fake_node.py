@@ -1,7 +1,7 @@
 """A simulated cluster: pods for Deployments, with the status of their image, and without processes.
 
-An image is a behaviour: "good" is ready at once, "slow" when it is let go, "bad" exits with a traceback, "nocommand" cannot
-be started. What is written stands in the API as a controller-manager and a kubelet would write it.
+An image is a behaviour: "good" is ready at once, "slow" when it is let go, "bad" exits with a traceback, "nocommand"
+cannot be started. What is written stands in the API as a controller-manager and a kubelet would write it.
 """
 
 import asyncio

@@ -169,7 +169,10 @@ async def secured(
     script: Script = ok,
     **given: Any,  # noqa: ANN401 - settings of an activator
 ) -> AsyncIterator[Inner]:
-    """All of them, ready. ``pod_settings`` are those of the queue-proxy, where they differ; ``serve`` runs it before the app's script."""
+    """All of them, ready.
+
+    ``pod_settings`` are those of the queue-proxy, where they differ; ``serve`` runs it before the app's script.
+    """
     inner, cluster = Inner(), given.pop("cluster", None) or MemoryCluster()
     async with contextlib.AsyncExitStack() as stack:
         for relay in (inner.to_pod, inner.to_autoscaler):

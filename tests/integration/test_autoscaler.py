@@ -81,7 +81,8 @@ async def staged(
     ingress = await asyncio.start_server(respond_to_probes, "127.0.0.1", 0)
     host, port = ingress.sockets[0].getsockname()
     given = settings or AutoscalerSettings(
-        # It decides for all requests that wait at once; Knative's policy wakes with 1 pod and then waits for its windows.
+        # It decides for all requests that wait at once; Knative's policy wakes with 1 pod and then waits for its
+        # windows.
         policy=WAITING,
         decision_period_s=period_s,
         stats_address="127.0.0.1:0",

@@ -32,7 +32,10 @@ PAIR = base64.b64encode(b"me:hush").decode()
 
 
 class Registry:
-    """A registry with one image. ``auth`` is the header by which it gives a token, "" for anybody; ``scheme`` is how it asks."""
+    """A registry with one image.
+
+    ``auth`` is the header by which it gives a token, "" for anybody; ``scheme`` is how it asks.
+    """
 
     def __init__(self, *, auth: str = "", scheme: str = "Bearer", has_digest: bool = True) -> None:
         self.auth, self.scheme, self.has_digest = auth, scheme, has_digest

@@ -217,7 +217,8 @@ async def test_a_real_prometheus_is_asked(tmp_path: Path) -> None:
             "honor_labels": True,
             "static_configs": [{"targets": [url.removeprefix("http://")]}],
         }
-        # A subquery takes its steps at whole evaluation intervals: with the usual minute it finds nothing before the next one.
+        # A subquery takes its steps at whole evaluation intervals: with the usual minute it finds nothing before the
+        # next one.
         config = {"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}, "scrape_configs": [job]}
         (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
         options = [f"--config.file={tmp_path}/prometheus.yaml", f"--storage.tsdb.path={tmp_path}/data"]

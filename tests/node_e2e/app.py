@@ -1,7 +1,7 @@
 """The app on the node: HTTP/1.1, websocket echo and gRPC echo at one port, with the images' packages only.
 
-``/?ms=N`` waits before it answers, ``/crash`` ends the process. Each answer names the version and the pod. The program is
-given to ``python -c`` as a whole, so that it imports nothing of this project.
+``/?ms=N`` waits before it answers, ``/crash`` ends the process. Each answer names the version and the pod. The program
+is given to ``python -c`` as a whole, so that it imports nothing of this project.
 """
 
 # ruff: noqa: E402 - as process 1 of a container a program ignores SIGTERM until it has a handler

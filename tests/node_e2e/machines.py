@@ -1,6 +1,7 @@
 """Clouds for the node group daemon whose one machine is the second node: a real kubelet that joins, and ends with its machine.
 
-``ClusterApi`` plays Cluster API's controllers on the API server; ``Provider`` is an external provider of cluster-autoscaler's protocol.
+``ClusterApi`` plays Cluster API's controllers on the API server; ``Provider`` is an external provider of
+cluster-autoscaler's protocol.
 """
 
 import asyncio
@@ -38,7 +39,10 @@ def is_ready(node: Object | None) -> bool:
 
 
 class ClusterApi:
-    """A MachineDeployment of no or one machine. ``ended`` are the machines that went, and whether the daemon had marked them."""
+    """A MachineDeployment of no or one machine.
+
+    ``ended`` are the machines that went, and whether the daemon had marked them.
+    """
 
     def __init__(self, stage: NodeStage) -> None:
         self._stage = stage

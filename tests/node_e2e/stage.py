@@ -9,7 +9,8 @@
 ``SERVING_TEST_NODE_PREVIOUS_TREE``           a checkout of that version, whose ``serving install`` installs it
 ``SERVING_TEST_NODE_INGRESS``                 HOST:PORT of the Service ``activator``; empty: its cluster address
 ``SERVING_TEST_NODE_SECOND``                  name of a node that may be lost; empty: no such tests
-``SERVING_TEST_NODE_SECOND_COMMAND``          does ``up``, ``kill``, ``cut`` or ``join`` to it; ``second_node.sh`` is one
+``SERVING_TEST_NODE_SECOND_COMMAND``          does ``up``, ``kill``, ``cut`` or ``join`` to it; ``second_node.sh`` is
+one
 ============================================  ======================================================================
 """
 
@@ -43,7 +44,8 @@ _PREFIX = "SERVING_TEST_NODE_"
 _PATIENCE_S = 300.0
 _PERIOD_S = 0.2
 _REQUEST_TIMEOUT_S = 120.0
-# Where a node may be lost, a client repeats a request as a proxy in front would: a connection may lead to a node that is gone.
+# Where a node may be lost, a client repeats a request as a proxy in front would: a connection may lead to a node that
+# is gone.
 _ATTEMPT_TIMEOUT_S = 5.0
 # A lost node stays in the Service for 40 s: until then each attempt may meet it again.
 _PATIENCE_OF_CLIENTS_S = 30.0
@@ -200,8 +202,8 @@ class NodeStage:
     ) -> AsyncIterator[Load]:
         """Requests at a steady pace during the context, on persistent connections; all are awaited.
 
-        ``repeats``: for half a minute the client sends a request again whose connection failed. Each has an Idempotency-Key, as one in
-        an app that dies is sent to another only then; every second one is a POST.
+        ``repeats``: for half a minute the client sends a request again whose connection failed. Each has an
+        Idempotency-Key, as one in an app that dies is sent to another only then; every second one is a POST.
         """
         load = Load()
         stop = asyncio.Event()

@@ -1,7 +1,7 @@
 """Cold starts on a node with the queue-proxy beside an app and in its process, in turns.
 
-``SERVING_TEST_NODE_ASGI_IMAGE`` names an image that the nodes have, with ``serving[asgi]`` and Python as its ``python``; without it
-there is no such test.
+``SERVING_TEST_NODE_ASGI_IMAGE`` names an image that the nodes have, with ``serving[asgi]`` and Python as its
+``python``; without it there is no such test.
 """
 
 import os
@@ -26,7 +26,8 @@ pytestmark = [
 
 PLACES = ("beside", "in-process")
 TURNS = 10
-# The annotation saves a container. More than this ratio would mean that it costs time, whatever the machine does besides.
+# The annotation saves a container. More than this ratio would mean that it costs time, whatever the machine does
+# besides.
 RATIO_MAX = 1.1
 _APP = """
 async def app(scope, receive, send):

@@ -1,6 +1,7 @@
 """The system of a user on a cluster: installed from its images, with apps in containers, under load.
 
-Each test has a service of its own. Where no failure is allowed, requests come at a steady pace through all that happens.
+Each test has a service of its own. Where no failure is allowed, requests come at a steady pace through all that
+happens.
 """
 
 import asyncio

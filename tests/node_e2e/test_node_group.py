@@ -1,6 +1,7 @@
 """From requests to nodes and back: a real kubelet joins because pods are pending, and leaves when they are gone.
 
-Once with Cluster API, whose machines ``machines.py`` plays, and the daemon in the cluster; once with an external provider.
+Once with Cluster API, whose machines ``machines.py`` plays, and the daemon in the cluster; once with an external
+provider.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Electors over one store in virtual time: no two lead at once, whatever is late, lost or frozen.
 
-Each elector has its own clock, with an offset and a rate; each call may take long, be lost on its way there or on its way
-back; between any two steps an elector may be frozen. What is true at a moment is asked of the pure function that the gate
-before each write asks.
+Each elector has its own clock, with an offset and a rate; each call may take long, be lost on its way there or on its
+way back; between any two steps an elector may be frozen. What is true at a moment is asked of the pure function that
+the gate before each write asks.
 """
 
 import heapq

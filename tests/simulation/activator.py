@@ -1,7 +1,7 @@
 """An activator without sockets: the product's router, routes and cluster view; requests are objects.
 
-What the ingress carries out over connections is a sleep here. A request whose pod is gone goes back to the router, as the ingress
-hands it back.
+What the ingress carries out over connections is a sleep here. A request whose pod is gone goes back to the router, as
+the ingress hands it back.
 """
 
 import asyncio

@@ -21,7 +21,8 @@ _USERS = {"requests": 50, "deploy": 6, "delete": 1}
 _FAULTS = {"crash": 6, "kill": 4, "partition": 3, "cut off": 3, "drain": 2, "uncordon": 4, "worsen": 8, "heal": 8}
 STORM_S = 60.0
 """How long faults come and go, unless said otherwise."""
-# The longest wait of a request, the stable window, and some for retries; less than the controller's resync, which mends much.
+# The longest wait of a request, the stable window, and some for retries; less than the controller's resync, which mends
+# much.
 _CALM_S = 450.0
 _CHECKED_EVERY_S = 5.0
 

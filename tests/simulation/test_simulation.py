@@ -1,7 +1,7 @@
 """The control plane under random faults on virtual time, and checks that its checks can fail.
 
-`make simulate-faults SEEDS=1000` plays more seeds. A defect that a seed showed has a test of its own: the seed plays another
-run once the scenario has changed.
+`make simulate-faults SEEDS=1000` plays more seeds. A defect that a seed showed has a test of its own: the seed plays
+another run once the scenario has changed.
 """
 
 import os

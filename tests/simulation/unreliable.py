@@ -1,8 +1,8 @@
 """A store with the faults of a real one: calls fail, responses get lost, events are late, repeated or missing.
 
-``UnreliableCluster`` stands between one daemon and the store. Each fault is drawn from the dice that it is given, so that a
-seed makes the same run again. It stays within the port's contract: events of one watch keep their order, a watch may end, and
-a call that raised may have been carried out.
+``UnreliableCluster`` stands between one daemon and the store. Each fault is drawn from the dice that it is given, so
+that a seed makes the same run again. It stays within the port's contract: events of one watch keep their order, a watch
+may end, and a call that raised may have been carried out.
 """
 
 import asyncio

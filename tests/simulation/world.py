@@ -1,7 +1,7 @@
 """The control plane in one process on virtual time: store, controllers, autoscaler, activator, kubelet, clients.
 
-All decisions and all daemons' loops are the product's own; sockets, processes and containers are not there. One seed draws
-the faults, the crashes, the users' changes and the requests, so it makes the same run each time.
+All decisions and all daemons' loops are the product's own; sockets, processes and containers are not there. One seed
+draws the faults, the crashes, the users' changes and the requests, so it makes the same run each time.
 """
 
 import asyncio

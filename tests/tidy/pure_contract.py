@@ -1,7 +1,7 @@
 """A contract for import-linter: pure modules import nothing with side effects.
 
-A module of the ``packages`` is pure unless a part of its name below its package is one of ``shells``. A pure module imports
-none of ``forbidden`` and no shell. There is no list of exceptions.
+A module of the ``packages`` is pure unless a part of its name below its package is one of ``shells``. A pure module
+imports none of ``forbidden`` and no shell. There is no list of exceptions.
 """
 
 from typing import Any

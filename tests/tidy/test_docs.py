@@ -12,7 +12,8 @@ from serving.core.model import errors
 from serving.core.model.errors import ServingError
 from tests.tidy.sources import ROOT, named, product_files
 
-# A name of the tree with the name above it and the words behind it: {"NotFound": ("ClusterError", "404: there is no such object")}.
+# A name of the tree with the name above it and the words behind it: {"NotFound": ("ClusterError", "404: there is no
+# such object")}.
 Tree = dict[str, tuple[str | None, str]]
 
 # Generated pages count.

@@ -23,23 +23,27 @@ HEAVY = (
 # What it needs later, or never: each would delay the start of a pod.
 LATE = ("websockets", "serving.net.proxy.http2", "urllib", "email", "pathlib", "json", "serving.net.proxy.tls")
 
-# Modules that the import of each daemon loads, with room for a few: the time of an import depends on the machine, their number
-# does not. The entries core, net, nodes and tools are a module each.
+# Modules that the import of each daemon loads, with room for a few: the time of an import depends on the machine, their
+# number does not. The entries core, net, nodes and tools are a module each.
 MODULES_MAX = {
     # All with the owners of their tasks.
     "serving.queueproxy.main": 230,
-    # With the names of clients for pods, the records of requests, which the first request may need, announced pods, and ScaledWorkloads.
+    # With the names of clients for pods, the records of requests, which the first request may need, announced pods, and
+    # ScaledWorkloads.
     "serving.activator.main": 540,
     # With goals for latency and budgets, which any revision may have at any time, and announced pods.
     "serving.autoscaler.main": 680,
-    # With apps that are their own queue-proxy, which any revision may have, and ScaledWorkloads with the routes that make them.
+    # With apps that are their own queue-proxy, which any revision may have, and ScaledWorkloads with the routes that
+    # make them.
     "serving.controller.main": 528,
     "serving.nodes.nodegroup.main": 470,
     "serving.nodes.extender.main": 490,
     # With comparisons of revisions and costs, which any page may ask for.
     "serving.tools.dashboard.main": 532,
-    # With the times of logs and the claims of pods, which are kept from the first second on, the text of budgets among the settings, and
-    # the order of starts, the Pod Security Standards, the bound of variables, and ScaledWorkloads with the routes that make them.
+    # With the times of logs and the claims of pods, which are kept from the first second on, the text of budgets among
+    # the settings, and the order of starts, the Pod Security Standards, the bound of variables, and ScaledWorkloads
+    # with the routes that
+    # make them.
     "serving.home.main": 836,
     "serving.tools.cli.main": 80,
 }

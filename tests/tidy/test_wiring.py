@@ -1,6 +1,7 @@
 """Callbacks are constructor arguments.
 
-An object that gets one later lacks its collaborator until then. Where two objects need each other, a third that owns both passes its methods to their constructors.
+An object that gets one later lacks its collaborator until then. Where two objects need each other, a third that owns
+both passes its methods to their constructors.
 """
 
 import ast
@@ -34,7 +35,10 @@ def callback_names(source: str) -> Iterator[str]:
 
 
 def late_callbacks(source: str, names: Collection[str]) -> Iterator[str]:
-    """Places where a callback is assigned to another object, or stored by a method. ``names`` are attributes for callbacks."""
+    """Places where a callback is assigned to another object, or stored by a method.
+
+    ``names`` are attributes for callbacks.
+    """
     tree = parsed(source)
     functions = _callables(tree)
     for node in ast.walk(tree):

@@ -1,7 +1,7 @@
 """A wall clock that can jump, for every Python process of ``bench/faults.py``.
 
-Python imports a module of this name at its start (site). ``BENCH_CLOCK`` names a file of eight bytes, the seconds by which
-``time.time`` is off; it is mapped into memory, so that a jump holds in all processes at once.
+Python imports a module of this name at its start (site). ``BENCH_CLOCK`` names a file of eight bytes, the seconds by
+which ``time.time`` is off; it is mapped into memory, so that a jump holds in all processes at once.
 """
 
 import mmap

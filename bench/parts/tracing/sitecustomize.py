@@ -1,7 +1,8 @@
 """Notes calls of functions in every Python process of ``bench/cold_start.py --trace``.
 
-Python imports a module of this name at its start (site). With ``BENCH_TRACE`` in the environment it wraps the functions of
-``STEPS`` as their modules are imported, and each call appends a line to that file: seconds since the epoch and what happens.
+Python imports a module of this name at its start (site). With ``BENCH_TRACE`` in the environment it wraps the functions
+of ``STEPS`` as their modules are imported, and each call appends a line to that file: seconds since the epoch and what
+happens.
 """
 
 import functools

@@ -28,7 +28,10 @@ class AccessGate:
         self._wrong = WrongTokens()
 
     def is_refused(self, exchange: Exchange, rule: AccessRule, *, now_s: float) -> bool:
-        """Reject a request if its rule requires it; return whether it was rejected. ``now_s`` is seconds since the epoch."""
+        """Reject a request if its rule requires it; return whether it was rejected.
+
+        ``now_s`` is seconds since the epoch.
+        """
         if rule.is_private and self._refuse_without_token(exchange, rule, now_s):
             return True
         tokens = [*exchange.head.values(CALLER)]

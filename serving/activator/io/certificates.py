@@ -25,7 +25,8 @@ _TLS_TYPE = "kubernetes.io/tls"
 class CertificateWatch:
     """Keeps the TLS listener's certificates in sync with files and Secrets.
 
-    Secrets of the settings are read from ``namespace``, the system's; those of DomainMappings from the mapping's own namespace.
+    Secrets of the settings are read from ``namespace``, the system's; those of DomainMappings from the mapping's own
+    namespace.
     """
 
     def __init__(self, settings: TlsSettings, cluster: Cluster, *, namespace: str) -> None:

@@ -1,8 +1,9 @@
 """Watches the cluster for the ingress, and sets revisions Active.
 
-``ClusterView`` hands Routes, Revisions, ScaledWorkloads, EndpointSlices, DomainMappings and ClusterDomainClaims to the ingress as watches bring
-them. Slices of workloads are followed in their namespaces only. It flips a revision from Reserve to Active with one PATCH on its last version; after a conflict it reads the object and patches
-once more. ``wake.py`` decides when to retry a flip that failed. The activator writes nothing else.
+``ClusterView`` hands Routes, Revisions, ScaledWorkloads, EndpointSlices, DomainMappings and ClusterDomainClaims to the
+ingress as watches bring them. Slices of workloads are followed in their namespaces only. It flips a revision from
+Reserve to Active with one PATCH on its last version; after a conflict it reads the object and patches once more.
+``wake.py`` decides when to retry a flip that failed. The activator writes nothing else.
 """
 
 import logging
@@ -49,8 +50,8 @@ _log = logging.getLogger("activator")
 class ClusterView:
     """Updates an ingress from cluster watches. ``flip`` and ``synced`` need a running ``run``.
 
-    ``on_route`` is called with each route that changes, and with None when it goes, ``on_secrets`` with the Secret of each mapped host
-    and of each host with a separate certificate, whenever they change.
+    ``on_route`` is called with each route that changes, and with None when it goes, ``on_secrets`` with the Secret of
+    each mapped host and of each host with a separate certificate, whenever they change.
     """
 
     def __init__(  # noqa: PLR0913 - what it is wired with

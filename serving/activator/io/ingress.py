@@ -1,9 +1,9 @@
 """The ingress: finds the revision of each request, then forwards, queues or rejects the request.
 
-One ``Ingress`` handles the requests of both listeners, as ``serving.net.proxy`` hands them in. It decides nothing about revisions and
-pods (``router.py``), hosts (``routes.py``) or how to reach a pod (``slices.py``): it carries out their decisions by forwarding
-requests and sending responses. ``serving.net.proxy`` never forwards reserved header names; the ingress removes the User-Agent of a
-probe.
+One ``Ingress`` handles the requests of both listeners, as ``serving.net.proxy`` hands them in. It decides nothing about
+revisions and pods (``router.py``), hosts (``routes.py``) or how to reach a pod (``slices.py``): it carries out their
+decisions by forwarding requests and sending responses. ``serving.net.proxy`` never forwards reserved header names; the
+ingress removes the User-Agent of a probe.
 """
 
 import functools
@@ -56,8 +56,8 @@ _LOSSES_MAX = 1
 class Ingress:
     """The handler of requests from both listeners, for ``serving.net.proxy.HttpServer``.
 
-    ``draw`` returns random numbers in [0, 1). ``on_wake`` receives the revisions to wake. ``key`` is the cluster key. ``endpoints`` has
-    the addresses of pods, ``tracer`` creates spans of sampled requests; None without a collector.
+    ``draw`` returns random numbers in [0, 1). ``on_wake`` receives the revisions to wake. ``key`` is the cluster key.
+    ``endpoints`` has the addresses of pods, ``tracer`` creates spans of sampled requests; None without a collector.
     """
 
     def __init__(  # noqa: PLR0913 - what it is wired with
@@ -152,7 +152,8 @@ class Ingress:
     def lost(self, exchange: Exchange, reason: str) -> bool:
         """Handle a pod that ended before its response was complete.
 
-        A request that its client marked as repeatable goes to another pod, or is requeued. Any other may have ended the pod.
+        A request that its client marked as repeatable goes to another pod, or is requeued. Any other may have ended the
+        pod.
         """
         self.counts["pod-lost"] += 1
         self.metrics.lost.inc()
@@ -329,8 +330,8 @@ class Ingress:
     def _requeue(self, exchange: Exchange) -> bool:
         """Requeue a request and eject its pod; False if the request has no tries left.
 
-        A pod of a ScaledWorkload without a readiness probe is listed as ready before its app listens: the time to wait for a pod
-        bounds its tries.
+        A pod of a ScaledWorkload without a readiness probe is listed as ready before its app listens: the time to wait
+        for a pod bounds its tries.
         """
         visit = exchange.context
         assert isinstance(visit, Visit)

@@ -26,9 +26,9 @@ from serving.net.wire.issuing import DaemonTls
 class InnerWays:
     """Opens TLS connections to pods and autoscalers, and accepts both TLS and plain HTTP on the inner listener.
 
-    Clients of that listener may present a certificate: autoscalers do, pods may. All connections are plain if the settings
-    disable TLS, and without ``local``, certificates of cluster-local hosts. ``environment`` supplies the mode if the settings
-    have none. A handshake may take ``handshake_max_s`` seconds.
+    Clients of that listener may present a certificate: autoscalers do, pods may. All connections are plain if the
+    settings disable TLS, and without ``local``, certificates of cluster-local hosts. ``environment`` supplies the mode
+    if the settings have none. A handshake may take ``handshake_max_s`` seconds.
     """
 
     def __init__(

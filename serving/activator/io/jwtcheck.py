@@ -1,7 +1,8 @@
 """Checks JSON Web Tokens by the rule of a route, and passes their claims to the app as headers.
 
-The token's algorithm must be one of its key, so that neither ``none`` nor a public key as an HMAC secret passes. Without keys the
-request waits for them, for a bounded time, or gets 503. Headers with the prefix of claims are removed from what clients sent.
+The token's algorithm must be one of its key, so that neither ``none`` nor a public key as an HMAC secret passes.
+Without keys the request waits for them, for a bounded time, or gets 503. Headers with the prefix of claims are removed
+from what clients sent.
 """
 
 import math
@@ -118,7 +119,9 @@ class JwtChecker:
         self._verified: dict[tuple[AccessRule, str], tuple[Mapping[str, Any], Verified]] = {}
 
     def admits(self, exchange: Exchange, rule: AccessRule, *, again: Callable[[Exchange], None]) -> bool:
-        """Check a request's token; True admits the request, with claims in its head. On False it was rejected, or waits for keys.
+        """Check a request's token; True admits the request, with claims in its head.
+
+        On False it was rejected, or waits for keys.
 
         ``again`` gets a request that has waited.
         """

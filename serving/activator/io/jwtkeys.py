@@ -1,7 +1,8 @@
 """Fetches and caches the keys of JSON Web Token issuers, in a thread, and refetches them after a rotation.
 
-A key set is fetched for the first request that needs it, again after 5 minutes beside the requests, and for a token with an unknown key id,
-at most every 10 seconds. While the issuer is away the last keys stay for an hour; then, and without any, requests fail.
+A key set is fetched for the first request that needs it, again after 5 minutes beside the requests, and for a token
+with an unknown key id, at most every 10 seconds. While the issuer is away the last keys stay for an hour; then, and
+without any, requests fail.
 """
 
 import asyncio

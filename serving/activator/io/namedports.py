@@ -1,8 +1,9 @@
 """Listens on the short-name addresses of services, such as ``http://api:8080/`` or ``db:5432``, for pods of one machine.
 
-Input: routes as they change. Effect: an open listener at each port that a route asks for, at an address for each namespace. Only one
-machine has them: the address says in which namespace the client's resolver or hosts file has completed the name. Pods with networks
-of their own call addresses behind their gateway, and pods that share the machine's network call loopback addresses.
+Input: routes as they change. Effect: an open listener at each port that a route asks for, at an address for each
+namespace. Only one machine has them: the address says in which namespace the client's resolver or hosts file has
+completed the name. Pods with networks of their own call addresses behind their gateway, and pods that share the
+machine's network call loopback addresses.
 """
 
 import asyncio
@@ -40,7 +41,10 @@ class NamedPort(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedPorts:
-    """The short-name listeners of an activator; they stay open when services are removed. ``make`` creates a connection."""
+    """The short-name listeners of an activator; they stay open when services are removed.
+
+    ``make`` creates a connection.
+    """
 
     def __init__(
         self, server: HttpServer, handler: Handler, *, make: Callable[[HttpServer, Wiring], asyncio.Protocol]
@@ -81,7 +85,8 @@ class NamedPorts:
     async def run(self, sockets: Mapping[str, socket.socket], stop: asyncio.Event) -> None:
         """Listen on the named ports of all routes until ``stop`` is set.
 
-        ``sockets`` has those of the inner listener on one machine, also at the gateway of pods; all services have their ports.
+        ``sockets`` has those of the inner listener on one machine, also at the gateway of pods; all services have their
+        ports.
         """
         gateways: dict[str, set[int]] = {}
         for name, sock in sockets.items():

@@ -1,10 +1,10 @@
 """Connections between the activator processes of one machine, over unix sockets in a private folder.
 
-Each process listens at its own path. It sends messages on connections that it opened, and receives them on connections that
-others opened. The kernel reports which process listens at a path, and a pidfd when that process ends. A peer is removed when its
-process ends, not when a connection breaks or is slow. Nothing listens at the path of a dead process, so a new process learns its
-peers at once. A live peer that does not answer while a view is pending is excluded after a while; until it answers again, the
-pods' own queues enforce the limits.
+Each process listens at its own path. It sends messages on connections that it opened, and receives them on connections
+that others opened. The kernel reports which process listens at a path, and a pidfd when that process ends. A peer is
+removed when its process ends, not when a connection breaks or is slow. Nothing listens at the path of a dead process,
+so a new process learns its peers at once. A live peer that does not answer while a view is pending is excluded after a
+while; until it answers again, the pods' own queues enforce the limits.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Sends probes to the queue-proxies of pods that the cluster lists as not ready.
 
-``serving.activator.queueing.readiness`` decides which pods to probe, and when. A probe is one GET on a separate connection.
-It counts as ready only with the proof that the pod holds the secret of its revision: an address may have passed to another
-pod, whose app answers anything.
+``serving.activator.queueing.readiness`` decides which pods to probe, and when. A probe is one GET on a separate
+connection. It counts as ready only with the proof that the pod holds the secret of its revision: an address may have
+passed to another pod, whose app answers anything.
 """
 
 import asyncio
@@ -16,7 +16,8 @@ from serving.net.aio.mutualtls import PeerTls, open_tls
 from serving.net.aio.supervise import SupervisedTasks, supervise
 from serving.net.wire.tokens import matches, probe_proof
 
-# The network silently drops packets to a pod that is being connected. Source: knative/serving 98e5ef90, pkg/activator/net.
+# The network silently drops packets to a pod that is being connected. Source: knative/serving 98e5ef90,
+# pkg/activator/net.
 _TIMEOUT_S = 0.3
 _HEAD_BYTES_MAX = 4096
 _PROOF = b"k-network-hash"

@@ -1,9 +1,9 @@
 """Listens at the TCP ports that services declare.
 
-Input: routes as they change. A port belongs to the oldest route with a public host that asks for it; one for TLS is shared by all
-that ask for it so, and the server name of a connection chooses among them. Effect: an open
-listener for each port; connections that are open stay when a port goes. A port that cannot be bound is tried again. The log and Events
-about the Service say which ports take connections, and why others do not.
+Input: routes as they change. A port belongs to the oldest route with a public host that asks for it; one for TLS is
+shared by all that ask for it so, and the server name of a connection chooses among them. Effect: an open listener for
+each port; connections that are open stay when a port goes. A port that cannot be bound is tried again. The log and
+Events about the Service say which ports take connections, and why others do not.
 """
 
 import asyncio

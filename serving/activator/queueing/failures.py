@@ -1,7 +1,7 @@
 """Determines who failed a request, and why: the client, the activator, the queue-proxy or the app.
 
-Input: how the request ended, what the activator noted about it on its way, and what the queue-proxy said of its own response
-(Proxy-Status, RFC 9209). Output: one of the four, and the reason in words; two empty texts if it did not fail.
+Input: how the request ended, what the activator noted about it on its way, and what the queue-proxy said of its own
+response (Proxy-Status, RFC 9209). Output: one of the four, and the reason in words; two empty texts if it did not fail.
 """
 
 import re
@@ -39,8 +39,8 @@ class RequestFacts(msgspec.Struct, kw_only=True):
 class RequestEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How a request ended. ``outcome`` is a value of ``ExchangeOutcome``.
 
-    ``response_lines`` are what the queue-proxy said of its response. ``is_sent``: a pod got the request. ``is_unread``: bytes of the
-    response wait for the client. ``is_overdue``: its time is up, as ``timeout_text`` says.
+    ``response_lines`` are what the queue-proxy said of its response. ``is_sent``: a pod got the request. ``is_unread``:
+    bytes of the response wait for the client. ``is_overdue``: its time is up, as ``timeout_text`` says.
     """
 
     outcome: str

@@ -44,7 +44,8 @@ class Dispatch(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
 class Rejection(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
     """Reject this request with 503. The client gets ``text``.
 
-    ``detail`` is for the operator: it may have lines of the app's log, paths and addresses, and is never sent to a client.
+    ``detail`` is for the operator: it may have lines of the app's log, paths and addresses, and is never sent to a
+    client.
     """
 
     request: RequestId

@@ -1,13 +1,14 @@
 """The known revisions and their pods, and the probes of pods that are listed as not ready.
 
-Input: the pods of a revision that its EndpointSlices list as not ready or that announced themselves, the answers to probes, and the time. Output: the
-probes to send now, and the pods that may be given requests although the slices do not say so yet. A kubelet probes a pod
-once a second, and its answer travels through two objects to the slice; the queue-proxy answers as soon as the app is ready.
+Input: the pods of a revision that its EndpointSlices list as not ready or that announced themselves, the answers to
+probes, and the time. Output: the probes to send now, and the pods that may be given requests although the slices do not
+say so yet. A kubelet probes a pod once a second, and its answer travels through two objects to the slice; the
+queue-proxy answers as soon as the app is ready.
 
-A confirmation ends when a later probe fails, when the pod leaves the list (it is ready, terminates or is gone), or when the
-address belongs to another pod. Probes are bounded per revision and in total. Follows knative/serving 98e5ef90
-pkg/activator/net/revision_backends.go, where every activator probes every pod; here only activators with requests that wait for a
-pod do.
+A confirmation ends when a later probe fails, when the pod leaves the list (it is ready, terminates or is gone), or when
+the address belongs to another pod. Probes are bounded per revision and in total. Follows knative/serving 98e5ef90
+pkg/activator/net/revision_backends.go, where every activator probes every pod; here only activators with requests that
+wait for a pod do.
 """
 
 from collections import Counter
@@ -26,8 +27,8 @@ _PODS_MAX = 1_024
 class AnnouncedPods:
     """Pods that are ready by their own announcement, but not in any slice yet; at most 1,024.
 
-    An announcement says where a pod may be, never that it gets requests: its queue-proxy first proves its identity to a probe. It
-    ends when a slice lists its address or its pod, and after a bounded time.
+    An announcement says where a pod may be, never that it gets requests: its queue-proxy first proves its identity to a
+    probe. It ends when a slice lists its address or its pod, and after a bounded time.
     """
 
     __slots__ = ("_count", "_new", "_pods")
@@ -162,7 +163,10 @@ class UnreadyPods:
         return {address: candidate.pod for address, candidate in candidates.items() if candidate.is_confirmed}
 
     def due(self, key: RevisionKey, now_s: float, *, is_waiting: bool) -> list[PodProbe]:
-        """The probes to send now. While no request waits, only confirmed pods are probed, to check that they stay ready."""
+        """The probes to send now.
+
+        While no request waits, only confirmed pods are probed, to check that they stay ready.
+        """
         probes = []
         for candidate in sorted(self._wanted(key, is_waiting=is_waiting), key=_due_order):
             if candidate.due_s > now_s:

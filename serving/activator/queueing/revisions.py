@@ -1,7 +1,7 @@
 """Reads the fields of a Revision that affect its requests.
 
-Input: objects as the API has them, one at a time. Output: typed records. An object that cannot be read is ``NoData`` with the
-reason, never an exception: one bad object must not stop the others.
+Input: objects as the API has them, one at a time. Output: typed records. An object that cannot be read is ``NoData``
+with the reason, never an exception: one bad object must not stop the others.
 """
 
 from collections.abc import Mapping
@@ -34,13 +34,13 @@ _WAITS_FOR_ROOM = frozenset({"Unschedulable", "SchedulingGated"})
 class ServedRevision(msgspec.Struct, frozen=True, kw_only=True):
     """The activator's view of a revision. Times are in seconds, None means no limit.
 
-    ``container_concurrency`` 0 means no limit. ``target_concurrency`` is the autoscaler's target of requests in flight per pod,
-    learnt or set. ``desired_count`` is the number of pods in its status.
+    ``container_concurrency`` 0 means no limit. ``target_concurrency`` is the autoscaler's target of requests in flight
+    per pod, learnt or set. ``desired_count`` is the number of pods in its status.
 
-    ``failure`` is the message of a Ready condition that is False because pods fail or none started in time. ``delay`` is the
-    message of a Ready condition that is False because no node has room for a pod; requests then wait. ``kubelet_decides``: the kubelet runs a
-    readiness probe itself, so the queue-proxy alone cannot confirm readiness. ``configuration`` is the name of its
-    Configuration, "" without one.
+    ``failure`` is the message of a Ready condition that is False because pods fail or none started in time. ``delay``
+    is the message of a Ready condition that is False because no node has room for a pod; requests then wait.
+    ``kubelet_decides``: the kubelet runs a readiness probe itself, so the queue-proxy alone cannot confirm readiness.
+    ``configuration`` is the name of its Configuration, "" without one.
     """
 
     key: RevisionKey

@@ -1,12 +1,13 @@
 """Routes all requests of one activator: takes events, returns dispatches and rejections.
 
-Input: what the cluster says (revisions and slices), what requests do, and the time. Output: dispatches, rejections, wakes and
-probes (``outcome.py``), and load to report. A call returns what is urgent. The rest (pokes, flips, probes, requests that have
-waited too long) is done by ``tick``: call it soon while ``schedule.has_pending_work``, and at ``schedule.next_due_s()``. The
-router uses no host, header, connection or clock.
+Input: what the cluster says (revisions and slices), what requests do, and the time. Output: dispatches, rejections,
+wakes and probes (``outcome.py``), and load to report. A call returns what is urgent. The rest (pokes, flips, probes,
+requests that have waited too long) is done by ``tick``: call it soon while ``schedule.has_pending_work``, and at
+``schedule.next_due_s()``. The router uses no host, header, connection or clock.
 
-A request has four owners here: the router finds the throttler of its revision, the throttler runs it on a pod, admission lets it
-wait, and the ejected pods keep it from pods that fail. The slot book passes slots on to another process.
+A request has four owners here: the router finds the throttler of its revision, the throttler runs it on a pod,
+admission lets it wait, and the ejected pods keep it from pods that fail. The slot book passes slots on to another
+process.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -75,8 +76,8 @@ class RevisionTable(Generic[RequestId]):
 class RequestRouter(Generic[RequestId]):
     """Routes requests to pods. Calls with an unknown request have no effect.
 
-    ``random`` returns numbers in [0, 1). ``view`` shows requests. ``slots`` is given where processes share pods, and uses the same
-    ``table``.
+    ``random`` returns numbers in [0, 1). ``view`` shows requests. ``slots`` is given where processes share pods, and
+    uses the same ``table``.
     """
 
     def __init__(
@@ -147,7 +148,9 @@ class RequestRouter(Generic[RequestId]):
         session: int | Prompt | None = None,
         client: Hashable = None,
     ) -> Dispatch[RequestId] | Queued | Rejection[RequestId]:
-        """Dispatch, queue or reject a request. It uses ``weight_bytes`` while queued, and prefers the pod of its session or prompt.
+        """Dispatch, queue or reject a request.
+
+        It uses ``weight_bytes`` while queued, and prefers the pod of its session or prompt.
 
         ``client`` is the sender of a request that is still being sent.
         """
@@ -235,8 +238,8 @@ class RequestRouter(Generic[RequestId]):
     def report(self, now_s: float) -> list[tuple[RevisionKey, RevisionLoad]]:
         """Close the reporting period and return the load of each revision. Drops idle revisions.
 
-        A ScaledWorkload with pods has a load of 0 while it is idle: nothing else would say so. A revision whose pods have known
-        prefixes is idle with what these saved.
+        A ScaledWorkload with pods has a load of 0 while it is idle: nothing else would say so. A revision whose pods
+        have known prefixes is idle with what these saved.
         """
         loads: list[tuple[RevisionKey, RevisionLoad]] = []
         for key, throttler in list(self.throttlers.items()):

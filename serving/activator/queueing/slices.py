@@ -1,8 +1,8 @@
 """The pods of revisions, read from EndpointSlice objects, and the endpoint of each pod.
 
-Input: slices as the API has them, one at a time. Output: for each revision the pods that may get requests, and those that are
-not ready yet. A pod that terminates is neither; the slices of a revision add up. A slice that cannot be read is ``NoData``
-with the reason: one bad object must not stop the others.
+Input: slices as the API has them, one at a time. Output: for each revision the pods that may get requests, and those
+that are not ready yet. A pod that terminates is neither; the slices of a revision add up. A slice that cannot be read
+is ``NoData`` with the reason: one bad object must not stop the others.
 
 Slices follow discovery.k8s.io/v1: a missing condition counts as ready.
 """
@@ -196,7 +196,10 @@ class PodEndpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodEndpoints:
-    """The endpoints of all pods. ``override`` is the setting ``pod_address_override``; ``lines_to`` creates a pod's header lines."""
+    """The endpoints of all pods.
+
+    ``override`` is the setting ``pod_address_override``; ``lines_to`` creates a pod's header lines.
+    """
 
     __slots__ = ("_endpoints", "_identities", "_lines_to", "_listed_prefix", "_schemes", "_used_prefix")
 

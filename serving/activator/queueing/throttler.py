@@ -1,11 +1,12 @@
 """Runs, queues or rejects the requests of one revision, and decides when to wake the revision.
 
-Input: requests that arrive, end, leave or are requeued because their pod was gone, the pods and the revision's settings, each
-with the time. Output: dispatches, rejections, wakes, and load to report. It wires admission (how many, and who waits), the balancer
-(where), the ejected pods (where not) and the meter (how much load).
+Input: requests that arrive, end, leave or are requeued because their pod was gone, the pods and the revision's
+settings, each with the time. Output: dispatches, rejections, wakes, and load to report. It wires admission (how many,
+and who waits), the balancer (where), the ejected pods (where not) and the meter (how much load).
 
-Between any two calls no request waits while a slot is free, none is sent to a draining pod, and each is in exactly one place. A
-request is any hashable object of the caller. One throttler exists for each revision with requests; none for an idle one.
+Between any two calls no request waits while a slot is free, none is sent to a draining pod, and each is in exactly one
+place. A request is any hashable object of the caller. One throttler exists for each revision with requests; none for an
+idle one.
 """
 
 import itertools
@@ -148,8 +149,8 @@ class RevisionThrottler(Generic[RequestId]):
 
         ``session`` is a ``session_number``, or the prompt that chooses the pod.
 
-        ``revision`` is used only while there are no pods. ``client`` is the sender of an open request, which may have to wait for
-        other requests of that client.
+        ``revision`` is used only while there are no pods. ``client`` is the sender of an open request, which may have
+        to wait for other requests of that client.
 
         Raises:
             IllegalTransition: if the request is already inside.
@@ -191,7 +192,8 @@ class RevisionThrottler(Generic[RequestId]):
     def requeue(self, request: RequestId, now_s: float) -> Sequence[Dispatch[RequestId]]:
         """Requeue a request whose pod was gone or ended before its response; return the requests that begin, this one first.
 
-        It goes to another pod, on another node if there is a free one, or to the front of the queue. The pod is ejected for a while.
+        It goes to another pod, on another node if there is a free one, or to the front of the queue. The pod is ejected
+        for a while.
         """
         address = self.address_of.pop(request, None)
         if address is None:

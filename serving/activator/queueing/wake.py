@@ -1,13 +1,13 @@
 """Decides when to wake a revision: to set it Active (flip), and to report to the autoscaler immediately (poke).
 
-A fold over the requests of one revision. The activator reports to the autoscaler each second; it pokes when that would be too
-late: when the first request waits, when twice as many wait as it last reported, and when more are inside than the desired pods
-can take. Pokes are at least 50 ms apart; an early poke is sent later. A revision in reserve is flipped while requests
-wait for it, with a growing pause between tries.
+A fold over the requests of one revision. The activator reports to the autoscaler each second; it pokes when that would
+be too late: when the first request waits, when twice as many wait as it last reported, and when more are inside than
+the desired pods can take. Pokes are at least 50 ms apart; an early poke is sent later. A revision in reserve is flipped
+while requests wait for it, with a growing pause between tries.
 
 A poke reports what is new since the last report, and the next report leaves that out: each request counts once, as in
-knative/serving 98e5ef90 pkg/activator/handler/concurrency_reporter.go. Windows average reports only: a poke is the number inside
-at one moment, not the mean of a second.
+knative/serving 98e5ef90 pkg/activator/handler/concurrency_reporter.go. Windows average reports only: a poke is the
+number inside at one moment, not the mean of a second.
 """
 
 import enum
@@ -32,8 +32,8 @@ class PokeReason(enum.StrEnum):
 class RevisionLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The load of one revision: mean concurrency, and requests a second.
 
-    The ``window_`` pair is what the autoscaler averages over its windows; None: the same. ``pod_loads`` are the requests in each pod of a
-    ScaledWorkload, by name, ``pod_heats`` what the known prefixes of each pod have saved.
+    The ``window_`` pair is what the autoscaler averages over its windows; None: the same. ``pod_loads`` are the
+    requests in each pod of a ScaledWorkload, by name, ``pod_heats`` what the known prefixes of each pod have saved.
     """
 
     concurrency: float
@@ -54,10 +54,10 @@ class Poke(msgspec.Struct, frozen=True, kw_only=True):
 class WakeInput(msgspec.Struct, frozen=True, kw_only=True):
     """The input of a wake decision for one revision.
 
-    ``level`` requests are inside, ``waiting_count`` of them without a pod; ``arrived_count`` came since the last report.
-    ``desired_count`` pods are desired, each for ``target_concurrency`` concurrent requests. ``has_rejected`` says that a request was
-    just rejected because the revision's pods fail: the revision then gets another try, with a load of 1, once per reporting
-    period.
+    ``level`` requests are inside, ``waiting_count`` of them without a pod; ``arrived_count`` came since the last
+    report. ``desired_count`` pods are desired, each for ``target_concurrency`` concurrent requests. ``has_rejected``
+    says that a request was just rejected because the revision's pods fail: the revision then gets another try, with a
+    load of 1, once per reporting period.
     """
 
     level: int
@@ -77,8 +77,8 @@ class WakeInput(msgspec.Struct, frozen=True, kw_only=True):
 class WakeState(msgspec.Struct, frozen=True, kw_only=True):
     """The load that the autoscaler already has.
 
-    ``known_level`` and ``known_waiting_count`` were reported last. ``poked_concurrency`` and ``poked_count`` were reported by
-    pokes since then. ``poked_at_s`` and ``flip_due_s`` are None before the first poke and flip.
+    ``known_level`` and ``known_waiting_count`` were reported last. ``poked_concurrency`` and ``poked_count`` were
+    reported by pokes since then. ``poked_at_s`` and ``flip_due_s`` are None before the first poke and flip.
     """
 
     known_level: int = 0
@@ -137,8 +137,8 @@ def reported(
 ) -> tuple[WakeState, RevisionLoad]:
     """The load of a period, minus the load already reported by pokes.
 
-    A mean of 90 after a poke of 100 is reported as 0, not as -10; for windows it is 90. Counts are per second of the configured
-    period.
+    A mean of 90 after a poke of 100 is reported as 0, not as -10; for windows it is 90. Counts are per second of the
+    configured period.
     """
     load = RevisionLoad(
         concurrency=max(0.0, report.concurrency - state.poked_concurrency),
@@ -163,8 +163,8 @@ def _poke(
         return state, None, None
     if state.poked_at_s is not None and now_s < (due_s := state.poked_at_s + settings.poke_pause_min_s):
         return state, None, due_s
-    # At least 1 for a rejected request, which is not in flight. A waiting request that replaces another adds nothing: in
-    # a full revision each ended request makes another one the first to wait.
+    # At least 1 for a rejected request, which is not in flight. A waiting request that replaces another adds nothing:
+    # in a full revision each ended request makes another one the first to wait.
     least = int(facts.has_rejected)
     concurrency = max(least, facts.level - state.known_level)
     count = max(least, facts.arrived_count - state.poked_count)
@@ -179,8 +179,8 @@ def _poke(
     load = RevisionLoad(
         concurrency=concurrency,
         request_count=count,
-        # Ten simultaneous requests of 0.5 s have a mean of 5, which windows get with the report. Only a request that is not
-        # in flight, and therefore in no report, counts here.
+        # Ten simultaneous requests of 0.5 s have a mean of 5, which windows get with the report. Only a request that is
+        # not in flight, and therefore in no report, counts here.
         window_concurrency=float(least),
         window_request_count=float(least),
     )

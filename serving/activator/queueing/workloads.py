@@ -1,6 +1,7 @@
 """Maps the EndpointSlices of ScaledWorkloads' Services to revisions.
 
-Input: ScaledWorkload and EndpointSlice objects. Output: for each workload the slices of its Service, with the port that it names.
+Input: ScaledWorkload and EndpointSlice objects. Output: for each workload the slices of its Service, with the port that
+it names.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,9 +1,9 @@
 """The hosts claimed by Routes and DomainMappings, with the site of each host.
 
-Input: a Route object as the API has it, and the rules by which hosts are named. Output: a claim for each host and listener. Hosts
-come from ``serving.core.model.routehosts`` and never from the route's status: that says only which revisions of its own namespace
-answer. A route or tag without traffic claims its hosts too, and says why it is not ready. Follows the Route of knative/serving
-98e5ef90 (pkg/reconciler/route).
+Input: a Route object as the API has it, and the rules by which hosts are named. Output: a claim for each host and
+listener. Hosts come from ``serving.core.model.routehosts`` and never from the route's status: that says only which
+revisions of its own namespace answer. A route or tag without traffic claims its hosts too, and says why it is not
+ready. Follows the Route of knative/serving 98e5ef90 (pkg/reconciler/route).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

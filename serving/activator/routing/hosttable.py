@@ -1,11 +1,11 @@
 """Finds a site by host, path and headers, for hosts that many sites share.
 
-Input: rules, each with a host, a path prefix and headers; a request's host, target and headers. Output: the site of the best rule.
-An exact host precedes a wildcard, a longer wildcard a shorter one; then the longest path wins, then the most headers, then the
-older rule. A path is a prefix of whole segments.
+Input: rules, each with a host, a path prefix and headers; a request's host, target and headers. Output: the site of the
+best rule. An exact host precedes a wildcard, a longer wildcard a shorter one; then the longest path wins, then the most
+headers, then the older rule. A path is a prefix of whole segments.
 
-A host belongs to the namespace that its ClusterDomainClaim names, else to the one with its oldest rule. Rules of other namespaces for
-that host have no effect: they could take paths of a host that is another's.
+A host belongs to the namespace that its ClusterDomainClaim names, else to the one with its oldest rule. Rules of other
+namespaces for that host have no effect: they could take paths of a host that is another's.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,10 @@ HeaderValues = Callable[[bytes], Iterable[bytes]]
 
 
 class HostRule(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule that leads to a site. ``path`` has no trailing slash and is "" for all paths; ``listeners`` serve the rule."""
+    """A rule that leads to a site.
+
+    ``path`` has no trailing slash and is "" for all paths; ``listeners`` serve the rule.
+    """
 
     since: str
     owner: str

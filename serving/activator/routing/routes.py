@@ -2,13 +2,14 @@
 
 Input: Route objects one at a time, as they change; a request's Host and listener. Output: the site.
 
-The inner listener serves NAME.NAMESPACE.svc.cluster.local of every route and of every revision, also in the short forms that
-cluster resolvers allow; the public listener serves no such name. A Gateway that has applied the weights names the revision in two
-headers and keeps the client's host. These headers count on the inner listener only, where any client may address any revision by
-its host. The site of a revision is as private as the routes that lead to it.
+The inner listener serves NAME.NAMESPACE.svc.cluster.local of every route and of every revision, also in the short forms
+that cluster resolvers allow; the public listener serves no such name. A Gateway that has applied the weights names the
+revision in two headers and keeps the client's host. These headers count on the inner listener only, where any client
+may address any revision by its host. The site of a revision is as private as the routes that lead to it.
 
-If two routes claim one host, the older claim wins; the other takes over when the older one is removed. A table of hosts with
-paths and headers stands beside the routes (``hosttable.py``): it has what no route has, and paths of its own namespace's routes.
+If two routes claim one host, the older claim wins; the other takes over when the older one is removed. A table of hosts
+with paths and headers stands beside the routes (``hosttable.py``): it has what no route has, and paths of its own
+namespace's routes.
 """
 
 import bisect
@@ -118,8 +119,9 @@ class Routes:
     ) -> Site | None:
         """The site for a Host header, ignoring case, port and trailing dot; None if no service has the host.
 
-        ``target`` and ``values`` of headers choose among sites that share a host. ``named`` are the values of Knative-Serving-Namespace and Knative-Serving-Revision. On the inner listener they take
-        precedence over the host if each has one value, unless the route itself selects by session or header.
+        ``target`` and ``values`` of headers choose among sites that share a host. ``named`` are the values of
+        Knative-Serving-Namespace and Knative-Serving-Revision. On the inner listener they take precedence over the host
+        if each has one value, unless the route itself selects by session or header.
         """
         if named is not None and listener is Listener.INNER and len(named[0]) == len(named[1]) == 1:
             key = (named[0][0].decode("latin-1"), named[1][0].decode("latin-1"))

@@ -40,7 +40,8 @@ class Listener(enum.StrEnum):
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     """The access requirements of a route.
 
-    ``is_private``: its token, in the version of its annotation ("" is the first). ``callers``: a caller that it admits. ``jwt``: a JSON Web Token.
+    ``is_private``: its token, in the version of its annotation ("" is the first). ``callers``: a caller that it admits.
+    ``jwt``: a JSON Web Token.
     """
 
     namespace: str
@@ -107,8 +108,8 @@ def access_refusal(
 ) -> AccessRefusal | None:
     """The refusal of a request; None if the request has the token.
 
-    ``own`` and ``usual`` are the values of X-Serving-Authorization and Authorization. More than one value of a header is
-    refused: which of them counts would be a guess.
+    ``own`` and ``usual`` are the values of X-Serving-Authorization and Authorization. More than one value of a header
+    is refused: which of them counts would be a guess.
     """
     credentials = own or usual
     name = f"{rule.namespace}/{rule.route}".encode()

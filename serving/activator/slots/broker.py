@@ -1,11 +1,11 @@
 """Trades slots of pods with the other activator processes of one machine.
 
-A process whose requests wait asks all others; a process with slots that it does not need gives them to the process that waits
-longest. A slot stays where it was given until another process asks. If requests wait in every process, a freed slot passes to a
-process whose oldest request has waited longer, one slot per ask.
+A process whose requests wait asks all others; a process with slots that it does not need gives them to the process that
+waits longest. A slot stays where it was given until another process asks. If requests wait in every process, a freed
+slot passes to a process whose oldest request has waited longer, one slot per ask.
 
-Pods without a limit need no slots. Messages carry how long a request has waited, not since when, so that clocks need not
-agree.
+Pods without a limit need no slots. Messages carry how long a request has waited, not since when, so that clocks need
+not agree.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -49,7 +49,8 @@ class _OwnAsk(msgspec.Struct, frozen=True, kw_only=True):
 class SlotBroker(Generic[RequestId]):
     """The slot book of one router, when several processes share pods (``router.SlotBook``).
 
-    ``table`` is the router's, ``index`` that of this process. ``first_round`` must be greater than any of an earlier process with this index; ``send`` sends a message to a peer.
+    ``table`` is the router's, ``index`` that of this process. ``first_round`` must be greater than any of an earlier
+    process with this index; ``send`` sends a message to a peer.
     """
 
     def __init__(self, table: RevisionTable[RequestId], *, index: int, first_round: int, send: Send) -> None:

@@ -1,16 +1,17 @@
 """Divides the slots of each pod among the activator processes of one machine.
 
-Input: which peers live, their messages, and slots given away. Output: ``right``, this process's slots of a pod now, and messages
-to peers. Even if messages are late, lost or reordered, the rights of all processes in one pod never exceed its
+Input: which peers live, their messages, and slots given away. Output: ``right``, this process's slots of a pod now, and
+messages to peers. Even if messages are late, lost or reordered, the rights of all processes in one pod never exceed its
 containerConcurrency.
 
 A **view** is a set of living processes. In a view each process has its share of a pod plus the slots it was
 given minus those it gave; only the difference is stored. A slot in transit belongs to no process.
 
-When a process comes or goes, the others freeze: each declares what it has in flight, and uses no more than that from then on.
-Once all hold the same declarations and know that of each other, the next view begins; slots in use beyond a share count as given
-by the processes with room. A declaration is part of a view only while it still freezes its sender: a process that has begun a
-view answers a new declaration with its new declaration. The slots of an ended process are distributed again.
+When a process comes or goes, the others freeze: each declares what it has in flight, and uses no more than that from
+then on. Once all hold the same declarations and know that of each other, the next view begins; slots in use beyond a
+share count as given by the processes with room. A declaration is part of a view only while it still freezes its sender:
+a process that has begun a view answers a new declaration with its new declaration. The slots of an ended process are
+distributed again.
 """
 
 import zlib
@@ -25,8 +26,8 @@ _Slot = tuple[RevisionKey, str]
 def share_of(pod: str, *, slot_count: int, members: Sequence[int], index: int) -> int:
     """The slots of process ``index`` in a pod, given the ordered ``members``.
 
-    3 slots and 2 processes: 2 and 1. The pod's address decides which process has 2, so that the shares are equal over many
-    pods. 1 slot and 2 processes: each has the slots of half of the pods.
+    3 slots and 2 processes: 2 and 1. The pod's address decides which process has 2, so that the shares are equal over
+    many pods. 1 slot and 2 processes: each has the slots of half of the pods.
     """
     size, rest = divmod(slot_count, len(members))
     turn = (members.index(index) + zlib.crc32(pod.encode())) % len(members)
@@ -36,8 +37,8 @@ def share_of(pod: str, *, slot_count: int, members: Sequence[int], index: int) -
 def loans_between(shares: Sequence[int], in_use: Sequence[int]) -> dict[tuple[int, int], int]:
     """The loans that cover the requests in flight of every process: slots by borrower and lender.
 
-    Shares 1, 1 and 2 in use by the second: it borrows 1 from the first. Use beyond the sum of the shares is no loan; only an
-    excluded process can cause it.
+    Shares 1, 1 and 2 in use by the second: it borrows 1 from the first. Use beyond the sum of the shares is no loan;
+    only an excluded process can cause it.
     """
     loans: dict[tuple[int, int], int] = {}
     spare = [
@@ -59,8 +60,8 @@ def loans_between(shares: Sequence[int], in_use: Sequence[int]) -> dict[tuple[in
 class Ledger:
     """The rights of process ``index``; it has none before the first ``set_peers``.
 
-    ``first_round`` must be greater than any round of an earlier process with this index. ``in_use`` returns the requests in
-    flight now; ``send`` sends a message to a peer.
+    ``first_round`` must be greater than any round of an earlier process with this index. ``in_use`` returns the
+    requests in flight now; ``send`` sends a message to a peer.
     """
 
     def __init__(self, *, index: int, first_round: int, in_use: Callable[[], Iterable[InUse]], send: Send) -> None:

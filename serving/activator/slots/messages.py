@@ -1,7 +1,7 @@
 """Messages about slots between activator processes of one machine, as length-prefixed MessagePack.
 
-``PeerHello`` comes first on a connection. ``Declare`` and ``ViewReady`` make a view (``ledger.py``); ``Ask`` and ``Give`` move
-slots in it (``broker.py``).
+``PeerHello`` comes first on a connection. ``Declare`` and ``ViewReady`` make a view (``ledger.py``); ``Ask`` and
+``Give`` move slots in it (``broker.py``).
 """
 
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
 """Connects watches, stats, scalers and writers to one autoscaler.
 
-``RevisionWatch`` keeps the observed state, ``DecisionLoop`` decides and writes, ``PolicyClient`` follows ScalingPolicies; this
-module connects them and takes the stats.
+``RevisionWatch`` keeps the observed state, ``DecisionLoop`` decides and writes, ``PolicyClient`` follows
+ScalingPolicies; this module connects them and takes the stats.
 """
 
 import asyncio
@@ -49,9 +49,9 @@ class MemorySaving(enum.Enum):
 class Autoscaler:
     """The autoscaler of a cluster. Call ``run``; ``record`` and ``decisions`` may be called at any time.
 
-    ``prove`` asks whether the activator is in the path; ``on_decision`` gets each decision and may not block. ``events``
-    records pods that run out of memory. ``sharing`` says which revisions this autoscaler decides on; None: all of them.
-    ``saving`` says how pods save memory.
+    ``prove`` asks whether the activator is in the path; ``on_decision`` gets each decision and may not block.
+    ``events`` records pods that run out of memory. ``sharing`` says which revisions this autoscaler decides on; None:
+    all of them. ``saving`` says how pods save memory.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with

@@ -1,7 +1,7 @@
 """One connection to the autoscaler: a request head with an immediate or later response, then frames or events.
 
-Handshake, control frames and errors are the sans-io protocol's of ``websockets``. Complete binary frames, such as stats, are
-parsed here and never reach it: its asyncio server takes 43 µs per frame, this code 6 to 11 µs.
+Handshake, control frames and errors are the sans-io protocol's of ``websockets``. Complete binary frames, such as
+stats, are parsed here and never reach it: its asyncio server takes 43 µs per frame, this code 6 to 11 µs.
 """
 
 import asyncio
@@ -45,7 +45,10 @@ _FOLLOWER_BYTES_MAX = 4 * 2**20
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Positions of a frame in the stream. The mask, if any, precedes ``begin``; ``end`` may lie beyond the received data."""
+    """Positions of a frame in the stream.
+
+    The mask, if any, precedes ``begin``; ``end`` may lie beyond the received data.
+    """
 
     begin: int
     end: int

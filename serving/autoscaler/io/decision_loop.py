@@ -1,8 +1,8 @@
 """Schedules decisions and scale writes for each revision.
 
-Each revision is decided on once per period, spread over it, and immediately after an urgent stat or a change. Two queues keep urgent
-decisions from waiting behind thousands of periodic ones. A decision never awaits; its writes wait in a third queue, from which a
-few workers write, each for one revision and always the latest decision (``writer``).
+Each revision is decided on once per period, spread over it, and immediately after an urgent stat or a change. Two
+queues keep urgent decisions from waiting behind thousands of periodic ones. A decision never awaits; its writes wait in
+a third queue, from which a few workers write, each for one revision and always the latest decision (``writer``).
 """
 
 import logging
@@ -200,8 +200,8 @@ class DecisionLoop:
     def decide_soon(self, key: RevisionKey, cause: DecisionCause) -> None:
         """Decide in this event loop iteration, or later if the minimum interval has not passed.
 
-        A revision woken since then does not wait: its load was reported a few milliseconds before it was observed as Active, and
-        the decision about that load did not want a pod yet.
+        A revision woken since then does not wait: its load was reported a few milliseconds before it was observed as
+        Active, and the decision about that load did not want a pod yet.
         """
         entry = self._watch.entries.get(key)
         if entry is None or entry.scaler is None:
@@ -374,7 +374,10 @@ def _load(key: RevisionKey, load: Callable[[str], None], text: str) -> None:
 
 
 def _rest_s(entry: RevisionEntry, outcome: ScalerOutcome, period_s: float) -> float:
-    """Seconds in which no period can change the outcome; 0 if the next one may. Anticipated pods end within a period."""
+    """Seconds in which no period can change the outcome; 0 if the next one may.
+
+    Anticipated pods end within a period.
+    """
     revision, scaler = entry.revision, entry.scaler
     if revision is None or scaler is None or revision.anticipated is not None:
         return 0.0

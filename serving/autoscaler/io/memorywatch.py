@@ -19,7 +19,10 @@ _STALLED = "some avg10="
 
 
 class MemoryWatch:
-    """Watches memory for the dormant pods of ``entries``. ``on_change`` is called for each revision whose limit changes."""
+    """Watches memory for the dormant pods of ``entries``.
+
+    ``on_change`` is called for each revision whose limit changes.
+    """
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Issues the credentials of pods: a certificate with its key, and a caller token.
 
-The key is made here and not by the queue-proxy, whose image has no library for it. It leaves over TLS only, to a pod that has
-proved its name. Any holder of the cluster key could sign itself a certificate, so this adds no power.
+The key is made here and not by the queue-proxy, whose image has no library for it. It leaves over TLS only, to a pod
+that has proved its name. Any holder of the cluster key could sign itself a certificate, so this adds no power.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,10 @@ TOKEN_LIFE_S = 3600.0
 
 
 class CredentialIssuer:
-    """Issues credentials. ``pod`` finds the last observed pod by namespace and name; ``secured`` is None without inner TLS."""
+    """Issues credentials.
+
+    ``pod`` finds the last observed pod by namespace and name; ``secured`` is None without inner TLS.
+    """
 
     def __init__(
         self, key: bytes, *, pod: Callable[[str, str], Object | None], secured: DaemonTls | None = None

@@ -46,7 +46,8 @@ _REVISION = "Revision"
 _MEASURED_PERIOD_S = 15.0
 # Changes within this time are written together, in seconds.
 _CHANGE_LAG_S = 0.1
-# Shortest time between two writes of one status, in evaluation periods; slightly below one, so that no evaluation is skipped.
+# Shortest time between two writes of one status, in evaluation periods; slightly below one, so that no evaluation is
+# skipped.
 _STATUS_PERIODS = 0.9
 
 
@@ -60,8 +61,8 @@ class UsageLearning(msgspec.Struct, frozen=True, kw_only=True):
 class PolicyClient:
     """Watches ScalingPolicies, writes their status, and reads the usage of pods. The caller runs it.
 
-    ``triggers`` decides. ``on_new`` is called for each policy that is new or has another generation. A status is written at once
-    if its attachment has changed, else once a period.
+    ``triggers`` decides. ``on_new`` is called for each policy that is new or has another generation. A status is
+    written at once if its attachment has changed, else once a period.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with

@@ -1,10 +1,10 @@
 """Watches revisions and ScaledWorkloads, and keeps an entry for each.
 
-``RevisionWatch`` follows Revisions, their Deployments, Pods and public EndpointSlices. It stores the observed state of each revision,
-and calls its listener on changes. It decides nothing. ``WorkloadWatch`` follows ScaledWorkloads, the objects that they scale, and the
-pods of these, and passes each change to it in the form of revisions, so that nothing else knows the difference. Targets and pods are
-followed in the namespaces of workloads only; pods are those that a target's selector selects. The scale of a kind of another operator
-is read every two seconds.
+``RevisionWatch`` follows Revisions, their Deployments, Pods and public EndpointSlices. It stores the observed state of
+each revision, and calls its listener on changes. It decides nothing. ``WorkloadWatch`` follows ScaledWorkloads, the
+objects that they scale, and the pods of these, and passes each change to it in the form of revisions, so that nothing
+else knows the difference. Targets and pods are followed in the namespaces of workloads only; pods are those that a
+target's selector selects. The scale of a kind of another operator is read every two seconds.
 """
 
 import asyncio
@@ -322,7 +322,10 @@ class WorkloadWatch:
         return self._pods.cache(namespace).get((namespace, name))
 
     def revision(self, key: RevisionKey, resource: Object) -> ScaledRevision | None:
-        """A ScaledWorkload as a revision; None if it is being deleted. Raises ``SettingsError`` if it could never be read."""
+        """A ScaledWorkload as a revision; None if it is being deleted.
+
+        Raises ``SettingsError`` if it could never be read.
+        """
         return workload_of(resource, self._spec(key, resource), self._settings)
 
     def _spec(self, key: RevisionKey, resource: Object) -> ScaledWorkloadSpec:

@@ -1,7 +1,8 @@
 """The authenticated peers of the autoscaler: pods, activators, and other autoscalers.
 
-A frame that does not decode, is out of bounds, comes too late or too often is counted and dropped; the connection stays. A
-relayed stat was checked by the autoscaler that received it, and is never relayed again: ``relayed`` takes it, or it is dropped.
+A frame that does not decode, is out of bounds, comes too late or too often is counted and dropped; the connection
+stays. A relayed stat was checked by the autoscaler that received it, and is never relayed again: ``relayed`` takes it,
+or it is dropped.
 """
 
 import logging
@@ -36,7 +37,10 @@ Record = Callable[[RevisionKey, Stat, StatSource], None]
 
 
 class LatenessState(msgspec.Struct, frozen=True, kw_only=True):
-    """The lateness of one connection's frames. ``offset_s`` is receiver time minus sender time; None before the first frame."""
+    """The lateness of one connection's frames.
+
+    ``offset_s`` is receiver time minus sender time; None before the first frame.
+    """
 
     offset_s: float | None = None
     late_count: int = 0
@@ -45,8 +49,8 @@ class LatenessState(msgspec.Struct, frozen=True, kw_only=True):
 def is_late(state: LatenessState, *, sent_s: float, received_s: float) -> tuple[LatenessState, bool]:
     """Whether a frame arrived too late to count.
 
-    Frames sent at 100 and 101 and received at 7.0 and 12.1: offsets -93 and -88.9, so the second was under way for 4.1 s
-    longer, and is late.
+    Frames sent at 100 and 101 and received at 7.0 and 12.1: offsets -93 and -88.9, so the second was under way for 4.1
+    s longer, and is late.
     """
     offset_s = received_s - sent_s
     if state.offset_s is None or offset_s <= state.offset_s:

@@ -1,8 +1,9 @@
 """Divides revisions among autoscalers: fences writes by shard, and relays stats to the owner.
 
-Without shards this process owns all revisions. With shards, ownership is checked when a write about a group begins and, by the
-kube adapter, before each call; a shard is released only when none of its writes is in flight. Pods and activators connect to any
-autoscaler; their stats are relayed to the owner in the same turn of the loop, and never a second time.
+Without shards this process owns all revisions. With shards, ownership is checked when a write about a group begins and,
+by the kube adapter, before each call; a shard is released only when none of its writes is in flight. Pods and
+activators connect to any autoscaler; their stats are relayed to the owner in the same turn of the loop, and never a
+second time.
 """
 
 import asyncio

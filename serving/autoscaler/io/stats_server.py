@@ -1,17 +1,17 @@
 """Serves the autoscaler's stats websocket and its plain HTTP endpoints.
 
-``/stats?namespace=&revision=&pod=`` is a pod's, ``/stats?activator=`` an activator's; each needs the bearer token that is derived
-for exactly those names. A pod of a cluster may send a Kubernetes token instead, which the API server reviews (``reviewer``). The
-connection identifies the sender, so a frame reports for its sender only. A frame that does not decode, is out of bounds, comes
-too late or too often is counted and dropped; the connection stays, so that a bad frame costs one pod one second. A new connection
-of the same pod takes the place of the old one.
+``/stats?namespace=&revision=&pod=`` is a pod's, ``/stats?activator=`` an activator's; each needs the bearer token that
+is derived for exactly those names. A pod of a cluster may send a Kubernetes token instead, which the API server reviews
+(``reviewer``). The connection identifies the sender, so a frame reports for its sender only. A frame that does not
+decode, is out of bounds, comes too late or too often is counted and dropped; the connection stays, so that a bad frame
+costs one pod one second. A new connection of the same pod takes the place of the old one.
 
 ``/announce`` informs the activators of the address of a ready pod that has proved its name (``announcements.py``).
-``/credentials`` gives a pod that has proved its name a certificate, and a token by which it names itself to other services.
-``/healthz`` reports whether the cluster has been listed, ``/metrics`` all counts, ``/decisions?namespace=&revision=`` the last
-decisions with their reasons; ``&follow`` streams them as events. ``/policies?namespace=&revision=`` reports the savings of the
-adaptive policy, with ``&curve`` also the curves.
-These three need the query token (``serving.net.metrics.queries``).
+``/credentials`` gives a pod that has proved its name a certificate, and a token by which it names itself to other
+services. ``/healthz`` reports whether the cluster has been listed, ``/metrics`` all counts,
+``/decisions?namespace=&revision=`` the last decisions with their reasons; ``&follow`` streams them as events.
+``/policies?namespace=&revision=`` reports the savings of the adaptive policy, with ``&curve`` also the curves. These
+three need the query token (``serving.net.metrics.queries``).
 """
 
 import asyncio
@@ -57,12 +57,12 @@ _RECEIVED_WITHIN_S = 2.5
 class SharedStats(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a stats server that shares revisions with other autoscalers.
 
-    ``relayed`` takes stats relayed by another autoscaler, and must not relay them again. ``elsewhere`` gives the address of the
-    autoscaler that answers a query, "" for this one. ``host_names`` are accepted in Host headers beside those of ``hosts``.
-    ``reviewer`` judges tokens that are not derived from the key; without one they are refused. ``issuer`` makes the credentials
-    of pods; with its inner TLS the port speaks that beside plain HTTP.
-    ``queries`` judges who may query; None refuses all. ``pod`` finds a pod as last seen; ``announce`` passes announced pods on to other
-    autoscalers.
+    ``relayed`` takes stats relayed by another autoscaler, and must not relay them again. ``elsewhere`` gives the
+    address of the autoscaler that answers a query, "" for this one. ``host_names`` are accepted in Host headers beside
+    those of ``hosts``. ``reviewer`` judges tokens that are not derived from the key; without one they are refused.
+    ``issuer`` makes the credentials of pods; with its inner TLS the port speaks that beside plain HTTP. ``queries``
+    judges who may query; None refuses all. ``pod`` finds a pod as last seen; ``announce`` passes announced pods on to
+    other autoscalers.
     """
 
     relayed: Record | None = None

@@ -1,8 +1,8 @@
 """Runs the controller: reflectors fill the cache, workers decide about queued keys, and a writer executes the plans.
 
-A worker decides on a key with the state at that time, and makes its writes in order; the server's responses go into the cache at
-once. A conflict means that the object has changed: the key is retried shortly. The controller keeps no state that a restart would
-lose.
+A worker decides on a key with the state at that time, and makes its writes in order; the server's responses go into the
+cache at once. A conflict means that the object has changed: the key is retried shortly. The controller keeps no state
+that a restart would lose.
 """
 
 import asyncio
@@ -266,7 +266,10 @@ def _log_resync(error: Exception) -> None:
 
 
 class ControllerConfig:
-    """The live settings of controller, autoscaler and queue-proxies. Raises ``SettingsError`` if the environment is invalid."""
+    """The live settings of controller, autoscaler and queue-proxies.
+
+    Raises ``SettingsError`` if the environment is invalid.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.own = LiveSettings(CONTROLLER, registry=DAEMONS, environment=environment)

@@ -1,7 +1,7 @@
 """Requests the digests of a revision's images from registries, with the pull secrets of revision and service account.
 
-One task for each revision that waits. A failure is reported and asked again, later each time; many revisions ask a few at a time.
-Without the right to read Secrets (the component pull-secrets of config/) it asks without credentials.
+One task for each revision that waits. A failure is reported and asked again, later each time; many revisions ask a few
+at a time. Without the right to read Secrets (the component pull-secrets of config/) it asks without credentials.
 """
 
 import asyncio

@@ -1,11 +1,12 @@
 """Creates the daemons' Secrets once, and reads the cluster key.
 
-The leading controller does so before it works. A Secret that exists is kept: every secret between daemons is derived from the
-cluster key, so another key would cut off all pods. The controller may create Secrets and read that one.
+The leading controller does so before it works. A Secret that exists is kept: every secret between daemons is derived
+from the cluster key, so another key would cut off all pods. The controller may create Secrets and read that one.
 
-The Secret ``serving-query-token`` has the token of queries (``serving.net.metrics.queries``), ``serving-inner-authority`` the certificate
-by which clients without a key identify daemons. Beside the key stands the mode of inner TLS of installations that have none in their
-settings: those whose key is older have none there, and may have pods that speak none.
+The Secret ``serving-query-token`` has the token of queries (``serving.net.metrics.queries``),
+``serving-inner-authority`` the certificate by which clients without a key identify daemons. Beside the key stands the
+mode of inner TLS of installations that have none in their settings: those whose key is older have none there, and may
+have pods that speak none.
 """
 
 import base64

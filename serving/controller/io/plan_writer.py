@@ -99,7 +99,10 @@ def _fenced(write: Write, versions: dict[WorkKey, str]) -> Write:
 
 
 def note_event(note: Note, *, now: str) -> Object:
-    """The first Event of a note, named by object and message. Of a long message the end is kept, which has the cause."""
+    """The first Event of a note, named by object and message.
+
+    Of a long message the end is kept, which has the cause.
+    """
     message = note.message[-MESSAGE_LENGTH_MAX:]
     words = EventText(reason=note.reason or "Changed", message=message, is_warning=note.warning)
     suffix = digest(uid_of(note.about), note.reason, note.message)

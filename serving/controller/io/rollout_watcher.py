@@ -1,7 +1,7 @@
 """Reads the activators' response counts during checked rollouts, and judges the new revisions.
 
-All activators are read each 2 s, and none while there is no such rollout. Counts begin with the first reading, so a controller
-that starts judges what it sees from then on.
+All activators are read each 2 s, and none while there is no such rollout. Counts begin with the first reading, so a
+controller that starts judges what it sees from then on.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Queries activators until they serve a Route as in its status; the Route is then Ready.
 
-One task for each Route that waits. It asks every activator ``GET /routes/NAMESPACE/NAME`` and compares the digest that it returns
-(``serving.core.model.routepolicy``); no request is sent while no Route waits.
+One task for each Route that waits. It asks every activator ``GET /routes/NAMESPACE/NAME`` and compares the digest that
+it returns (``serving.core.model.routepolicy``); no request is sent while no Route waits.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """The reflectors that fill the controller's cache, and the notes about ConfigMaps and optional kinds.
 
-HTTPRoutes, Certificates and KEDA's kinds are optional: a server without their definitions is asked again until it has them.
+HTTPRoutes, Certificates and KEDA's kinds are optional: a server without their definitions is asked again until it has
+them.
 """
 
 import asyncio
@@ -88,7 +89,8 @@ def missing_note(kind: Kind, namespace: str, why: str) -> Note:
 class CacheSources:
     """The watches of the cache: ``run`` runs all of them; ``synced`` is set once the first lists are cached.
 
-    ``wake`` gets the keys that a change affects, and the kind of the object that changed; ``note`` reports a missing API.
+    ``wake`` gets the keys that a change affects, and the kind of the object that changed; ``note`` reports a missing
+    API.
     """
 
     def __init__(

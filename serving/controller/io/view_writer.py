@@ -1,7 +1,8 @@
 """Writes a PodAutoscaler and a ServerlessService per revision, derived by ``controller/revisions/views.py``.
 
-It follows revisions, Deployments and the slices of public Services, and writes a view when it differs from the view that was
-written last. A view is deleted with its revision, by its owner reference. Changes within a short time are written together.
+It follows revisions, Deployments and the slices of public Services, and writes a view when it differs from the view
+that was written last. A view is deleted with its revision, by its owner reference. Changes within a short time are
+written together.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,8 @@
 """Plans the ScaledWorkload of a KEDA route, and the conditions of the route.
 
 Input: the route, its conversion, and the ScaledWorkload of its name if there is one. Output: writes. The route owns the
-ScaledWorkload, which goes with it. ``Ready`` repeats that of the ScaledWorkload; ``Converted`` names the fields without effect.
+ScaledWorkload, which goes with it. ``Ready`` repeats that of the ScaledWorkload; ``Converted`` names the fields without
+effect.
 """
 
 from collections.abc import Iterator
@@ -34,7 +35,10 @@ _MESSAGE_MAX = 32768
 def reconcile_keda_route(
     kind: Kind, route: Object, conversion: Conversion, *, workload: Object | None, now: str, refusal: str = ""
 ) -> WritePlan:
-    """The writes for a route; none while it is being deleted. ``refusal`` is why the server refuses its ScaledWorkload."""
+    """The writes for a route; none while it is being deleted.
+
+    ``refusal`` is why the server refuses its ScaledWorkload.
+    """
     if is_being_deleted(route):
         return WritePlan()
     is_foreign = workload is not None and not is_controlled_by(workload, route)

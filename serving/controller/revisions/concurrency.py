@@ -1,9 +1,10 @@
 """Adapts the number of parallel reconciles to the number that the API server serves without slowing down.
 
-Input: the duration of each call, or that the server refused one; output: ``limit``. The limit starts low and grows by one
-with each call while it is used up, so that it doubles with each round trip; after the first sign of congestion it grows by one
-with each round trip. A server whose calls take three times as long as its fast ones queues them: then, and when it
-refuses calls, the limit falls. With 200 ms a call, 8 workers make 40 writes a second, and 64 make 320. It uses no clock.
+Input: the duration of each call, or that the server refused one; output: ``limit``. The limit starts low and grows by
+one with each call while it is used up, so that it doubles with each round trip; after the first sign of congestion it
+grows by one with each round trip. A server whose calls take three times as long as its fast ones queues them: then, and
+when it refuses calls, the limit falls. With 200 ms a call, 8 workers make 40 writes a second, and 64 make 320. It uses
+no clock.
 """
 
 # Weights of a call in the mean duration, and in the baseline, which rises after the server or network has changed.

@@ -1,9 +1,10 @@
 """Reconciles a Configuration: creates a revision per generation, selects the latest ready one, retires others.
 
-Input: the configuration and its revisions; output: the writes. The latest ready revision changes when a newer one has settled, and
-goes back to an older one only from a revision that failed in its first minute (``settling.py``). If it is deleted, or the status was lost with one machine's store, the newest revision that was ready
-takes over. A template may name its revision once: the same name with other content is refused. Follows knative/serving
-98e5ef90, pkg/reconciler/configuration.
+Input: the configuration and its revisions; output: the writes. The latest ready revision changes when a newer one has
+settled, and goes back to an older one only from a revision that failed in its first minute (``settling.py``). If it is
+deleted, or the status was lost with one machine's store, the newest revision that was ready takes over. A template may
+name its revision once: the same name with other content is refused. Follows knative/serving 98e5ef90,
+pkg/reconciler/configuration.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Defaults of a revision's spec: timeouts, concurrency, container names, the readiness probe.
 
-Input: the template's spec and the settings; output: the spec of a revision. Defaulting is idempotent. Follows knative/serving
-98e5ef90, pkg/apis/serving/v1/revision_defaults.go.
+Input: the template's spec and the settings; output: the spec of a revision. Defaulting is idempotent. Follows
+knative/serving 98e5ef90, pkg/apis/serving/v1/revision_defaults.go.
 """
 
 import itertools

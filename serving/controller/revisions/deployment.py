@@ -1,8 +1,9 @@
 """The Deployment of a revision, and the private Service that selects its pods.
 
-Input: a revision with its defaults filled in; output: objects to create. Neither changes later: a revision is immutable, and
-the autoscaler owns the number of replicas. The queue-proxy is a container of the pod template if there is a ``Sidecar``;
-otherwise the runtime starts it beside the app (on one machine the kubelet does, from the warm template).
+Input: a revision with its defaults filled in; output: objects to create. Neither changes later: a revision is
+immutable, and the autoscaler owns the number of replicas. The queue-proxy is a container of the pod template if there
+is a ``Sidecar``; otherwise the runtime starts it beside the app (on one machine the kubelet does, from the warm
+template).
 
 Follows knative/serving 98e5ef90, pkg/reconciler/revision/resources/deploy.go.
 """

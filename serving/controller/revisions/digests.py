@@ -1,8 +1,8 @@
 """Pins the images of a revision to digests.
 
-A tag that moves later changes no revision. Input: a revision and what registries have answered; output: the images to ask for, and a pod's spec with digests. Follows
-knative/serving 98e5ef90, pkg/reconciler/revision/resolve.go, but for a registry that refuses: there the nodes may have
-credentials that the controller has not, and the tag stays.
+A tag that moves later changes no revision. Input: a revision and what registries have answered; output: the images to
+ask for, and a pod's spec with digests. Follows knative/serving 98e5ef90, pkg/reconciler/revision/resolve.go, but for a
+registry that refuses: there the nodes may have credentials that the controller has not, and the tag stays.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

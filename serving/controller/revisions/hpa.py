@@ -1,7 +1,8 @@
 """The HorizontalPodAutoscaler of a revision with the class hpa, which our autoscaler does not scale.
 
-Input: a revision, its existing HorizontalPodAutoscaler, the autoscaler's settings; output: the writes. An hpa cannot scale to
-zero: there is always a pod, and requests go to pods directly. Follows knative/serving 98e5ef90, pkg/reconciler/autoscaling/hpa:
+Input: a revision, its existing HorizontalPodAutoscaler, the autoscaler's settings; output: the writes. An hpa cannot
+scale to zero: there is always a pod, and requests go to pods directly. Follows knative/serving 98e5ef90,
+pkg/reconciler/autoscaling/hpa:
 
 | metric | target | compared with |
 |---|---|---|

@@ -1,7 +1,8 @@
 """Detects apps in a cluster that should run their own queue-proxy, but do not.
 
-Nothing in a pod's status says whether an image starts ``serving.asgi``. A container that does not looks like one whose app is slow: it
-runs, and nothing answers at the port of its readiness probe. So it is given a time, and becomes ready later all the same.
+Nothing in a pod's status says whether an image starts ``serving.asgi``. A container that does not looks like one whose
+app is slow: it runs, and nothing answers at the port of its readiness probe. So it is given a time, and becomes ready
+later all the same.
 """
 
 from collections.abc import Sequence

@@ -1,19 +1,19 @@
 """The public Service of a revision or route, with EndpointSlices that contain activators or pods.
 
-The Service has no selector; the controller owns its slices. With the path "proxy" the slices name the activators' inner port,
-with "serve" the ready pods of the revision. The autoscaler requests a path in an annotation of the revision; this module
-decides what is possible, in this order:
+The Service has no selector; the controller owns its slices. With the path "proxy" the slices name the activators' inner
+port, with "serve" the ready pods of the revision. The autoscaler requests a path in an annotation of the revision; this
+module decides what is possible, in this order:
 
 1. "serve" is requested, the revision is Active and has ready pods: the pods;
 2. there are ready activators: the activators;
 3. there are ready pods: the pods;
 4. otherwise the present endpoints stay, pods with ``ready: false``, so that a slice is never empty.
 
-Addresses and port change in one merge patch, so pods are never paired with the activators' port. A route's ports for TCP
-(``serving.dev/tcp``) are ports of its own Service, which leads to activators: they listen there. With certificates of cluster-local
-hosts its port 443 leads to the same port of activators as 80: that speaks TLS too. There is one slice for each
-address family of the activators, with at most 1,000 endpoints, the limit of a slice; further pods receive requests through
-activators only.
+Addresses and port change in one merge patch, so pods are never paired with the activators' port. A route's ports for
+TCP (``serving.dev/tcp``) are ports of its own Service, which leads to activators: they listen there. With certificates
+of cluster-local hosts its port 443 leads to the same port of activators as 80: that speaks TLS too. There is one slice
+for each address family of the activators, with at most 1,000 endpoints, the limit of a slice; further pods receive
+requests through activators only.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -160,7 +160,10 @@ def _port_of(endpoint_slice: Object, name: str = _PORT_NAME) -> int | None:
 
 
 class PublicService(msgspec.Struct, frozen=True, kw_only=True):
-    """An existing public Service, its slices, and the possible endpoints by address family. ``has_tls``: it has a port for HTTPS."""
+    """An existing public Service, its slices, and the possible endpoints by address family.
+
+    ``has_tls``: it has a port for HTTPS.
+    """
 
     service: Object | None
     slices: Sequence[Object]

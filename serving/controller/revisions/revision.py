@@ -1,8 +1,8 @@
 """Revisions: creation from a Configuration's template, and reconciliation of Deployment, Services and status.
 
-``desired_revision`` is the object to create; ``reconcile_revision`` plans the writes for an existing one, from its children and the
-routes that reference it. A Retired revision without routes is deleted; garbage collection follows its owner references. The
-only field of the spec that changes is ``servingState``.
+``desired_revision`` is the object to create; ``reconcile_revision`` plans the writes for an existing one, from its
+children and the routes that reference it. A Retired revision without routes is deleted; garbage collection follows its
+owner references. The only field of the spec that changes is ``servingState``.
 """
 
 from collections.abc import Sequence
@@ -72,12 +72,13 @@ _COUNTS = {"actualReplicas", "desiredReplicas"}
 class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
     """The input of a revision's decision besides the revision.
 
-    ``routes`` are the names of routes that reference it; ``is_newest``: its configuration has no newer revision; ``is_awaited``:
-    a route follows the latest revision of that configuration; ``refusal`` is the server's reason to refuse one of its children,
-    "" if there is none; ``public`` is its public Service, None without such Services; ``hpa`` is the HorizontalPodAutoscaler of
-    its name; ``count_period_s`` is the least time between two writes of its number of pods. ``is_guarded``: a route limits its
-    callers. ``log_url`` is the address of its logs, "" without one. ``unresolved`` are its images whose digest is
-    not known; ``resolution`` is what registries have answered, None where they are not asked.
+    ``routes`` are the names of routes that reference it; ``is_newest``: its configuration has no newer revision;
+    ``is_awaited``: a route follows the latest revision of that configuration; ``refusal`` is the server's reason to
+    refuse one of its children, "" if there is none; ``public`` is its public Service, None without such Services;
+    ``hpa`` is the HorizontalPodAutoscaler of its name; ``count_period_s`` is the least time between two writes of its
+    number of pods. ``is_guarded``: a route limits its callers. ``log_url`` is the address of its logs, "" without one.
+    ``unresolved`` are its images whose digest is not known; ``resolution`` is what registries have answered, None where
+    they are not asked.
     """
 
     children: RevisionChildren
@@ -263,7 +264,10 @@ def _missing(
 
 
 def _notes(before: Object, after: Object) -> list[Note]:
-    """Events for a revision that becomes unready or ready again. The first readiness is recorded as an annotation instead."""
+    """Events for a revision that becomes unready or ready again.
+
+    The first readiness is recorded as an annotation instead.
+    """
     old, new = condition_of(before, CONDITION_READY), condition_of(after, CONDITION_READY)
     if (old.get("status"), new.get("status")) == ("False", "True"):
         message = "Revision becomes ready upon all resources being ready"

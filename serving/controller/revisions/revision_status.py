@@ -1,8 +1,8 @@
 """The status of a revision: its readiness, its initial scale, and the failures of its pods.
 
-Input: the revision, its Deployment and pods, and the scale that it starts with; output: the whole status. It reports only what
-the pods have shown. A revision that was ready once stays ready while it has no pods or wakes up; only failing pods make it
-unready. Active is informational: a revision at zero is ready.
+Input: the revision, its Deployment and pods, and the scale that it starts with; output: the whole status. It reports
+only what the pods have shown. A revision that was ready once stays ready while it has no pods or wakes up; only failing
+pods make it unready. Active is informational: a revision at zero is ready.
 
 Follows knative/serving 98e5ef90, pkg/apis/serving/v1/revision_lifecycle.go, which reads a PodAutoscaler instead.
 """
@@ -266,8 +266,8 @@ def desired_status(
 ) -> Object:
     """The wanted status; ``now`` is the timestamp of changed conditions.
 
-    ``refusal`` is why the server refuses the Deployment, "" if it does not. ``resolution`` is that of its images, None if there is nothing
-    to resolve.
+    ``refusal`` is why the server refuses the Deployment, "" if it does not. ``resolution`` is that of its images, None
+    if there is nothing to resolve.
     """
     if resolution is not None and resolution.failure:
         why = _shortened(resolution.failure)

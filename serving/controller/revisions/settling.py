@@ -1,9 +1,10 @@
 """Decides when a new revision takes over traffic, and when the traffic returns to the older revision.
 
-A revision that is ready for a moment may fail in the next one: a port that is open before the app is loaded, a worker that dies. So
-the latest ready revision changes only after the new one was ready for its settle time without a restart. A revision that fails within its first minute
-gives the traffic back, and then takes it only after a whole minute. Without an older revision that can serve there is nothing to
-protect, and nothing waits. With a settle time of 0 all this is off, as in Knative.
+A revision that is ready for a moment may fail in the next one: a port that is open before the app is loaded, a worker
+that dies. So the latest ready revision changes only after the new one was ready for its settle time without a restart.
+A revision that fails within its first minute gives the traffic back, and then takes it only after a whole minute.
+Without an older revision that can serve there is nothing to protect, and nothing waits. With a settle time of 0 all
+this is off, as in Knative.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,8 @@ _GRAIN_S = 1.0
 class LatestReady(msgspec.Struct, frozen=True, kw_only=True):
     """The revision for new traffic; "" without one.
 
-    ``settling`` is the revision that takes its place after ``settles_in_s`` seconds; ``failed`` the revision whose traffic returns.
+    ``settling`` is the revision that takes its place after ``settles_in_s`` seconds; ``failed`` the revision whose
+    traffic returns.
     """
 
     name: str

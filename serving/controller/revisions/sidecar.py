@@ -1,17 +1,20 @@
 """Adds the queue-proxy to a revision's pods in a cluster: a container, its volume, and changes to other containers.
 
-Input: a revision with its defaults filled in, the pod's spec without a queue-proxy, and a ``Sidecar`` with settings, image and
-secrets. Output: the spec with the queue-proxy. Follows knative/serving 98e5ef90, pkg/reconciler/revision/resources/queue.go,
-with these differences:
+Input: a revision with its defaults filled in, the pod's spec without a queue-proxy, and a ``Sidecar`` with settings,
+image and secrets. Output: the spec with the queue-proxy. Follows knative/serving 98e5ef90,
+pkg/reconciler/revision/resources/queue.go, with these differences:
 
 - One port, 8012, accepts both HTTP/1.1 and HTTP/2. The kubelet uses 8022 only.
-- A readiness probe of the kubelet is answered when the app becomes ready, instead of failing and being repeated a second later.
-- It is the first container, because the kubelet starts containers in order; kubectl still picks the app by an annotation.
-- It mounts no volume, and the pod gets no token of an account that its service does not name: a kubelet lets a pod with volumes
-  wait for 300 ms. With ``stats_audience`` the token that authenticates stats is in a volume, which the kubelet renews.
+- A readiness probe of the kubelet is answered when the app becomes ready, instead of failing and being repeated a
+  second later.
+- It is the first container, because the kubelet starts containers in order; kubectl still picks the app by an
+  annotation.
+- It mounts no volume, and the pod gets no token of an account that its service does not name: a kubelet lets a pod with
+  volumes wait for 300 ms. With ``stats_audience`` the token that authenticates stats is in a volume, which the kubelet
+  renews.
 
-A revision may ask for the queue-proxy in the process of its app (``serving.asgi``). Then the container that serves gets the environment,
-ports and readiness probe of the queue-proxy, and no other container is added.
+A revision may ask for the queue-proxy in the process of its app (``serving.asgi``). Then the container that serves gets
+the environment, ports and readiness probe of the queue-proxy, and no other container is added.
 
 Everything else in the spec is kept.
 """
@@ -83,11 +86,10 @@ _HANDLERS = ("tcpSocket", "httpGet", "grpc")
 class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration shared by all queue-proxies.
 
-    ``image`` and ``stats_url`` are for ``settings`` that name none.
-    ``secret_of`` derives the secret of a revision's pods from its namespace and uid, ``token_of`` the token for their stats from
-    its namespace and name. ``proxy`` are the settings of
-    queue-proxies that a revision does not override. ``inner_tls`` is the mode that this controller was started with, ``authority`` the
-    public certificate by which queue-proxies identify daemons.
+    ``image`` and ``stats_url`` are for ``settings`` that name none. ``secret_of`` derives the secret of a revision's
+    pods from its namespace and uid, ``token_of`` the token for their stats from its namespace and name. ``proxy`` are
+    the settings of queue-proxies that a revision does not override. ``inner_tls`` is the mode that this controller was
+    started with, ``authority`` the public certificate by which queue-proxies identify daemons.
     """
 
     settings: SidecarSettings

@@ -1,11 +1,12 @@
 """The certificates of a route's hosts, issued by cert-manager.
 
-With external-domain-tls there is one Certificate of cert-manager for the route's public host and one for each tag's, with
-cluster-local-domain-tls one for the three names of each cluster-local host. Its Secret has its name, and the activators serve it for
-those names alone. A host has http URLs until its Certificate is ready. Input: the route, its hosts and the existing Certificates; output:
-writes, the hosts whose certificate is ready, and CertificateProvisioned.
+With external-domain-tls there is one Certificate of cert-manager for the route's public host and one for each tag's,
+with cluster-local-domain-tls one for the three names of each cluster-local host. Its Secret has its name, and the
+activators serve it for those names alone. A host has http URLs until its Certificate is ready. Input: the route, its
+hosts and the existing Certificates; output: writes, the hosts whose certificate is ready, and CertificateProvisioned.
 
-Names and reasons follow knative/serving 98e5ef90, pkg/reconciler/route; there a Certificate of Knative's stands between.
+Names and reasons follow knative/serving 98e5ef90, pkg/reconciler/route; there a Certificate of Knative's stands
+between.
 """
 
 from collections.abc import Sequence

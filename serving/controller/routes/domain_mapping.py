@@ -1,12 +1,13 @@
 """The status of a DomainMapping, and the ClusterDomainClaim that reserves its host.
 
-Input: the mapping, the claim of its host, the referenced object, and the route that holds the host if one does. Output: the
-writes. A host belongs to the namespace that its claim names. Where the settings allow it, the controller creates the claim with
-the first mapping and deletes it with the last; a claim that a user created is left alone. The activators serve a mapping while
-DomainClaimed and ReferenceResolved are true.
+Input: the mapping, the claim of its host, the referenced object, and the route that holds the host if one does. Output:
+the writes. A host belongs to the namespace that its claim names. Where the settings allow it, the controller creates
+the claim with the first mapping and deletes it with the last; a claim that a user created is left alone. The activators
+serve a mapping while DomainClaimed and ReferenceResolved are true.
 
-Follows knative/serving 98e5ef90, pkg/reconciler/domainmapping. Knative deletes claims by a finalizer; here the controller deletes
-a claim that it created and that no mapping needs, so that deleting a mapping never waits for the controller.
+Follows knative/serving 98e5ef90, pkg/reconciler/domainmapping. Knative deletes claims by a finalizer; here the
+controller deletes a claim that it created and that no mapping needs, so that deleting a mapping never waits for the
+controller.
 """
 
 from collections import defaultdict

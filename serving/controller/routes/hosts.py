@@ -25,7 +25,10 @@ def public_url(host: str, settings: ControllerSettings, *, has_certificate: bool
 
 
 def inner_url(host: str, settings: ControllerSettings, *, has_certificate: bool) -> str:
-    """The URL of a cluster-local host. The inner listener serves both schemes at one port, which Services name 80 and 443."""
+    """The URL of a cluster-local host.
+
+    The inner listener serves both schemes at one port, which Services name 80 and 443.
+    """
     if not has_certificate:
         return url_of(host, settings.inner_port)
     port = _PORTS["https"] if settings.inner_port == _PORTS["http"] else settings.inner_port

@@ -1,11 +1,13 @@
 """The HTTPRoutes of a route for a Gateway: its hosts, weights and tags, and the Gateway's reports about them.
 
-There is one HTTPRoute for the route's host ("hello") and one for each tag's host ("hello.blue"), because the rules of an HTTPRoute
-apply to all its hosts. The route owns them. Their backends are the public Services of revisions (``public.py``), so the Gateway
-decides on weights once. Two headers name the chosen revision; the activator trusts the headers on its inner listener.
+There is one HTTPRoute for the route's host ("hello") and one for each tag's host ("hello.blue"), because the rules of
+an HTTPRoute apply to all its hosts. The route owns them. Their backends are the public Services of revisions
+(``public.py``), so the Gateway decides on weights once. Two headers name the chosen revision; the activator trusts the
+headers on its inner listener.
 
-Input: the route, the assigned traffic, and the existing HTTPRoutes; output: writes, and the condition IngressReady. Follows
-gateway.networking.k8s.io/v1 and the headers of knative-extensions/net-gateway-api, which creates an HTTPRoute per host, too.
+Input: the route, the assigned traffic, and the existing HTTPRoutes; output: writes, and the condition IngressReady.
+Follows gateway.networking.k8s.io/v1 and the headers of knative-extensions/net-gateway-api, which creates an HTTPRoute
+per host, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

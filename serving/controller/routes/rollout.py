@@ -1,16 +1,17 @@
 """Gradual rollout: moves the traffic of a configuration target from one revision to the next.
 
 Input: the goal (each configuration target with its latest ready revision), the state before, which revisions can still
-serve, and the time; output: the new state. A new revision starts with 1 percent. Once the activators route that percent,
-``observe_ready`` plans equal steps for the rest over the rollout duration; a step is never shorter than the activators
-needed for the first percent, nor than 1 s. When a further revision becomes ready during a rollout, it starts with 1 percent
-at once, and every step drains the older revisions from the newest to the oldest. Targets that name a revision take no part.
+serve, and the time; output: the new state. A new revision starts with 1 percent. Once the activators route that
+percent, ``observe_ready`` plans equal steps for the rest over the rollout duration; a step is never shorter than the
+activators needed for the first percent, nor than 1 s. When a further revision becomes ready during a rollout, it starts
+with 1 percent at once, and every step drains the older revisions from the newest to the oldest. Targets that name a
+revision take no part.
 
-Worked example: 100 percent and 10 s, seen by the activators within 1 s, give at most 10 steps for 99 percent: steps of 10
-percent every 1 s, 1 -> 11 -> ... -> 91 -> 100.
+Worked example: 100 percent and 10 s, seen by the activators within 1 s, give at most 10 steps for 99 percent: steps of
+10 percent every 1 s, 1 -> 11 -> ... -> 91 -> 100.
 
-Follows the documented behaviour of Knative Serving 1.x ("Configuring gradual rollout of traffic to Revisions"). It knows no
-clock; ``now_s`` is in seconds since the epoch, because the state outlives the process.
+Follows the documented behaviour of Knative Serving 1.x ("Configuring gradual rollout of traffic to Revisions"). It
+knows no clock; ``now_s`` is in seconds since the epoch, because the state outlives the process.
 """
 
 import math
@@ -137,8 +138,8 @@ def rollout_of_status(
 ) -> Rollout:
     """The rollout state derived from ``status.traffic``: the present share of each configuration target, at rest.
 
-    ``configurations`` are the configurations of revisions by name. It stands in for the annotation of a Route that had no
-    rollout duration so far.
+    ``configurations`` are the configurations of revisions by name. It stands in for the annotation of a Route that had
+    no rollout duration so far.
     """
     present = {
         (target.get("tag"), configurations.get(target["revisionName"])): target
@@ -161,7 +162,8 @@ def advance(
 ) -> Rollout:
     """The state at ``now_s``, after due steps; new revisions start with 1 percent.
 
-    Revisions in ``paused`` get no further step, and those in ``broken`` no traffic, as long as an older one can have it.
+    Revisions in ``paused`` get no further step, and those in ``broken`` no traffic, as long as an older one can have
+    it.
     """
     known = {
         (configuration.tag, configuration.configuration_name): configuration for configuration in before.configurations

@@ -1,7 +1,8 @@
 """Judges revisions during a rollout by their responses so far.
 
-A condition counts as broken once the share of bad responses is above its limit with a confidence of 95 %: by the lower end
-of Wilson's interval (1927), and at least three are bad. Two errors of twenty responses do not break "errors<1%" yet.
+A condition counts as broken once the share of bad responses is above its limit with a confidence of 95 %: by the lower
+end of Wilson's interval (1927), and at least three are bad. Two errors of twenty responses do not break "errors<1%"
+yet.
 """
 
 import enum

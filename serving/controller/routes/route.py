@@ -1,10 +1,10 @@
 """Reconciles a Route: its URLs, its traffic by revision, its readiness, and the Services of its tags.
 
-Input: the route, the objects that its targets reference, and its ``RouteContext``; output: the writes. Traffic stays as assigned
-while the spec asks for a revision that is not ready. With a rollout duration it moves in steps (``rollout.py``). A host that another
-route claimed first is left to that route. IngressReady is true once all activators serve the status (``io/route_prober.py``)
-and, behind a Gateway, once that has accepted the route's HTTPRoutes. TLS is not the route's concern, so CertificateProvisioned
-is true with its reason.
+Input: the route, the objects that its targets reference, and its ``RouteContext``; output: the writes. Traffic stays as
+assigned while the spec asks for a revision that is not ready. With a rollout duration it moves in steps
+(``rollout.py``). A host that another route claimed first is left to that route. IngressReady is true once all
+activators serve the status (``io/route_prober.py``) and, behind a Gateway, once that has accepted the route's
+HTTPRoutes. TLS is not the route's concern, so CertificateProvisioned is true with its reason.
 """
 
 import json
@@ -118,9 +118,10 @@ class RouteContext(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a route's decision, except its targets.
 
     ``lost`` are hosts that it claims, with the route that holds each; ``public`` is its public Service, None where the
-    settings have none, and ``refusal`` why the server refuses that, "" if it does not; ``tag_services`` are
-    those of its tags; ``httproutes`` are those of a Gateway, None without one; ``confirmed`` is the digest that all activators served last, None if none can be asked;
-    ``certificates`` are those of its hosts, None where cert-manager issues none; ``judged`` are the last judgements about revisions that it rolls out under a check.
+    settings have none, and ``refusal`` why the server refuses that, "" if it does not; ``tag_services`` are those of
+    its tags; ``httproutes`` are those of a Gateway, None without one; ``confirmed`` is the digest that all activators
+    served last, None if none can be asked; ``certificates`` are those of its hosts, None where cert-manager issues
+    none; ``judged`` are the last judgements about revisions that it rolls out under a check.
     """
 
     lost: Mapping[str, Key]

@@ -1,8 +1,8 @@
 """Reconciles a Service: its Configuration and Route, and its status, which mirrors theirs.
 
-Input: the service, its children if they exist, and whether the revision name of its template is taken; output: the writes. Spec and
-labels of the children follow the service; annotations that other reconcilers own stay. The status of a child that has not
-observed its latest spec is not mirrored. Follows knative/serving 98e5ef90, pkg/reconciler/service.
+Input: the service, its children if they exist, and whether the revision name of its template is taken; output: the
+writes. Spec and labels of the children follow the service; annotations that other reconcilers own stay. The status of a
+child that has not observed its latest spec is not mirrored. Follows knative/serving 98e5ef90, pkg/reconciler/service.
 """
 
 import msgspec
@@ -50,7 +50,10 @@ _CHILDS_OWN = {CLAIMED_TAGS_ANNOTATION, ROLLED_BACK_ANNOTATION, ROLLOUT_ANNOTATI
 
 
 class ServiceChildren(msgspec.Struct, frozen=True, kw_only=True):
-    """The children of a service; None if they do not exist. ``name_is_taken``: another template has the revision's name."""
+    """The children of a service; None if they do not exist.
+
+    ``name_is_taken``: another template has the revision's name.
+    """
 
     configuration: Object | None
     route: Object | None
@@ -121,8 +124,8 @@ def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -
 def _must_wait(service: Object, children: ServiceChildren) -> bool:
     """Whether the route must not change yet.
 
-    The server may refuse a template that names its revision, and traffic that references this name must not reach an earlier
-    revision of the same name. So the route waits for the configuration's answer.
+    The server may refuse a template that names its revision, and traffic that references this name must not reach an
+    earlier revision of the same name. So the route waits for the configuration's answer.
     """
     if not nested(service, "spec", "template", "metadata", "name"):
         return False

@@ -15,7 +15,10 @@ from serving.net.cluster.kinds import Kind, target_kind
 
 
 class KnownWorkload(msgspec.Struct, frozen=True, kw_only=True):
-    """A ScaledWorkload. ``spec`` is None if it cannot be read, with the ``problems``; else these are of its schedules."""
+    """A ScaledWorkload.
+
+    ``spec`` is None if it cannot be read, with the ``problems``; else these are of its schedules.
+    """
 
     key: Key
     created: str

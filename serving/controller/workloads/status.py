@@ -1,7 +1,8 @@
 """The status of a ScaledWorkload: missing objects, conflicts, and the target of requests.
 
-Input: the workload, and the objects that it names as far as they exist. Output: the status, with a condition for each thing that may
-be wrong. It writes nothing else: the activators route by the workload itself, and the autoscaler scales by it.
+Input: the workload, and the objects that it names as far as they exist. Output: the status, with a condition for each
+thing that may be wrong. It writes nothing else: the activators route by the workload itself, and the autoscaler scales
+by it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,8 +30,9 @@ HOSTS_CLAIMED = "HostsClaimed"
 class WorkloadView(msgspec.Struct, frozen=True, kw_only=True):
     """A workload as it was read, and what exists around it.
 
-    ``is_known_kind``: the target's kind is scaled here. ``scalers`` are HorizontalPodAutoscalers of its namespace, ``workloads`` those of
-    all namespaces. ``is_revision``: a Revision has its name. ``holders`` names what holds a host for another namespace.
+    ``is_known_kind``: the target's kind is scaled here. ``scalers`` are HorizontalPodAutoscalers of its namespace,
+    ``workloads`` those of all namespaces. ``is_revision``: a Revision has its name. ``holders`` names what holds a host
+    for another namespace.
     """
 
     own: KnownWorkload

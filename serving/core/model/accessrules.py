@@ -1,8 +1,9 @@
 """The allowed callers of a service: reads ``serving.dev/allow-from`` and ``serving.dev/jwt``.
 
-Input: an annotation, as in "namespace/shop, serviceaccount/shop/cart, service/shop/front", or "issuer=https://login.example.com,
-audience=api, jwks=https://login.example.com/keys". Output: a rule, and what cannot be read in it. An entry that cannot be read
-admits no caller, and a rule for tokens that cannot be read lets no request in.
+Input: an annotation, as in "namespace/shop, serviceaccount/shop/cart, service/shop/front", or
+"issuer=https://login.example.com, audience=api, jwks=https://login.example.com/keys". Output: a rule, and what cannot
+be read in it. An entry that cannot be read admits no caller, and a rule for tokens that cannot be read lets no request
+in.
 """
 
 import re

@@ -1,6 +1,7 @@
 """The exceptions of the whole project, grouped by who must act.
 
-docs/errors.md draws the tree and says what to do. The HTTP status of an error that a client sees is a class attribute. Errors carry fields; the text is made from them.
+docs/errors.md draws the tree and says what to do. The HTTP status of an error that a client sees is a class attribute.
+Errors carry fields; the text is made from them.
 """
 
 from collections.abc import Sequence
@@ -19,8 +20,8 @@ class ServingError(Exception):
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """One problem in a user's input.
 
-    ``where`` names the file and line, environment variable, flag or annotation; ``what`` describes the invalid value found there;
-    ``expected`` describes a valid one.
+    ``where`` names the file and line, environment variable, flag or annotation; ``what`` describes the invalid value
+    found there; ``expected`` describes a valid one.
     """
 
     where: str

@@ -1,7 +1,8 @@
 """Parses and fills Go's text/template, as far as host names and lines of logs need it. Pure.
 
-Fields (``.Name``, ``.Labels.app``) and their methods (``.Header.Get "Via"``), texts, numbers, pipes, brackets, ``if``, ``else``, ``with`` and the functions in ``_FUNCTIONS``. Variables,
-``range``, ``define`` and ``block`` are refused. A field that a mapping does not have is "<no value>", as in Go; by ``index`` it is "".
+Fields (``.Name``, ``.Labels.app``) and their methods (``.Header.Get "Via"``), texts, numbers, pipes, brackets, ``if``,
+``else``, ``with`` and the functions in ``_FUNCTIONS``. Variables, ``range``, ``define`` and ``block`` are refused. A
+field that a mapping does not have is "<no value>", as in Go; by ``index`` it is "".
 """
 
 import functools
@@ -82,7 +83,10 @@ def _parts(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _block(parts: list[tuple[bool, str]], *, depth: int) -> tuple[_Value, str]:
-    """The text up to the next end or else, and that action; "" at the end of the template. ``parts`` has the next one last."""
+    """The text up to the next end or else, and that action; "" at the end of the template.
+
+    ``parts`` has the next one last.
+    """
     if depth > _NESTED_MAX:
         raise _Broken("it is nested too deeply")
     values: list[_Value] = []
@@ -148,7 +152,10 @@ def _pipe(text: str) -> _Value:
 
 
 def _commands(tokens: list[str], *, depth: int) -> _Value:
-    """Commands of operands, each of which gets the value of the one before as its last argument. A text names a function."""
+    """Commands of operands, each of which gets the value of the one before as its last argument.
+
+    A text names a function.
+    """
     if depth > _NESTED_MAX:
         raise _Broken("it is nested too deeply")
     commands: list[list[_Value | str]] = [[]]

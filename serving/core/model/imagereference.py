@@ -1,7 +1,7 @@
 """Parses image names ("nginx", "ghcr.io/a/b:1", "r.example:5000/a@sha256:...") to their full form. Pure.
 
-A name without a registry belongs to docker.io, and a single word to its folder ``library``. A name without a tag and a digest
-means the tag ``latest``. Source: the grammar of github.com/distribution/reference.
+A name without a registry belongs to docker.io, and a single word to its folder ``library``. A name without a tag and a
+digest means the tag ``latest``. Source: the grammar of github.com/distribution/reference.
 """
 
 import re

@@ -120,9 +120,15 @@ LEARNT_TARGET_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/learnt-target"
 SHORTAGE_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/shortage"
 """On a revision: why its budget is too small. Only the autoscaler writes it; source of the condition WithinBudget."""
 POLICY_FAILURE_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/policy-failure"
-"""On a revision: why Knative's policy replaces its own. Only the autoscaler writes it; source of the condition PolicyInForce."""
+"""On a revision: why Knative's policy replaces its own.
+
+Only the autoscaler writes it; source of the condition PolicyInForce.
+"""
 CONTESTED_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/contested"
-"""On a ScaledWorkload: the other controller that sets its scale. Only the autoscaler writes it; source of ScaledAlone."""
+"""On a ScaledWorkload: the other controller that sets its scale.
+
+Only the autoscaler writes it; source of ScaledAlone.
+"""
 ANTICIPATED_PODS_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/anticipated-pods"
 """Pods expected within the boot time of a node (``core/model/anticipation.py``); only the autoscaler writes it."""
 CLAIMED_TAGS_ANNOTATION = f"{OWN_GROUP}/claimed-tags"
@@ -167,7 +173,10 @@ SELECTOR_BEFORE_ANNOTATION = f"{OWN_GROUP}/selector-before"
 REPLICAS_BEFORE_ANNOTATION = f"{OWN_GROUP}/replicas-before"
 """On a ScaledWorkload, set by ``serving adopt``: the former replicas of its target, which ``serving release`` restores."""
 SERVING_STATE_ANNOTATION = f"{OWN_GROUP}/serving-state"
-"""On a ScaledWorkload: its ``ServingState``, which a Revision has in its spec. Only activator and autoscaler write it."""
+"""On a ScaledWorkload: its ``ServingState``, which a Revision has in its spec.
+
+Only activator and autoscaler write it.
+"""
 PATHS_ANNOTATION = f"{OWN_GROUP}/paths"
 """On a Service or Route: further hosts, with or without a path, as "shop.example.com/api, *.example.com"."""
 PLACEHOLDER_PAGE_ANNOTATION = f"{OWN_GROUP}/placeholder-page"
@@ -295,7 +304,8 @@ class TrafficPath(enum.StrEnum):
 class TargetMode(enum.StrEnum):
     """How the learnt target of requests per pod is used.
 
-    off: nothing is learnt. shadow: it is shown. protect: it may lower a target that cpu or memory bound. use: it is the target.
+    off: nothing is learnt. shadow: it is shown. protect: it may lower a target that cpu or memory bound. use: it is the
+    target.
     """
 
     OFF = "off"
@@ -316,8 +326,8 @@ class QueueProxyPlace(enum.StrEnum):
     IN_PROCESS = "in-process"
 
 
-# The fields of specs in JSON. Tests compare them with config/crd and with the code that reads them. Fields of Kubernetes
-# have no record here and go to pods unchanged.
+# The fields of specs in JSON. Tests compare them with config/crd and with the code that reads them. Fields of
+# Kubernetes have no record here and go to pods unchanged.
 class TrafficFields(TypedDict, total=False):
     """A revision's share of a route's requests."""
 

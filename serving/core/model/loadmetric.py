@@ -1,7 +1,7 @@
 """Load metrics for scaling, and the annotation that selects several of them.
 
-A load metric turns one source's report into that source's part of the load. The parts of all sources add up to the load of
-the revision, which is divided by the target of one pod. A metric with a separate name is one record and its entry in
+A load metric turns one source's report into that source's part of the load. The parts of all sources add up to the load
+of the revision, which is divided by the target of one pod. A metric with a separate name is one record and its entry in
 ``LOAD_METRICS``; ``gauge:NAME`` is a metric for any number that the app reports.
 """
 
@@ -96,12 +96,16 @@ def _gauge_metric(name: str, unit: str, gauge: str, *, target_default: float | N
     return LoadMetric(name=name, unit=unit, of_stat=_of_gauge(gauge), target_default=target_default, gauge=gauge)
 
 
-# Ten waiting items per pod: enough to distinguish a queue from a short delay. An app whose items are long sets its own target.
+# Ten waiting items per pod: enough to distinguish a queue from a short delay. An app whose items are long sets its own
+# target.
 QUEUE_LENGTH = _gauge_metric("queue-length", "queued", "queue_length", target_default=10.0)
 
 
 TOKENS = msgspec.structs.replace(_gauge_metric("tokens", "tokens in flight", TOKENS_GAUGE), utilisation=1.0)
-"""Tokens of OpenAI requests in flight, counted by queue-proxies. The target is used unchanged, like that of any gauge."""
+"""Tokens of OpenAI requests in flight, counted by queue-proxies.
+
+The target is used unchanged, like that of any gauge.
+"""
 
 
 LOAD_METRICS: Mapping[str, LoadMetric] = {
@@ -163,7 +167,10 @@ def read_load(text: str) -> tuple[LoadWish, ...]:
 
 
 def gauges_of(metrics: str) -> tuple[str, ...]:
-    """The gauges named in an annotation, in order; none if it is invalid. Excludes ``TOKENS_GAUGE``, which is not the app's."""
+    """The gauges named in an annotation, in order; none if it is invalid.
+
+    Excludes ``TOKENS_GAUGE``, which is not the app's.
+    """
     try:
         gauges = (load_metric(wish.metric).gauge for wish in read_load(metrics))
     except InvalidValue:

@@ -163,8 +163,8 @@ def is_true(resource: object, condition_type: str) -> bool:
 def meant(value: Any) -> Any:  # noqa: ANN401 - JSON
     """A JSON value without nulls, empty maps and empty lists.
 
-    Go clients write ``resources: {}`` where a person writes nothing. {"a": {"b": []}, "emptyDir": {}} is {"emptyDir": {}};
-    the elements of a list stay.
+    Go clients write ``resources: {}`` where a person writes nothing. {"a": {"b": []}, "emptyDir": {}} is {"emptyDir":
+    {}}; the elements of a list stay.
     """
     if isinstance(value, list):
         return [meant(child) for child in value]

@@ -21,7 +21,10 @@ _HUB = {"index.docker.io", "registry-1.docker.io"}
 
 
 def auths_of(secrets: Iterable[Object]) -> dict[str, str]:
-    """Credentials in Secrets: NAME:PASSWORD in base64 by registry. Earlier Secrets win. Raises ``InvalidValue`` if a Secret has none."""
+    """Credentials in Secrets: NAME:PASSWORD in base64 by registry.
+
+    Earlier Secrets win. Raises ``InvalidValue`` if a Secret has none.
+    """
     auths: dict[str, str] = {}
     for secret in secrets:
         auths = {**_auths_of(secret), **auths}

@@ -200,8 +200,9 @@ def pod_peak(
 ) -> _Amount:
     """Peak demand of a pod without its overhead, by Kubernetes' rule (KEP-753), for amounts of any type.
 
-    Each init container comes with whether it is a sidecar (``restartPolicy: Always``), which keeps running beside all later
-    containers. Containers of 1 and 2 cpu after a sidecar of 1 and an init container of 4: max(1 + 1 + 2, 1 + 4) = 5.
+    Each init container comes with whether it is a sidecar (``restartPolicy: Always``), which keeps running beside all
+    later containers. Containers of 1 and 2 cpu after a sidecar of 1 and an init container of 4: max(1 + 1 + 2, 1 + 4) =
+    5.
     """
     largest = beside = none
     for amount, is_sidecar in init_containers:

@@ -1,7 +1,8 @@
 """Lines of a request log by a template of Knative's. Pure.
 
-The fields are ``.Request``, ``.Response``, ``.Revision`` and ``.TraceID`` of knative/serving 98e5ef90, pkg/http/request_log.go; ``.Request`` has
-those of Go's http.Request that a log needs. ``.Request.Header`` has the headers that the template names.
+The fields are ``.Request``, ``.Response``, ``.Revision`` and ``.TraceID`` of knative/serving 98e5ef90,
+pkg/http/request_log.go; ``.Request`` has those of Go's http.Request that a log needs. ``.Request.Header`` has the
+headers that the template names.
 """
 
 import functools
@@ -72,7 +73,10 @@ def check_template(text: str) -> None:
 
 
 def request_line(template: str, request: LoggedRequest, revision: LoggedRevision) -> str:
-    """The line of a request, which ends with a line feed. A template without a value here makes Knative's line about it."""
+    """The line of a request, which ends with a line feed.
+
+    A template without a value here makes Knative's line about it.
+    """
     try:
         line = fill_template(template, _fields(request, revision))
     except InvalidValue:

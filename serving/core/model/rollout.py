@@ -1,9 +1,9 @@
 """The state of gradual rollouts of one Route, as Knative keeps it in an annotation.
 
-A rollout belongs to a configuration and a tag; the tag "" is the Route's own host. Its revisions stand from the oldest to
-the newest, and their percents sum to the percent of the configuration target. The JSON has Knative's field names, so that
-a state written by Knative Serving 1.x is read here. ``serving.controller.routes.rollout`` decides; activators read the splits of
-tags, because ``status.traffic`` only holds the split of the Route's own host.
+A rollout belongs to a configuration and a tag; the tag "" is the Route's own host. Its revisions stand from the oldest
+to the newest, and their percents sum to the percent of the configuration target. The JSON has Knative's field names, so
+that a state written by Knative Serving 1.x is read here. ``serving.controller.routes.rollout`` decides; activators read
+the splits of tags, because ``status.traffic`` only holds the split of the Route's own host.
 """
 
 import hashlib

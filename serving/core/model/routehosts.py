@@ -1,9 +1,10 @@
 """The hosts of a route: a function of its name, namespace, labels, tags and the cluster's rules, never of its status.
 
-Controller and activators derive hosts here, so that they agree without trusting a status: the right to write a route's status
-gives no hosts. A route claims its own host since its creation, and the host of each tag since the tag first appeared; the oldest
-claim wins. "hello" with tag "blue" and a route "blue-hello" claim the same host: the later claim is rejected. An annotation keeps
-the times of tags, so that a restart does not change the result; a tag is never older than its route.
+Controller and activators derive hosts here, so that they agree without trusting a status: the right to write a route's
+status gives no hosts. A route claims its own host since its creation, and the host of each tag since the tag first
+appeared; the oldest claim wins. "hello" with tag "blue" and a route "blue-hello" claim the same host: the later claim
+is rejected. An annotation keeps the times of tags, so that a restart does not change the result; a tag is never older
+than its route.
 
 Follows knative/serving 98e5ef90, pkg/reconciler/route/domains, which does not decide between two claims.
 """
@@ -44,8 +45,8 @@ _HOSTS = 254
 class HostRules(msgspec.Struct, frozen=True, kw_only=True):
     """The host rules of a cluster: the public domain, the cluster's domain, and Go templates of a host and of a tag's name.
 
-    ``domains`` are domains of routes with certain labels; ``domain`` is that of all others. ``has_certificates``: public hosts have
-    certificates of their own; ``has_local_certificates``: cluster-local ones have.
+    ``domains`` are domains of routes with certain labels; ``domain`` is that of all others. ``has_certificates``:
+    public hosts have certificates of their own; ``has_local_certificates``: cluster-local ones have.
     """
 
     domain: str
@@ -79,7 +80,10 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host claimed by a route or its ``tag``, with the time of the claim as sortable text. ``is_public`` is its visibility."""
+    """A host claimed by a route or its ``tag``, with the time of the claim as sortable text.
+
+    ``is_public`` is its visibility.
+    """
 
     host: str
     tag: str
@@ -147,8 +151,8 @@ def hosts_of(route: Object, rules: HostRules, *, tag: str = "") -> Hosts:
 def claimed_hosts(route: Object, rules: HostRules, *, served_tags: Collection[str] = ()) -> Iterator[ClaimedHost]:
     """All hosts that a route claims, the route's own host first.
 
-    ``served_tags`` are those of its status: while its spec cannot be served, tags that it no longer asks for keep their hosts
-    if no other route claims them.
+    ``served_tags`` are those of its status: while its spec cannot be served, tags that it no longer asks for keep their
+    hosts if no other route claims them.
     """
     since = nested(route, "metadata", "creationTimestamp") or _NEVER
     claimed_at, tags = kept_claims(route), tags_of(route)

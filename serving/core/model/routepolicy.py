@@ -3,9 +3,9 @@
 It says who may call it, which pod serves a session, which header selects a tag, what clients get while a pod
 starts, and the ports for TCP.
 
-Input: the annotations of a Route, which a Service passes on to its own. Output: a ``RoutePolicy`` with a problem for each
-annotation that cannot be read. A private service stays private despite any error: an unreadable access annotation means private,
-every other unreadable annotation is ignored.
+Input: the annotations of a Route, which a Service passes on to its own. Output: a ``RoutePolicy`` with a problem for
+each annotation that cannot be read. A private service stays private despite any error: an unreadable access annotation
+means private, every other unreadable annotation is ignored.
 """
 
 import hashlib
@@ -93,7 +93,10 @@ class SharedHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The activator's policy for a route. ``token_version`` "" is the first token, ``callers`` None is no limit; ``problems`` are for an Event."""
+    """The activator's policy for a route.
+
+    ``token_version`` "" is the first token, ``callers`` None is no limit; ``problems`` are for an Event.
+    """
 
     is_private: bool = False
     token_version: str = ""

@@ -1,8 +1,9 @@
 """ScaledWorkload: scales an existing workload, such as a Deployment, by the requests for its Service.
 
-``ScaledWorkloadSpec`` is the spec of the manifest. ``from_object`` reads one and lists every problem; ``to_object`` writes it.
-``as_revision`` shows a workload as a Revision, so that activators and autoscalers treat both alike: the scaling keys are a
-revision's annotations, and an annotation of the workload has its serving state. No such Revision is stored.
+``ScaledWorkloadSpec`` is the spec of the manifest. ``from_object`` reads one and lists every problem; ``to_object``
+writes it. ``as_revision`` shows a workload as a Revision, so that activators and autoscalers treat both alike: the
+scaling keys are a revision's annotations, and an annotation of the workload has its serving state. No such Revision is
+stored.
 """
 
 import ipaddress
@@ -30,7 +31,10 @@ from serving.core.model.objects import Object, annotations_of, is_dns_label, mer
 KIND = "ScaledWorkload"
 
 SCALED_ALONE = "ScaledAlone"
-"""The condition that no other controller scales the target. While it is False, the target is only scaled up from zero."""
+"""The condition that no other controller scales the target.
+
+While it is False, the target is only scaled up from zero.
+"""
 
 METRICS = ("concurrency", "rps")
 """The metrics of a ScaledWorkload, measured by activators, because its pods have no queue-proxy."""
@@ -85,9 +89,9 @@ class HeaderMatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class RoutingRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Requests to one of the ``hosts``, below one of the ``paths``, with all of the ``headers``; an empty list matches all.
 
-    A host is exact or a wildcard ("*.shop.example.com", which matches any number of labels). A path is a prefix of whole
-    segments: "/api" matches "/api" and "/api/v1", not "/apis". Of several matches the exact host, the longest path, then the
-    most headers win.
+    A host is exact or a wildcard ("*.shop.example.com", which matches any number of labels). A path is a prefix of
+    whole segments: "/api" matches "/api" and "/api/v1", not "/apis". Of several matches the exact host, the longest
+    path, then the most headers win.
     """
 
     hosts: tuple[str, ...] = ()
@@ -104,7 +108,10 @@ class RoutingRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Times with a minimum number of pods, regardless of load: from each ``start`` to the next ``end``. A ScalingPolicy has them too."""
+    """Times with a minimum number of pods, regardless of load: from each ``start`` to the next ``end``.
+
+    A ScalingPolicy has them too.
+    """
 
     start: str
     """The start as five cron fields: ``0 8 * * 1-5`` is 8:00 on working days."""
@@ -171,8 +178,8 @@ class WorkloadScaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class ScaledWorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """The spec of a ScaledWorkload.
 
-    ``hosts``, ``paths`` and ``headers`` are one routing rule; ``rules`` has further ones. Without hosts a workload is reached by
-    its cluster-local name only.
+    ``hosts``, ``paths`` and ``headers`` are one routing rule; ``rules`` has further ones. Without hosts a workload is
+    reached by its cluster-local name only.
     """
 
     target: WorkloadTarget
@@ -274,8 +281,8 @@ _REQUIRED = ("target", "service")
 def as_revision(workload: Object, spec: ScaledWorkloadSpec) -> Object:
     """Convert a ScaledWorkload with this spec to the Revision that activators and autoscalers use.
 
-    Its other annotations are those of the workload, so that what daemons save about a revision is there too; those of the spec
-    win. ``serving.dev/serving-state`` is its state.
+    Its other annotations are those of the workload, so that what daemons save about a revision is there too; those of
+    the spec win. ``serving.dev/serving-state`` is its state.
     """
     annotations = annotations_of(workload)
     state = annotations.get(SERVING_STATE_ANNOTATION)

@@ -33,20 +33,23 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     """A report about the requests of one source in one period.
 
     ``at_s`` is the time of the report in seconds, stamped by the autoscaler on receipt: clocks of pods are not trusted.
-    ``concurrency`` is the time-weighted mean number of requests in flight over the period, ``request_count`` the
-    number that arrived in it. The ``proxied_`` pair is the part of both that came through an activator, which
-    reports it too; load is summed without that part, so that each request counts once. ``ended_count`` is the number of
-    responses of a pod in the period without a server error, and ``response_time_s`` their mean response time in
-    seconds, 0 without any. ``gauges`` are numbers that the app reports of itself, by name. ``latency_bins`` counts the requests
-    of a pod whose revision has a goal for its latency, by how late they are (``core/model/slo.py``).
+    ``concurrency`` is the time-weighted mean number of requests in flight over the period, ``request_count`` the number
+    that arrived in it. The ``proxied_`` pair is the part of both that came through an activator, which reports it too;
+    load is summed without that part, so that each request counts once. ``ended_count`` is the number of responses of a
+    pod in the period without a server error, and ``response_time_s`` their mean response time in seconds, 0 without
+    any. ``gauges`` are numbers that the app reports of itself, by name. ``latency_bins`` counts the requests of a pod
+    whose revision has a goal for its latency, by how late they are (``core/model/slo.py``).
 
-    An activator also pokes between its reports, with the load that is new at that moment; its next report excludes that load.
-    Both add up to the present load. The ``window_`` pair is added to the mean of the second instead; None: the same.
+    An activator also pokes between its reports, with the load that is new at that moment; its next report excludes that
+    load. Both add up to the present load. The ``window_`` pair is added to the mean of the second instead; None: the
+    same.
 
-    ``is_dormant`` says that the pod's app sleeps: its next report comes when it has woken, and until then it has no load. Its last request
-    ended ``idle_s`` seconds before the report. ``pod_loads`` are the requests of an activator in each pod of a ScaledWorkload, which reports
-    nothing itself; ``pod_heats`` say what each pod's cache of prompts has saved, in an unknown unit. ``unfrozen`` is why its processes run all the same; "" if they are frozen. ``is_loading`` asks to keep a pod whose app was never ready yet.
-    ``unready`` is why the app of a pod was never ready; "" if the reason is unknown.
+    ``is_dormant`` says that the pod's app sleeps: its next report comes when it has woken, and until then it has no
+    load. Its last request ended ``idle_s`` seconds before the report. ``pod_loads`` are the requests of an activator in
+    each pod of a ScaledWorkload, which reports nothing itself; ``pod_heats`` say what each pod's cache of prompts has
+    saved, in an unknown unit. ``unfrozen`` is why its processes run all the same; "" if they are frozen. ``is_loading``
+    asks to keep a pod whose app was never ready yet. ``unready`` is why the app of a pod was never ready; "" if the
+    reason is unknown.
     """
 
     pod: str = ""

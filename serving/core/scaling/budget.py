@@ -1,14 +1,15 @@
 """Divides a budget of pods or memory among revisions, such as "at most 20 pods" in total or per namespace.
 
-``allocate`` is pure: claims of revisions in, the pods of each out. Pods are granted one after the other, until the next one does not fit:
+``allocate`` is pure: claims of revisions in, the pods of each out. Pods are granted one after the other, until the next
+one does not fit:
 
 1. pods of min-scale, or of the initial scale of a new revision;
 2. the first pod of each revision with requests, in turns where there are not enough;
-3. all others by worth. The worth of a revision's n-th pod is the load that each would then have, in pods that are full to
-   their target: load / n. The worth of the first pod that does not fit is the price that clears the budget.
+3. all others by worth. The worth of a revision's n-th pod is the load that each would then have, in pods that are full
+   to their target: load / n. The worth of the first pod that does not fit is the price that clears the budget.
 
-The order does not depend on the size of the budget, so that a larger one takes no pod from a revision. Under a budget of memory the
-worth is per byte. ``BudgetBook`` keeps the claims, and grants a pod only when another one has gone.
+The order does not depend on the size of the budget, so that a larger one takes no pod from a revision. Under a budget
+of memory the worth is per byte. ``BudgetBook`` keeps the claims, and grants a pod only when another one has gone.
 """
 
 import enum
@@ -43,8 +44,8 @@ _Bid = tuple[int, float, RevisionKey, int]
 class BudgetDemand(msgspec.Struct, frozen=True, kw_only=True):
     """A revision's demand without a budget: ``wanted`` pods, its ``present`` scale, and its ``ready`` pods.
 
-    ``floor`` is min-scale or the initial scale, ``load`` in pods that are full to their target, and ``has_load`` whether it has requests.
-    ``in_use`` are the pods for requests in flight now.
+    ``floor`` is min-scale or the initial scale, ``load`` in pods that are full to their target, and ``has_load``
+    whether it has requests. ``in_use`` are the pods for requests in flight now.
     """
 
     wanted: int
@@ -66,7 +67,10 @@ class BudgetTenant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision's claim. It has waited or held its turn since ``since_s``; ``granted`` is the last allowed scale, maybe unwritten."""
+    """A revision's claim.
+
+    It has waited or held its turn since ``since_s``; ``granted`` is the last allowed scale, maybe unwritten.
+    """
 
     tenant: BudgetTenant
     demand: BudgetDemand
@@ -122,8 +126,8 @@ UNLIMITED = Allowance(count=sys.maxsize, wanted=0, reason=AllowanceReason.SHARE,
 def allocate(claims: Sequence[BudgetClaim], budgets: Budgets, *, now_s: float) -> Division:
     """Divide the budgets among the claims.
 
-    Of 10 pods, revisions with a load of 12, 6 and 2 pods get 6, 3 and 1, so that each pod has twice its target. An eleventh would go to
-    the first, whose seven pods then have 1.7 times theirs: that is the price.
+    Of 10 pods, revisions with a load of 12, 6 and 2 pods get 6, 3 and 1, so that each pod has twice its target. An
+    eleventh would go to the first, whose seven pods then have 1.7 times theirs: that is the price.
     """
     remaining = {scope: budget.amount for claim in claims for scope, budget in budgets.of(claim.tenant.key[0])}
     wanted: Counter[str] = Counter()

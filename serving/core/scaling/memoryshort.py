@@ -1,8 +1,9 @@
 """Decides which dormant pods to remove while the machine is short of memory.
 
-Input: readings of the memory, the dormant pods, and what each revision wants. Output: ``Allowance`` records, by which a revision has fewer pods
-than it wants, also than its min-scale. The pod last used longest ago goes first, and so many at once as should free what is missing.
-A revision gets its pods back with its next request that needs them, or once memory has been free for a while. Running pods stay.
+Input: readings of the memory, the dormant pods, and what each revision wants. Output: ``Allowance`` records, by which a
+revision has fewer pods than it wants, also than its min-scale. The pod last used longest ago goes first, and so many at
+once as should free what is missing. A revision gets its pods back with its next request that needs them, or once memory
+has been free for a while. Running pods stay.
 """
 
 import math
@@ -27,7 +28,10 @@ _MIB = 2**20
 
 
 class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine's memory, in bytes. ``stalled_ratio`` is the share of the last 10 s in which processes waited for memory."""
+    """A machine's memory, in bytes.
+
+    ``stalled_ratio`` is the share of the last 10 s in which processes waited for memory.
+    """
 
     total_bytes: int
     available_bytes: int
@@ -37,7 +41,8 @@ class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
 class DormantPod(msgspec.Struct, frozen=True, kw_only=True):
     """A dormant pod that may be removed.
 
-    ``used_s`` is the end of its last request, ``scale`` that of its revision, ``memory_bytes`` the memory that it may free.
+    ``used_s`` is the end of its last request, ``scale`` that of its revision, ``memory_bytes`` the memory that it may
+    free.
     """
 
     key: RevisionKey

@@ -1,9 +1,9 @@
 """Decides a number of pods by cpu and memory use, as a HorizontalPodAutoscaler (autoscaling/v2) does.
 
-Input: the object's spec, what each pod requests and uses, the present number of pods, the earlier recommendations and changes,
-and ``now_s``. Output: the number, and why. It follows the rules of kube-controller-manager: a tolerance of a tenth, the largest
-number of all metrics, no step down while a metric is missing, the highest recommendation of the last 300 s on the way down, and
-at most 4 pods or 100 % more in 15 s on the way up. It uses no clock and no cluster.
+Input: the object's spec, what each pod requests and uses, the present number of pods, the earlier recommendations and
+changes, and ``now_s``. Output: the number, and why. It follows the rules of kube-controller-manager: a tolerance of a
+tenth, the largest number of all metrics, no step down while a metric is missing, the highest recommendation of the last
+300 s on the way down, and at most 4 pods or 100 % more in 15 s on the way up. It uses no clock and no cluster.
 """
 
 import math

@@ -1,8 +1,9 @@
 """Decides the requests of dormant, starting and running pods, as patches for in-place resizes.
 
-Input: a pod, whether its app sleeps, and what its containers use. Output: patches, or None where nothing changes. A dormant container requests
-the least cpu there is, and the memory that it uses with a margin. An annotation of the pod keeps what it requests awake: for the pods of
-``serving.dev/start-cpu`` the controller writes it, and they shrink to it once they are ready.
+Input: a pod, whether its app sleeps, and what its containers use. Output: patches, or None where nothing changes. A
+dormant container requests the least cpu there is, and the memory that it uses with a margin. An annotation of the pod
+keeps what it requests awake: for the pods of ``serving.dev/start-cpu`` the controller writes it, and they shrink to it
+once they are ready.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
 """Resolves settings and annotations of a revision into its scaling numbers, for every daemon.
 
-Inputs: the autoscaler's settings, the revision's scaling annotations, its containerConcurrency, and whether a route names
-it. Output: a ``ScalingSpec``. An annotation overrides a setting; a setting has a default. The autoscaler decides on the
-result, the activator pokes by it, and the controller takes the first scale and the bounds from it: no other module reads
-these settings. Source: knative/serving 98e5ef90, pkg/reconciler/autoscaling/resources/target.go and
+Inputs: the autoscaler's settings, the revision's scaling annotations, its containerConcurrency, and whether a route
+names it. Output: a ``ScalingSpec``. An annotation overrides a setting; a setting has a default. The autoscaler decides
+on the result, the activator pokes by it, and the controller takes the first scale and the bounds from it: no other
+module reads these settings. Source: knative/serving 98e5ef90, pkg/reconciler/autoscaling/resources/target.go and
 kpa/resources/decider.go.
 """
 
@@ -53,7 +53,10 @@ def resolve_annotations(
 def resolve(
     settings: AutoscalerSettings, scaling: ScalingAnnotations, *, container_concurrency: int, reachable: bool
 ) -> ScalingSpec:
-    """The scaling numbers of a revision. ``container_concurrency`` is the requests in flight per pod; 0 means no limit."""
+    """The scaling numbers of a revision.
+
+    ``container_concurrency`` is the requests in flight per pod; 0 means no limit.
+    """
     first, *further = (
         _measured(settings, scaling, wish, container_concurrency=container_concurrency) for wish in scaling.wishes
     )

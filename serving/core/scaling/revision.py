@@ -1,7 +1,7 @@
 """Reads Revisions, their Deployments and Pods into small records for the autoscaler.
 
-Input: objects as the API has them. Output: small records, or None for objects that this autoscaler does not scale. Invalid
-annotations are rejected when an object is written; existing invalid annotations are ignored here.
+Input: objects as the API has them. Output: small records, or None for objects that this autoscaler does not scale.
+Invalid annotations are rejected when an object is written; existing invalid annotations are ignored here.
 """
 
 import enum
@@ -56,7 +56,10 @@ class ServingContainer(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
 
     limits: Resources = Resources()
-    """The container's limits; a missing cpu limit is replaced by the request, which is guaranteed. None: neither is set."""
+    """The container's limits; a missing cpu limit is replaced by the request, which is guaranteed.
+
+    None: neither is set.
+    """
 
 
 def serving_container(containers: Sequence[Mapping[str, Any]]) -> ServingContainer:
@@ -131,7 +134,10 @@ class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the object is a ScaledWorkload, whose load only activators report."""
 
     has_state: bool = True
-    """Whether its serving state was ever written. A new ScaledWorkload has none: it is idle while its target is at zero."""
+    """Whether its serving state was ever written.
+
+    A new ScaledWorkload has none: it is idle while its target is at zero.
+    """
 
     is_contested: bool = False
     """Whether another controller scales the target of a ScaledWorkload."""
@@ -148,7 +154,10 @@ class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScaledDeployment(msgspec.Struct, frozen=True, kw_only=True):
-    """The Deployment of a revision, or the target of a ScaledWorkload. ``replica_count`` is its scale; unset means 1."""
+    """The Deployment of a revision, or the target of a ScaledWorkload.
+
+    ``replica_count`` is its scale; unset means 1.
+    """
 
     name: str
     key: RevisionKey

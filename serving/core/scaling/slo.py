@@ -1,13 +1,15 @@
 """Sets a pod's target load so that a latency goal such as "p95<300ms" is met.
 
-Input: requests by how late they are (``core/model/slo.py``), the load a pod, and the revision's numbers. Output: the target of one
-pod, by which the usual algorithm then decides: windows, panic, rates and bounds act as for any other target.
+Input: requests by how late they are (``core/model/slo.py``), the load a pod, and the revision's numbers. Output: the
+target of one pod, by which the usual algorithm then decides: windows, panic, rates and bounds act as for any other
+target.
 
-Late requests lower the target by limit over percentile, as a HorizontalPodAutoscaler would: 4 pods with 10 requests each and a 95th
-percentile of 410 ms over 300 get a target of 7.3, so 6 pods. A late revision never has fewer pods than its own target gives.
-Once its new pods are ready, it is measured afresh. While a whole window is on time with three tenths to spare, the target grows by a
-tenth, but not to where it was late. A goal that is missed with hardly a request a pod is one that pods do not help: the
-revision's own target then counts, and ten minutes later the goal is tried again.
+Late requests lower the target by limit over percentile, as a HorizontalPodAutoscaler would: 4 pods with 10 requests
+each and a 95th percentile of 410 ms over 300 get a target of 7.3, so 6 pods. A late revision never has fewer pods than
+its own target gives. Once its new pods are ready, it is measured afresh. While a whole window is on time with three
+tenths to spare, the target grows by a tenth, but not to where it was late. A goal that is missed with hardly a request
+a pod is one that pods do not help: the revision's own target then counts, and ten minutes later the goal is tried
+again.
 """
 
 import enum
@@ -124,7 +126,10 @@ class SloState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step(state: SloState, seen: SloView, *, spec: ScalingSpec, now_s: float) -> tuple[SloState, SloOutcome]:
-    """Judge the latency goal in ``spec``, and change the target by at most one step. ``spec`` has the configured target."""
+    """Judge the latency goal in ``spec``, and change the target by at most one step.
+
+    ``spec`` has the configured target.
+    """
     slo = spec.slo
     assert slo is not None
     low, high = _bounds(spec)

@@ -1,14 +1,14 @@
 """Combines stats of pods and activators into one load sample per second.
 
-Input: reports of pods and activators, with the times of their receipt. Output: for each completed second, one ``Second`` with
-every pod's latest report and the sum of the activators' reports in it. So no window sees a second with missing sources, and none
-counts a source twice because two of its reports fell into one second.
+Input: reports of pods and activators, with the times of their receipt. Output: for each completed second, one
+``Second`` with every pod's latest report and the sum of the activators' reports in it. So no window sees a second with
+missing sources, and none counts a source twice because two of its reports fell into one second.
 
-A pod's report is its state of the last second: the latest replaces the one before, and counts until it is too old. A dormant
-pod's report counts as no load until the pod reports again or is dropped. What an activator reports adds up: a poke is what is new
-since its last report, and its next report leaves that out, as in knative/serving 98e5ef90
-pkg/activator/handler/concurrency_reporter.go. A second has the mean that reports measured, without pokes. It is independent of
-windows, metrics or targets.
+A pod's report is its state of the last second: the latest replaces the one before, and counts until it is too old. A
+dormant pod's report counts as no load until the pod reports again or is dropped. What an activator reports adds up: a
+poke is what is new since its last report, and its next report leaves that out, as in knative/serving 98e5ef90
+pkg/activator/handler/concurrency_reporter.go. A second has the mean that reports measured, without pokes. It is
+independent of windows, metrics or targets.
 """
 
 import math
@@ -48,7 +48,10 @@ class Second(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sources:
-    """All sources of one revision's load. Call ``complete`` before each ``record_*``: a report counts for the current second."""
+    """All sources of one revision's load.
+
+    Call ``complete`` before each ``record_*``: a report counts for the current second.
+    """
 
     __slots__ = ("_activators", "_number", "_pods")
 
@@ -122,8 +125,8 @@ class Sources:
     def present(self, now_s: float) -> Stat:
         """The reported load in flight now; never below 0.
 
-        For activators that is what they reported within the last moment or in the whole second before, whichever is more:
-        a report that follows pokes leaves out what they said.
+        For activators that is what they reported within the last moment or in the whole second before, whichever is
+        more: a report that follows pokes leaves out what they said.
         """
         pods = _sum(pod for pod in self._pods.values() if _counts(pod, now_s))
         concurrency, request_count = pods.concurrency, pods.request_count
@@ -209,8 +212,8 @@ def _window_requests(stats: Iterable[Stat]) -> float:
 def _sum(stats: Iterable[Stat]) -> Stat:
     """The sum of several reports, excluding requests through activators.
 
-    A pod with requests that does not report a gauge counts as the mean of those that do: its page may be slow because it is
-    overloaded. Gauges of 4 and 6, and a busy pod without one: 15.
+    A pod with requests that does not report a gauge counts as the mean of those that do: its page may be slow because
+    it is overloaded. Gauges of 4 and 6, and a busy pod without one: 15.
     """
     concurrency = request_count = 0.0
     gauges: dict[str, float] = {}

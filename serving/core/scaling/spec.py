@@ -1,8 +1,8 @@
 """The resolved scaling numbers of one revision, for every daemon that scales, wakes or creates it.
 
-Settings, annotations and containerConcurrency have been read, checked and merged into a ``ScalingSpec`` (``resolve.py``);
-no decision looks at them again. A spec holds no text to parse, no percentage and no unset value. Follows knative/serving
-98e5ef90, pkg/autoscaler/scaling and pkg/reconciler/autoscaling/kpa/resources.
+Settings, annotations and containerConcurrency have been read, checked and merged into a ``ScalingSpec``
+(``resolve.py``); no decision looks at them again. A spec holds no text to parse, no percentage and no unset value.
+Follows knative/serving 98e5ef90, pkg/autoscaler/scaling and pkg/reconciler/autoscaling/kpa/resources.
 """
 
 import enum
@@ -118,7 +118,10 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The policy for the last pod and for spare capacity. Source: annotation ``policy``."""
 
     target_mode: TargetMode = TargetMode.SHADOW
-    """How the learnt target is used. Source: annotation ``autoscaling.serving.dev/target``, else ``adaptive.learnt-target``."""
+    """How the learnt target is used.
+
+    Source: annotation ``autoscaling.serving.dev/target``, else ``adaptive.learnt-target``.
+    """
 
     cold_start_worth_s: float = 60.0
     """Worth of a cold start under ``policy: adaptive``, in pod-seconds. At least 1."""

@@ -1,8 +1,9 @@
 """Reads the scaling annotations of a revision: ``autoscaling.knative.dev/...`` on its template.
 
-Input: the annotations as text; output: the revision's own values of settings (``Knob.annotation``) and the options that only
-annotations have, with every problem and every annotation without effect. Each key may be written in both of Knative's spellings
-(``min-scale`` and ``minScale``). Ranges are Knative's (98e5ef90, pkg/apis/autoscaling/annotation_validation.go).
+Input: the annotations as text; output: the revision's own values of settings (``Knob.annotation``) and the options that
+only annotations have, with every problem and every annotation without effect. Each key may be written in both of
+Knative's spellings (``min-scale`` and ``minScale``). Ranges are Knative's (98e5ef90,
+pkg/apis/autoscaling/annotation_validation.go).
 """
 
 import functools
@@ -255,7 +256,8 @@ def _read(pairs: tuple[tuple[str, str], ...], settings: AutoscalerSettings) -> R
         spelled.update(names)
         if names:
             _read_one(field, names[0], annotations[names[0]], values=values, problems=problems)
-        # As in Knative, the first spelling wins: pkg/apis/autoscaling/annotation_validation.go, through kmap.KeyPriority.
+        # As in Knative, the first spelling wins: pkg/apis/autoscaling/annotation_validation.go, through
+        # kmap.KeyPriority.
         for name in names[1:]:
             if annotations[name] != annotations[names[0]]:
                 what = f"{annotations[name]!r} has no effect beside {names[0]}: {annotations[names[0]]!r}"

@@ -323,7 +323,10 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     budget: Annotated[str, Knob(key="budget", unit=BUDGETS, live=True)] = ""
-    """Most pods, or memory that pods request, of all revisions and of single namespaces: "20 pods, shop=8Gi". Default: ours, none."""
+    """Most pods, or memory that pods request, of all revisions and of single namespaces: "20 pods, shop=8Gi".
+
+    Default: ours, none.
+    """
 
     progress_deadline_s: Annotated[
         float,

@@ -225,7 +225,10 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = "disabled"
-    """Whether the containers of revisions may add capabilities other than NET_BIND_SERVICE. Default: Knative, disabled."""
+    """Whether the containers of revisions may add capabilities other than NET_BIND_SERVICE.
+
+    Default: Knative, disabled.
+    """
 
     host_path_volumes: Annotated[
         str,
@@ -285,7 +288,10 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     pod_is_always_schedulable: Annotated[
         bool, Knob(key="pod-is-always-schedulable", config_map=_DEPLOYMENT, unit=FLAG, live=True)
     ] = False
-    """Whether a pod that no node takes is waited for in place of a failure: nodes are added on demand. Default: Knative, false."""
+    """Whether a pod that no node takes is waited for in place of a failure: nodes are added on demand.
+
+    Default: Knative, false.
+    """
 
     revision_url_template: Annotated[
         str, Knob(key="logging.revision-url-template", config_map="config-observability", unit=TEXT, live=True)
@@ -386,7 +392,10 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     issuer: Annotated[str, Knob(key="issuerRef", config_map="config-certmanager", unit=_ISSUER, live=True)] = (
         "{kind: ClusterIssuer, name: knative-selfsigned-issuer}"
     )
-    """The issuer of cert-manager that these certificates name. Default: Knative, the ClusterIssuer knative-selfsigned-issuer."""
+    """The issuer of cert-manager that these certificates name.
+
+    Default: Knative, the ClusterIssuer knative-selfsigned-issuer.
+    """
 
     cluster_local_domain_tls: Annotated[
         str,
@@ -398,7 +407,10 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     cluster_local_issuer: Annotated[
         str, Knob(key="clusterLocalIssuerRef", config_map="config-certmanager", unit=_ISSUER, live=True)
     ] = "{kind: ClusterIssuer, name: knative-selfsigned-issuer}"
-    """The issuer of cert-manager for cluster-local hosts. Default: Knative, the ClusterIssuer knative-selfsigned-issuer."""
+    """The issuer of cert-manager for cluster-local hosts.
+
+    Default: Knative, the ClusterIssuer knative-selfsigned-issuer.
+    """
 
     domains: Annotated[str, Knob(key=ANY_KEY, config_map="config-domain", unit=SELECTORS, live=True)] = ""
     """Each key is a domain of public routes. Its value is empty, for all routes, or a selector of their labels, as in
@@ -430,7 +442,10 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     with the first moment of readiness and never back, as Knative does. Range: 0 to 10m. Default: ours, start-time."""
 
     domain: Annotated[str, Knob(key="domain", unit=_HOST_NAME, live=True)] = "localhost"
-    """Default domain of public routes; a match in config-domain overrides it. Default: ours, localhost: every name below it is this machine."""
+    """Default domain of public routes; a match in config-domain overrides it.
+
+    Default: ours, localhost: every name below it is this machine.
+    """
 
     cluster_domain: Annotated[str, Knob(key="cluster-domain", unit=_HOST_NAME, live=True)] = "cluster.local"
     """Domain of hosts that only the cluster-local listener serves: NAME.NAMESPACE.svc.DOMAIN. Default: Kubernetes,
@@ -483,7 +498,10 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Time for which the logs of a deleted pod of one machine are kept. Range: 0 to 8784h. Default: ours, 168h."""
 
     gone_logs_bytes_max: Annotated[int, Knob(key="gone-logs-max-size", unit=BYTES, low=0, live=True)] = 512 * 2**20
-    """Disk that the logs of all deleted pods of one machine may take; beyond it the oldest go. Range: from 0. Default: ours, 512Mi."""
+    """Disk that the logs of all deleted pods of one machine may take; beyond it the oldest go.
+
+    Range: from 0. Default: ours, 512Mi.
+    """
 
     activator_pages: Annotated[str, Knob(key="activator-pages", unit=_ADDRESSES)] = ""
     """Addresses of the pages of metrics of all activator processes, HOST:PORT separated by commas; they answer which Routes a

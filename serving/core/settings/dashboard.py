@@ -59,13 +59,22 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     """Days of history that the file keeps, the older in longer steps. Range: 1 to 366. Default: ours, 14."""
 
     history_bytes_max: Annotated[int, Knob(key="history-bytes-max", unit=BYTES, low=2**20, high=2**40)] = 200 * 2**20
-    """Most bytes of the history file; the oldest rows of each step go first. Range: 1Mi to 1Ti. Default: ours, 200Mi."""
+    """Most bytes of the history file; the oldest rows of each step go first.
+
+    Range: 1Mi to 1Ti. Default: ours, 200Mi.
+    """
 
     price_pod_hour: Annotated[float, Knob(key="price-pod-hour", unit=NUMBER, low=0)] = 0.0
-    """Price of a pod for an hour, in any currency, for ``serving cost`` and the page. Range: at least 0. Default: ours, 0."""
+    """Price of a pod for an hour, in any currency, for ``serving cost`` and the page.
+
+    Range: at least 0. Default: ours, 0.
+    """
 
     price_gib_hour: Annotated[float, Knob(key="price-gib-hour", unit=NUMBER, low=0)] = 0.0
-    """Price of a GiB of requested memory for an hour, for ``serving cost`` and the page. Range: at least 0. Default: ours, 0."""
+    """Price of a GiB of requested memory for an hour, for ``serving cost`` and the page.
+
+    Range: at least 0. Default: ours, 0.
+    """
 
     inner_authority_file: Annotated[str, Knob(key="inner-authority-file", unit=TEXT)] = ""
     """File with the certificate of the inner authority, by which it knows autoscalers and activators, and asks them over TLS; an

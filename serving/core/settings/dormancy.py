@@ -1,7 +1,7 @@
 """Parses dormancy settings: when pods become dormant, the app's own sleep calls, and memory limits.
 
-``read_dormant`` and ``read_calls`` turn text into records. The records go to the policy, which prices dormant pods, and to
-the queue-proxy, which freezes its app.
+``read_dormant`` and ``read_calls`` turn text into records. The records go to the policy, which prices dormant pods, and
+to the queue-proxy, which freezes its app.
 """
 
 from typing import Annotated
@@ -33,8 +33,8 @@ _TARGET_CODES = range(0x21, 0x7F)
 class DormantMode(msgspec.Struct, frozen=True, kw_only=True):
     """When a pod becomes dormant.
 
-    ``after_s`` is the idle time before its app is frozen, in seconds; None: never. ``is_only``: an idle revision keeps one dormant
-    pod and does not go to zero.
+    ``after_s`` is the idle time before its app is frozen, in seconds; None: never. ``is_only``: an idle revision keeps
+    one dormant pod and does not go to zero.
     """
 
     after_s: float | None = None
@@ -80,7 +80,10 @@ class MemorySettings(SettingsRecord, frozen=True, kw_only=True):
     it dormant pods go too. 0 never removes one for it. Source: ours, 10 %."""
 
     proc_folder: Annotated[str, Knob(key="proc-folder", unit=TEXT, live=True)] = "/proc"
-    """Folder with meminfo and pressure/memory of the machine, where that is not /proc, as in a container. Default: ours, /proc."""
+    """Folder with meminfo and pressure/memory of the machine, where that is not /proc, as in a container.
+
+    Default: ours, /proc.
+    """
 
 
 class HttpCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
 """Describes a settings field beyond its type and default: key, unit, range.
 
 A field of a settings record is written once, as ``name: Annotated[type, Knob(...)] = default`` with its meaning as a
-string below it. A field without a ``Knob`` is a constant. From that one place come the key in the ConfigMap, the environment variable, the flag, the range
-check, the shipped file in ``config/`` and the page ``docs/settings.md``.
+string below it. A field without a ``Knob`` is a constant. From that one place come the key in the ConfigMap, the
+environment variable, the flag, the range check, the shipped file in ``config/`` and the page ``docs/settings.md``.
 
 A ``Unit`` says how a value is written in a ConfigMap (in Knative's own way: "60s", "70" percent) and how it is written
 in the environment and in flags, where it is always the plain value that the field's name promises (60 seconds, 0.7).
@@ -28,11 +28,11 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     """Parses and formats values of one kind.
 
     ``read`` and ``write`` are for ConfigMaps, ``read_plain`` for environment variables and flags; both readers raise
-    ``InvalidValue``. ``plain`` names the plain unit in messages and docs. ``explains``: the readers' errors describe valid values
-    better than the unit's name.
+    ``InvalidValue``. ``plain`` names the plain unit in messages and docs. ``explains``: the readers' errors describe
+    valid values better than the unit's name.
 
-    The last three are for a cluster's admission policies: ``form`` is a regular expression of all texts that ``read`` takes, and
-    perhaps of others; ``cel`` turns a text that matches ``exact`` into a value that CEL compares.
+    The last three are for a cluster's admission policies: ``form`` is a regular expression of all texts that ``read``
+    takes, and perhaps of others; ``cel`` turns a text that matches ``exact`` into a value that CEL compares.
     """
 
     name: str
@@ -112,13 +112,14 @@ ANY_KEY = "*"
 class Knob(msgspec.Struct, frozen=True, kw_only=True):
     """The external form of a settings field: its unit, its key, its range.
 
-    ``key`` is the key in the ConfigMap, ``ANY_KEY`` for a mapping of all its keys; keys of a nested record get that record's field name and a dot in front. ``config_map``
-    names a ConfigMap other than the record's, in which the key has no prefix. ``low`` and ``high`` bound the plain value, both
-    included; ``above`` is a lower bound that is excluded; ``also`` lists valid values outside the range (-1 for "unlimited");
-    ``whole`` requires a whole number of the plain unit; ``choices`` lists the texts allowed. A ``live`` field takes effect
-    without a restart of the daemon. ``annotation`` is the annotation by which a revision has a value of its own, which also takes
-    effect at once; a name without a group is in Knative's group for autoscaling. ``legacy`` are earlier names of the key that
-    Knative still reads, the oldest first; a later name wins.
+    ``key`` is the key in the ConfigMap, ``ANY_KEY`` for a mapping of all its keys; keys of a nested record get that
+    record's field name and a dot in front. ``config_map`` names a ConfigMap other than the record's, in which the key
+    has no prefix. ``low`` and ``high`` bound the plain value, both included; ``above`` is a lower bound that is
+    excluded; ``also`` lists valid values outside the range (-1 for "unlimited"); ``whole`` requires a whole number of
+    the plain unit; ``choices`` lists the texts allowed. A ``live`` field takes effect without a restart of the daemon.
+    ``annotation`` is the annotation by which a revision has a value of its own, which also takes effect at once; a name
+    without a group is in Knative's group for autoscaling. ``legacy`` are earlier names of the key that Knative still
+    reads, the oldest first; a later name wins.
     """
 
     unit: Unit

@@ -1,12 +1,13 @@
 """Live settings: a valid ConfigMap is applied while a daemon runs, an invalid one is rejected as a whole.
 
-Input: ConfigMaps, one at a time, from a watch; output: settings, the changed fields, the fields that take effect after a
-restart, and every problem of a rejected ConfigMap. Keys that no daemon reads have no effect and are reported; the other keys
-apply, because one typing error must not freeze all settings. The last valid state of each ConfigMap stays until the next
-valid one. Without one, a daemon uses the defaults and its environment: an ingress with the shipped settings is better than
-none.
+Input: ConfigMaps, one at a time, from a watch; output: settings, the changed fields, the fields that take effect after
+a restart, and every problem of a rejected ConfigMap. Keys that no daemon reads have no effect and are reported; the
+other keys apply, because one typing error must not freeze all settings. The last valid state of each ConfigMap stays
+until the next valid one. Without one, a daemon uses the defaults and its environment: an ingress with the shipped
+settings is better than none.
 
-Environment and flags override ConfigMaps, as in ``load``. Two ConfigMaps that are valid only together are applied together.
+Environment and flags override ConfigMaps, as in ``load``. Two ConfigMaps that are valid only together are applied
+together.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,9 +26,9 @@ R = TypeVar("R", bound=SettingsRecord)
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome for one ConfigMap, or for several that were read together.
 
-    ``changed`` are the fields with a new value, ``waiting`` those that change with the next start of the daemon. ``problems`` are
-    the reasons of a rejection. ``unknown`` are keys that no daemon reads, or that are no settings any more; they have no effect, and the other
-    keys apply.
+    ``changed`` are the fields with a new value, ``waiting`` those that change with the next start of the daemon.
+    ``problems`` are the reasons of a rejection. ``unknown`` are keys that no daemon reads, or that are no settings any
+    more; they have no effect, and the other keys apply.
     """
 
     daemon: str
@@ -63,7 +64,10 @@ class LiveSettings(Generic[R]):
         return self.settings
 
     def update(self, config_map: ConfigMap) -> Taken | None:
-        """Store a ConfigMap and return the outcome; None if this daemon does not read it. A deleted one has no entries."""
+        """Store a ConfigMap and return the outcome; None if this daemon does not read it.
+
+        A deleted one has no entries.
+        """
         name = config_map.name
         if name not in self._names:
             return None

@@ -1,7 +1,7 @@
 """Loads a daemon's settings from four layers: defaults < ConfigMaps < environment < flags.
 
-Pure: a shell hands over the texts. The result carries where each value came from. All problems are found before anything is
-rejected: unknown keys, texts that do not parse, values out of range, fields that contradict each other.
+Pure: a shell hands over the texts. The result carries where each value came from. All problems are found before
+anything is rejected: unknown keys, texts that do not parse, values out of range, fields that contradict each other.
 """
 
 import difflib
@@ -37,8 +37,8 @@ R = TypeVar("R", bound=SettingsRecord)
 class Daemon(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     """A daemon's name, its settings record, and its ConfigMap.
 
-    ``removed`` are its settings of earlier versions: the key in the ConfigMap by field. ``reports`` are ConfigMaps of Knative
-    in which it reads nothing, and reports each key.
+    ``removed`` are its settings of earlier versions: the key in the ConfigMap by field. ``reports`` are ConfigMaps of
+    Knative in which it reads nothing, and reports each key.
     """
 
     name: str

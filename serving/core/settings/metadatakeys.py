@@ -1,8 +1,9 @@
 """Checks labels and annotations with keys of Knative's or this project's domains. Pure.
 
-Each key has an effect in one place: visibility is a label of a Service, scaling is an annotation of its template. A key in
-another place, or one that differs from a known key by a few letters, has none: a service that was to be private is public.
-So both are problems. A key of these domains that resembles no known key is a warning, as a later version may know it.
+Each key has an effect in one place: visibility is a label of a Service, scaling is an annotation of its template. A key
+in another place, or one that differs from a known key by a few letters, has none: a service that was to be private is
+public. So both are problems. A key of these domains that resembles no known key is a warning, as a later version may
+know it.
 
 The texts about visibility and scaling are Knative's (98e5ef90, pkg/apis/serving, metadata_validation.go).
 """

@@ -1,7 +1,7 @@
 """Settings of one node group: Escalator's keys, and our additions.
 
-One record a group; ``serving/core/settings/nodegroup_options.py`` reads it from what people write. Thresholds, rates and
-grace periods have no default: they depend on the machines. Source of keys and ranges: atlassian/escalator 043bb1b,
+One record a group; ``serving/core/settings/nodegroup_options.py`` reads it from what people write. Thresholds, rates
+and grace periods have no default: they depend on the machines. Source of keys and ranges: atlassian/escalator 043bb1b,
 docs/configuration/nodegroup.md and pkg/controller/node_group.go, unless a field says otherwise.
 """
 
@@ -261,7 +261,10 @@ class NodeGroupDaemonSettings(SettingsRecord, frozen=True, kw_only=True):
     """Whether plans of all groups are only made and not carried out. Default: Escalator, false."""
 
     cloud_provider: Annotated[str, Knob(key="cloud-provider", unit=TEXT, choices=CLOUD_PROVIDERS)] = "cluster-api"
-    """The cloud whose groups have the machines; memory is for trials and forgets everything. Default: ours, cluster-api."""
+    """The cloud whose groups have the machines; memory is for trials and forgets everything.
+
+    Default: ours, cluster-api.
+    """
 
     cloud_timeout_s: float = 30.0
     """Longest time for one call of the cloud, in seconds. Source: ours, 30s."""

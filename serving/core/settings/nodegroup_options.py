@@ -1,10 +1,9 @@
 """Parses the options of a node group: takes a mapping, returns settings or raises every problem.
 
-Keys are Escalator's, values as YAML gives them: whole numbers, true and false, durations such as "10m" as text.
-Nothing is guessed: values of the wrong kind or out of range, and values that contradict each other are
-all reported, each with its key, what is wrong and what would be right. Unknown keys are ignored as by the original, whose
-own examples have some; ``ignored_options`` names them. Source: atlassian/escalator 043bb1b,
-pkg/controller/node_group.go.
+Keys are Escalator's, values as YAML gives them: whole numbers, true and false, durations such as "10m" as text. Nothing
+is guessed: values of the wrong kind or out of range, and values that contradict each other are all reported, each with
+its key, what is wrong and what would be right. Unknown keys are ignored as by the original, whose own examples have
+some; ``ignored_options`` names them. Source: atlassian/escalator 043bb1b, pkg/controller/node_group.go.
 """
 
 import difflib
@@ -193,7 +192,10 @@ def _report_missing(field: Field, reading: _OptionsReading) -> None:
 
 
 def _value(raw: object, unit: Unit) -> Value | None:
-    """Convert a YAML value to its plain value: text is parsed, numbers and flags must match the unit. None if it is invalid."""
+    """Convert a YAML value to its plain value: text is parsed, numbers and flags must match the unit.
+
+    None if it is invalid.
+    """
     if isinstance(raw, str):
         try:
             return unit.read(raw.strip())

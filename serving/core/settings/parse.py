@@ -1,7 +1,7 @@
 """Parses ConfigMap files: YAML text to entries with line numbers.
 
-Nothing is guessed. Content that Kubernetes would reject (a value that is not text, a duplicate key) is reported here too, so that
-a file that works on one machine also works on a cluster. ``_example`` is skipped, as Knative skips it.
+Nothing is guessed. Content that Kubernetes would reject (a value that is not text, a duplicate key) is reported here
+too, so that a file that works on one machine also works on a cluster. ``_example`` is skipped, as Knative skips it.
 """
 
 from collections.abc import Iterator

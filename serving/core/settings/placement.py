@@ -1,8 +1,8 @@
 """Settings of placement: node scores and their weights, assumptions of the risk score, and sources of load.
 
 Sources: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithmprovider (providers and their weights);
-kubernetes-sigs/scheduler-plugins 903da7d, apis/config and pkg/trimaran (risk arguments). The scores are registered one floor up,
-in ``serving/nodes/placement/scores/score.py``; here their names are text.
+kubernetes-sigs/scheduler-plugins 903da7d, apis/config and pkg/trimaran (risk arguments). The scores are registered one
+floor up, in ``serving/nodes/placement/scores/score.py``; here their names are text.
 """
 
 import re

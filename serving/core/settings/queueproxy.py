@@ -85,8 +85,8 @@ class RequestLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     request_log_template: Annotated[
         str, Knob(key="logging.request-log-template", config_map=_OBSERVABILITY, unit=_LOG_TEMPLATE, live=True)
     ] = _DEFAULT_TEMPLATE
-    """Go template of a line, with the fields of Knative's; a header is {{.Request.Header.Get "Via"}}. Empty means no log.
-    Default: Knative, JSON in the form of Google's HttpRequest.
+    """Go template of a line, with the fields of Knative's; a header is {{.Request.Header.Get "Via"}}. Empty means no
+    log. Default: Knative, JSON in the form of Google's HttpRequest.
     """
 
     enable_probe_request_log: Annotated[
@@ -253,8 +253,8 @@ def tcp_variables(ports: Mapping[int, int]) -> dict[str, str]:
 def load_variables(annotations: Mapping[str, str], *, app_port: int) -> dict[str, str]:
     """A queue-proxy's environment variables for load metrics: gauges and their page, tokens, a latency goal, loading time.
 
-    ``app_port`` is the app's port in the manifest. Prometheus' annotations say where the page is; one that Prometheus could not
-    follow is left out.
+    ``app_port`` is the app's port in the manifest. Prometheus' annotations say where the page is; one that Prometheus
+    could not follow is left out.
     """
     gauges = gauges_of(annotations.get(LOAD_ANNOTATION) or annotations.get(METRIC_ANNOTATION) or "")
     slo = annotations.get(SLO_ANNOTATION)

@@ -1,7 +1,7 @@
 """Renders the settings for people: shipped ConfigMaps with comments, and the page ``docs/settings.md``.
 
-Both come from the records alone, from each field's type, default and the string below it, so that nothing is written twice. Tests
-compare ``config/*.yaml`` and the page with this module's output.
+Both come from the records alone, from each field's type, default and the string below it, so that nothing is written
+twice. Tests compare ``config/*.yaml`` and the page with this module's output.
 """
 
 import ast

@@ -32,7 +32,10 @@ def _knob(key: str, unit: Unit, legacy: str) -> Knob:
 
 
 class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The sidecar of pods in a cluster. A change applies to revisions that are made from then on; others keep their pods."""
+    """The sidecar of pods in a cluster.
+
+    A change applies to revisions that are made from then on; others keep their pods.
+    """
 
     image: Annotated[str, _knob("image", TEXT, "queueSidecarImage")] = ""
     """Image of the queue-proxy. Empty means the controller's own, which it finds in its pod. Default: ours, empty."""

@@ -1,6 +1,7 @@
 """YAML loaders for untrusted text: they use the C library if installed, and raise one kind of error.
 
-Pass one to ``yaml.load``. It raises ``yaml.YAMLError`` for any text that it cannot read, but ``RecursionError`` for too deep nesting.
+Pass one to ``yaml.load``. It raises ``yaml.YAMLError`` for any text that it cannot read, but ``RecursionError`` for too
+deep nesting.
 """
 
 from typing import Any, ClassVar

@@ -1,7 +1,7 @@
 """Counts durations in buckets that grow by 4 %: quantiles are at most 2 % off.
 
-The buckets are those of DDSketch (Masson, Rim and Lee, VLDB 2019): bucket ``i`` holds durations above ``1.04^(i-1)`` s up to
-``1.04^i`` s. Counts of several pods, or of several spans of time, are merged by adding them.
+The buckets are those of DDSketch (Masson, Rim and Lee, VLDB 2019): bucket ``i`` holds durations above ``1.04^(i-1)`` s
+up to ``1.04^i`` s. Counts of several pods, or of several spans of time, are merged by adding them.
 """
 
 import math

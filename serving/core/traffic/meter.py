@@ -2,8 +2,8 @@
 
 Input: each request's arrival and end, with the time, and whether an activator marked it. Output: a ``Report`` for each
 period (1 s by default), and the ``Stat`` that is sent of it. The mean is weighted by time: a request of 10 ms counts a
-hundredth of a request that lasts the whole second. A request that waits for a slot counts like a running request. Requests that came
-through an activator are counted apart, because the activator reports them too and load counts once.
+hundredth of a request that lasts the whole second. A request that waits for a slot counts like a running request.
+Requests that came through an activator are counted apart, because the activator reports them too and load counts once.
 
 Follows knative/networking pkg/http/stats as used by knative/serving 98e5ef90
 (docs/calculations.md, "Request statistics"), but for what ``MeterQuirks`` lists.
@@ -143,9 +143,9 @@ class Meter:
 def stat_of(report: Report, *, pod: str, at_s: float, report_period_s: float) -> Stat:
     """The stat for a report, with counts per second.
 
-    They are divided by the configured period, not by the elapsed time: the autoscaler adds up the reports of a second, so a late
-    report must include all of its requests. 500 requests reported after 5 s instead of 1 s are 500 in one second and nothing in
-    four, which is right on average; 100 would lose 400 of them.
+    They are divided by the configured period, not by the elapsed time: the autoscaler adds up the reports of a second,
+    so a late report must include all of its requests. 500 requests reported after 5 s instead of 1 s are 500 in one
+    second and nothing in four, which is right on average; 100 would lose 400 of them.
     """
     return Stat(
         pod=pod,

@@ -1,13 +1,14 @@
 """Bounds the slots that one address may use for unfinished uploads and unread responses.
 
-The activator shares the slots of a revision so, and the queue-proxy those of its pod. A request is open until its body has ended.
-Open requests of one address take at most a share of the slots; more of them are parked: they count as load, and take neither a slot
-nor a place in the queue. A slow sender therefore leaves slots to others, while an address that sends complete requests is not bounded. With 14 slots and a share of 3/4, one address holds 10. As a revision
-scales for parked requests too, a single client with many streams is served by more pods.
+The activator shares the slots of a revision so, and the queue-proxy those of its pod. A request is open until its body
+has ended. Open requests of one address take at most a share of the slots; more of them are parked: they count as load,
+and take neither a slot nor a place in the queue. A slow sender therefore leaves slots to others, while an address that
+sends complete requests is not bounded. With 14 slots and a share of 3/4, one address holds 10. As a revision scales for
+parked requests too, a single client with many streams is served by more pods.
 
-A client is slow while a response waits for it beyond what the proxy buffers, and for some time after it was cut off there. All
-requests of a slow client are bounded by the share. While others wait, those above its share whose clients read nothing are cut off.
-Of a single slot the share is none: there every slow client is above it.
+A client is slow while a response waits for it beyond what the proxy buffers, and for some time after it was cut off
+there. All requests of a slow client are bounded by the share. While others wait, those above its share whose clients
+read nothing are cut off. Of a single slot the share is none: there every slow client is above it.
 """
 
 import operator
@@ -22,7 +23,8 @@ from serving.core.traffic.places import QueuePlace
 RequestId = TypeVar("RequestId", bound=Hashable)
 
 
-# How long an address counts as slow after it read nothing and was cut off or left, so that its next requests are bounded.
+# How long an address counts as slow after it read nothing and was cut off or left, so that its next requests are
+# bounded.
 _REMEMBERED_S = 30.0
 # How long a client that reads again still counts as slow, so that alternating clients stay bounded.
 _FORGIVEN_S = 1.0
@@ -82,8 +84,8 @@ class _SlowClient(msgspec.Struct, Generic[RequestId], kw_only=True):
 class OpenRequests(Generic[RequestId]):
     """The open requests of one revision by client, and those of clients that read nothing.
 
-    One address gets at most ``share_max`` of the slots (0: not bounded), and may read nothing for ``unread_wait_max_s`` seconds while
-    others wait (0: not bounded). ``view`` shows requests.
+    One address gets at most ``share_max`` of the slots (0: not bounded), and may read nothing for ``unread_wait_max_s``
+    seconds while others wait (0: not bounded). ``view`` shows requests.
     """
 
     __slots__ = (

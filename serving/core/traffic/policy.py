@@ -1,11 +1,12 @@
 """Chooses among pods with a free slot by one of three policies; containerConcurrency selects the policy.
 
-Each policy holds the pods with a free slot and picks the next one in constant time, without visiting full pods. ``Balancer`` adds
-and removes them. containerConcurrency decides: without a limit the better of two pods at random, because pods differ only in
-their requests in flight; with a low limit the first in the order of addresses; with a higher one the pods take turns.
+Each policy holds the pods with a free slot and picks the next one in constant time, without visiting full pods.
+``Balancer`` adds and removes them. containerConcurrency decides: without a limit the better of two pods at random,
+because pods differ only in their requests in flight; with a low limit the first in the order of addresses; with a
+higher one the pods take turns.
 
-Follows knative/serving 98e5ef90 pkg/activator/net/lb_policy.go. Its round robin walks over full pods to the next free one;
-here free pods form a queue, which is the same while none is full.
+Follows knative/serving 98e5ef90 pkg/activator/net/lb_policy.go. Its round robin walks over full pods to the next free
+one; here free pods form a queue, which is the same while none is full.
 """
 
 import bisect
@@ -184,7 +185,8 @@ def session_number(text: bytes) -> int:
 def share_of(session: int) -> float:
     """A number from 0 to below 1 that keeps a session on one side of a traffic split.
 
-    It takes the lower half of the bits; the ring's order follows the upper half, so one revision's sessions spread over all its pods.
+    It takes the lower half of the bits; the ring's order follows the upper half, so one revision's sessions spread over
+    all its pods.
     """
     return (session & _LOWER_HALF) / (_LOWER_HALF + 1)
 

@@ -1,11 +1,11 @@
 """Chooses the pod that has the longest prefix of a prompt in its cache.
 
-Model servers cache their work on prompts, and reuse it for a prompt with the same beginning. ``read_prompt`` hashes the beginning of
-a prompt. ``PrefixTable`` remembers which pod got which prefix, and chooses a pod.
+Model servers cache their work on prompts, and reuse it for a prompt with the same beginning. ``read_prompt`` hashes the
+beginning of a prompt. ``PrefixTable`` remembers which pod got which prefix, and chooses a pod.
 
-Input: bodies of requests, pods, and the beginnings and ends of requests. Output: a pod for each request. Bodies are untrusted: one
-without a prompt has no prefix, and goes to the least loaded pod. The hashes have a secret key, so that no client can produce
-collisions. A flood of different prompts evicts older prefixes, and uses no more memory.
+Input: bodies of requests, pods, and the beginnings and ends of requests. Output: a pod for each request. Bodies are
+untrusted: one without a prompt has no prefix, and goes to the least loaded pod. The hashes have a secret key, so that
+no client can produce collisions. A flood of different prompts evicts older prefixes, and uses no more memory.
 """
 
 import itertools
@@ -148,9 +148,9 @@ class PrefixTable(Generic[RequestId]):
     def choose(self, prompt: Prompt, free: Collection[str]) -> str:
         """The pod for a prompt among the listed pods with a free slot; there has to be one.
 
-        It is the pod with the longest known prefix, if that is a fourth of the prompt and the pod's tokens in flight are within
-        ``LOAD_RATIO_MAX`` times the mean, which includes this request. Without one it is the pod with the fewest tokens in flight; of several, the one with the
-        longest prefix, then the pod with the fewest prefixes.
+        It is the pod with the longest known prefix, if that is a fourth of the prompt and the pod's tokens in flight
+        are within ``LOAD_RATIO_MAX`` times the mean, which includes this request. Without one it is the pod with the
+        fewest tokens in flight; of several, the one with the longest prefix, then the pod with the fewest prefixes.
         """
         pods, prefixes = self._pods, prompt.prefixes
         tokens_max = LOAD_RATIO_MAX * (sum(pod.tokens for pod in pods.values()) + prompt.tokens) / len(pods)

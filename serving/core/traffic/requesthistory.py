@@ -1,7 +1,8 @@
 """Keeps requests for inspection: each revision's last failed, slowest and sampled ones, and errors by cause.
 
-Input: the end of a request, and the time. Output: reports of one service or revision. Each list is bounded, and so is the sum of
-all records: the revision that was quiet longest is dropped first. Texts come from clients and apps; ``printable`` bounds them.
+Input: the end of a request, and the time. Output: reports of one service or revision. Each list is bounded, and so is
+the sum of all records: the revision that was quiet longest is dropped first. Texts come from clients and apps;
+``printable`` bounds them.
 """
 
 import re
@@ -29,13 +30,14 @@ _NUMBERS = re.compile(r"\d+")
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One ended request.
 
-    ``at_wall_s`` is its end in seconds since the epoch. ``status`` is 0 without a response. ``failed_by`` is "client", "activator",
-    "queue-proxy" or "app", and ``why`` the reason; both are empty unless it failed. ``is_cold``: it waited for a pod to start.
-    ``pod`` is a name, or an address where the pod is unknown; empty if no pod got the request. ``request_id`` is the X-Request-Id that
-    the client got with an error of the system; empty otherwise.
+    ``at_wall_s`` is its end in seconds since the epoch. ``status`` is 0 without a response. ``failed_by`` is "client",
+    "activator", "queue-proxy" or "app", and ``why`` the reason; both are empty unless it failed. ``is_cold``: it waited
+    for a pod to start. ``pod`` is a name, or an address where the pod is unknown; empty if no pod got the request.
+    ``request_id`` is the X-Request-Id that the client got with an error of the system; empty otherwise.
 
-    ``duration_s`` counts from the request's head, and is the sum of four: ``waited_s`` for a slot in the activator's queue,
-    ``start_s`` for the start of a pod, ``queued_s`` in the pod's own queue, and ``app_s`` in the app, which includes the network.
+    ``duration_s`` counts from the request's head, and is the sum of four: ``waited_s`` for a slot in the activator's
+    queue, ``start_s`` for the start of a pod, ``queued_s`` in the pod's own queue, and ``app_s`` in the app, which
+    includes the network.
     """
 
     service: str

@@ -1,6 +1,7 @@
 """Parses the response counts of activators by revision: how many of each class, and their durations.
 
-Pure: pages are text. A page is that of ``serving.net.metrics`` with the fine buckets of ``serving.core.traffic.latencies``.
+Pure: pages are text. A page is that of ``serving.net.metrics`` with the fine buckets of
+``serving.core.traffic.latencies``.
 """
 
 import re
@@ -27,7 +28,8 @@ _Key = tuple[str, str]
 class MetricsReading(msgspec.Struct, frozen=True, kw_only=True):
     """The content of one metrics page.
 
-    ``durations`` counts requests by revision and class of status, then by bucket; ``waiting`` are queued requests by revision.
+    ``durations`` counts requests by revision and class of status, then by bucket; ``waiting`` are queued requests by
+    revision.
     """
 
     durations: dict[_Key, dict[int, float]]

@@ -1,7 +1,8 @@
 """Limits how often one address may present a wrong token.
 
-A right token is never counted, and its holder is served whatever else comes from the address: behind a proxy, or a NAT, all clients
-share one. So the bound makes guesses visible and cheap to refuse; what makes them hopeless is the length of a token. Pure.
+A right token is never counted, and its holder is served whatever else comes from the address: behind a proxy, or a NAT,
+all clients share one. So the bound makes guesses visible and cheap to refuse; what makes them hopeless is the length of
+a token. Pure.
 """
 
 from collections import OrderedDict

@@ -1,9 +1,9 @@
 """Admission: completes and checks an object before the store takes it.
 
-``admit`` turns an object as written into the object as stored, or raises ``Invalid`` with all problems. Defaults are the
-CRD's and Knative's (``defaults.py``). Rules are the CRD's CEL (``validations.py``), and those below that CEL cannot state.
-``unknown`` lists fields to drop. Kubernetes' own kinds are checked by ``kuberules``; a Secret's texts are encoded. Changes
-of the user annotations of Knative's objects are rejected. Pure except for reading the CRDs once.
+``admit`` turns an object as written into the object as stored, or raises ``Invalid`` with all problems. Defaults are
+the CRD's and Knative's (``defaults.py``). Rules are the CRD's CEL (``validations.py``), and those below that CEL cannot
+state. ``unknown`` lists fields to drop. Kubernetes' own kinds are checked by ``kuberules``; a Secret's texts are
+encoded. Changes of the user annotations of Knative's objects are rejected. Pure except for reading the CRDs once.
 """
 
 import base64
@@ -214,8 +214,8 @@ def admit(  # noqa: PLR0913 - settings
 ) -> Object:
     """Complete and check an object; return the object to store. ``old`` is None for a new one. Raises ``Invalid``.
 
-    Annotations are validated against ``scaling``; ``features`` are the feature flags. ``is_one_machine`` checks what a real API
-    server checks in its own kinds.
+    Annotations are validated against ``scaling``; ``features`` are the feature flags. ``is_one_machine`` checks what a
+    real API server checks in its own kinds.
     """
     crd = crds().get(kind)
     if crd is None:

@@ -1,9 +1,9 @@
 """Admission by other objects: ServiceAccounts, LimitRanges, ResourceQuotas, and claims of hosts.
 
-Input: an object that is to be created or replaced, after ``admission``, and the store. Templates of pods are held to the Pod
-Security Standards (``podsecurity.py``). A pod gets its account, the account's
-``imagePullSecrets`` and the defaults of LimitRanges; violations are rejected with a real server's messages. The rules do not
-apply to updates of pods, nor to pods that ran before a restart: see ``enforce``.
+Input: an object that is to be created or replaced, after ``admission``, and the store. Templates of pods are held to
+the Pod Security Standards (``podsecurity.py``). A pod gets its account, the account's ``imagePullSecrets`` and the
+defaults of LimitRanges; violations are rejected with a real server's messages. The rules do not apply to updates of
+pods, nor to pods that ran before a restart: see ``enforce``.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,7 +1,7 @@
 """Applies the Pod Security Standards to every kind that holds a template of pods.
 
-Users other than admins write pods of the level ``baseline``. A namespace's label ``pod-security.kubernetes.io/enforce`` holds
-everybody to its level, and the pods that controllers create.
+Users other than admins write pods of the level ``baseline``. A namespace's label ``pod-security.kubernetes.io/enforce``
+holds everybody to its level, and the pods that controllers create.
 """
 
 import re

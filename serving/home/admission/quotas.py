@@ -1,7 +1,8 @@
 """Enforces ResourceQuotas and LimitRanges: usage, quota status, defaults, and rejections. Pure.
 
 Input: API objects. Output: amounts by resource name as in ``spec.hard``, or a kube-apiserver's message for a rejected
-object. Follows kubernetes/kubernetes 1.31, pkg/quota/v1 and staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota.
+object. Follows kubernetes/kubernetes 1.31, pkg/quota/v1 and
+staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
 """User tokens for the API: a Secret in the system's namespace per token, with role, expiry and hash.
 
-A token is ``NAME.SECRET``. The secret has 256 random bits, so one SHA-256 is enough to protect it. It is shown once, to its
-creator, and is in neither the store nor a log. A token ends when its Secret is deleted, with the next request.
+A token is ``NAME.SECRET``. The secret has 256 random bits, so one SHA-256 is enough to protect it. It is shown once, to
+its creator, and is in neither the store nor a log. A token ends when its Secret is deleted, with the next request.
 """
 
 import datetime as dt
@@ -33,7 +33,10 @@ _SECRET_BYTES = 32
 
 
 class AccessToken(msgspec.Struct, frozen=True, kw_only=True):
-    """The stored part of a token. ``digest`` is the SHA-256 of its secret, in hexadecimal; ``until_s`` since the epoch."""
+    """The stored part of a token.
+
+    ``digest`` is the SHA-256 of its secret, in hexadecimal; ``until_s`` since the epoch.
+    """
 
     grant: Grant
     digest: str

@@ -1,8 +1,8 @@
 """ServiceAccount tokens for pods, for projected volumes with ``serviceAccountToken``.
 
-A token is a JSON Web Token (RFC 7519) signed with HMAC-SHA256 and the cluster key, with the claims that a kube-apiserver writes.
-The server's TokenReview accepts it; it grants no right in the API. A token covers a fixed slot of time, so that each reader
-of one slot gets the same text, and is replaced when half of its time is over.
+A token is a JSON Web Token (RFC 7519) signed with HMAC-SHA256 and the cluster key, with the claims that a
+kube-apiserver writes. The server's TokenReview accepts it; it grants no right in the API. A token covers a fixed slot
+of time, so that each reader of one slot gets the same text, and is replaced when half of its time is over.
 """
 
 import base64

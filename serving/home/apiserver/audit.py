@@ -1,8 +1,8 @@
 """The audit log of the API: user, access and time of each request, one line of JSON each.
 
-Events have a kube-apiserver's format (``audit.k8s.io/v1``, level Metadata): they never contain the body of a request or response,
-and so no Secrets. A watch, a followed log or a session in a pod has one line when it begins and one when it ends. A thread
-writes; a full disk costs lines and never a request.
+Events have a kube-apiserver's format (``audit.k8s.io/v1``, level Metadata): they never contain the body of a request or
+response, and so no Secrets. A watch, a followed log or a session in a pod has one line when it begins and one when it
+ends. A thread writes; a full disk costs lines and never a request.
 """
 
 import math
@@ -141,7 +141,10 @@ class AuditLog:
 
 
 def _is_routine(request: AuditedRequest) -> bool:
-    """Whether the request is a read with the state folder's token, except of Secrets. Daemons send several per second."""
+    """Whether the request is a read with the state folder's token, except of Secrets.
+
+    Daemons send several per second.
+    """
     access = request.access
     return (
         request.grant is FULL_GRANT

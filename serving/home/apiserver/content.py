@@ -37,7 +37,8 @@ _YAML_TYPES = {"application/yaml", "application/x-yaml", "text/yaml"}
 
 _LEVELS = ("", "Ignore", "Strict", "Warn")
 _HEADER_LENGTH_MAX = 1024
-# Most values and brackets in a YAML body: each takes 20 µs of the event loop, and 3 MiB took 40 s. JSON is 100 times faster.
+# Most values and brackets in a YAML body: each takes 20 µs of the event loop, and 3 MiB took 40 s. JSON is 100 times
+# faster.
 YAML_EVENTS_MAX = 5_000
 YAML_BYTES_MAX = StoreLimits().object_bytes_max
 """Largest YAML body. A larger one cannot be stored, and long texts take 25 ms per MiB, three times."""
@@ -104,7 +105,10 @@ def decode_body(data: bytes, content_type: str) -> Any:  # noqa: ANN401 - whatev
 
 
 def _from_json(data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
-    """Decode JSON. Raises ``Fault`` 400 or 413, before decoding if possible, because freeing a million lists is slow."""
+    """Decode JSON.
+
+    Raises ``Fault`` 400 or 413, before decoding if possible, because freeing a million lists is slow.
+    """
     # A list is a JSON patch.
     values_max = JSON_PATCH_VALUES_MAX if _JSON_LIST.match(data) else VALUES_MAX
     # Each value has one text, or two with its key; each text has two unescaped quotes.
@@ -211,7 +215,10 @@ def _from_yaml(data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
 
 
 def _with_text_keys(value: Any) -> Any:  # noqa: ANN401 - whatever was sent
-    """The value with text keys, as in kubectl and kube-apiserver: true becomes "true", and 1 "1". Raises ``Fault`` 400."""
+    """The value with text keys, as in kubectl and kube-apiserver: true becomes "true", and 1 "1".
+
+    Raises ``Fault`` 400.
+    """
     if isinstance(value, list):
         return [_with_text_keys(child) for child in value]
     if not isinstance(value, dict):

@@ -1,7 +1,7 @@
 """Serves API discovery: ``/api``, ``/apis``, ``/apis/G/V``, their aggregated form, and the OpenAPI schemas.
 
-Built from ``kinds.py``. Newer clients request the aggregated form (``apidiscovery.k8s.io``), which saves a request for each
-group; older ones walk the groups.
+Built from ``kinds.py``. Newer clients request the aggregated form (``apidiscovery.k8s.io``), which saves a request for
+each group; older ones walk the groups.
 """
 
 import functools

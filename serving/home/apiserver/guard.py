@@ -1,7 +1,7 @@
 """Guards the API server: authenticates, authorizes and audits each request.
 
-Checks run in this order: Host, token, role. Errors become ``Status`` objects in Kubernetes' own words. Streams (watches, followed
-logs, sessions in pods) end with their user's token.
+Checks run in this order: Host, token, role. Errors become ``Status`` objects in Kubernetes' own words. Streams
+(watches, followed logs, sessions in pods) end with their user's token.
 """
 
 import asyncio

@@ -37,7 +37,10 @@ _UNKNOWN_MANAGER = "unknown"
 
 
 class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The target of a request. ``namespace`` None means all, "" a cluster-scoped kind; ``name`` "" is the collection."""
+    """The target of a request.
+
+    ``namespace`` None means all, "" a cluster-scoped kind; ``name`` "" is the collection.
+    """
 
     kind: Kind
     namespace: str | None

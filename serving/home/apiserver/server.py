@@ -1,8 +1,8 @@
 """Serves the store as a Kubernetes API over HTTP: ``application`` wraps any ``port.Cluster``.
 
-kubectl (tried from 1.20 to 1.33) and the kube adapter work with it. Missing features answer 501 with a clear text. Checks
-run in this order: Host, token, role, path, method. Store errors become ``Status`` objects, unexpected ones 500 without details.
-Each request is in the audit log.
+kubectl (tried from 1.20 to 1.33) and the kube adapter work with it. Missing features answer 501 with a clear text.
+Checks run in this order: Host, token, role, path, method. Store errors become ``Status`` objects, unexpected ones 500
+without details. Each request is in the audit log.
 """
 
 import contextlib

@@ -1,6 +1,7 @@
 """Server-side printing: a ``Table`` of ``meta.k8s.io``, and ``PartialObjectMetadata``.
 
-The columns of custom resources come from their CRD; those of Kubernetes' own kinds are functions of the object and the time.
+The columns of custom resources come from their CRD; those of Kubernetes' own kinds are functions of the object and the
+time.
 """
 
 import datetime as dt
@@ -38,7 +39,8 @@ from serving.net.cluster.kinds import (
 
 _MINUTE_S, _HOUR_S, _DAY_S, _YEAR_S = 60, 3600, 86_400, 365 * 86_400
 _UNITS = {1: "s", _MINUTE_S: "m", _HOUR_S: "h", _DAY_S: "d", _YEAR_S: "y"}
-# Upper bound in seconds, and the two units shown below it; 0 for no second unit. Source: k8s.io/apimachinery util/duration.
+# Upper bound in seconds, and the two units shown below it; 0 for no second unit. Source: k8s.io/apimachinery
+# util/duration.
 _STEPS = (
     (2 * _MINUTE_S, 1, 0),
     (10 * _MINUTE_S, _MINUTE_S, 1),

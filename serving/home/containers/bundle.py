@@ -1,8 +1,8 @@
 """Generates the configuration of a container for crun and runc (OCI runtime specification, config.md). Pure.
 
-Input: a container of a pod, its pod, its image, its environment and the user in numbers; output: the JSON of ``config.json``. The
-manifest overrides the image, as in Kubernetes. A container has Docker's default capabilities, without the one to create device
-nodes.
+Input: a container of a pod, its pod, its image, its environment and the user in numbers; output: the JSON of
+``config.json``. The manifest overrides the image, as in Kubernetes. A container has Docker's default capabilities,
+without the one to create device nodes.
 """
 
 import functools
@@ -90,9 +90,11 @@ _ROOTLESS_MOUNTS: tuple[Object, ...] = (
 class ContainerBox(msgspec.Struct, frozen=True, kw_only=True):
     """The start parameters of a container: arguments, environment, working folder, user, mounts, network.
 
-    ``network`` is the path of the pod's network namespace, in which the runtime already is where there are ``users``; ``cgroup`` is for a runtime that joins cgroups itself, and
-    ``cgroup_views`` are folders by the path at which the container reads them. ``seccomp`` is its own profile, None for Docker's. ``is_rootless``: it has a single user, and shares
-    the machine's network. ``seccomp_filter`` is what crun has compiled of the default profile before, as base64. ``users`` are those of a user namespace that root makes, with the files of ``mounts`` in its place.
+    ``network`` is the path of the pod's network namespace, in which the runtime already is where there are ``users``;
+    ``cgroup`` is for a runtime that joins cgroups itself, and ``cgroup_views`` are folders by the path at which the
+    container reads them. ``seccomp`` is its own profile, None for Docker's. ``is_rootless``: it has a single user, and
+    shares the machine's network. ``seccomp_filter`` is what crun has compiled of the default profile before, as base64.
+    ``users`` are those of a user namespace that root makes, with the files of ``mounts`` in its place.
     """
 
     arguments: tuple[str, ...]

@@ -1,7 +1,8 @@
 """Cgroups of containers: created with their limits before a container starts, and removed after it ends.
 
-Both versions work. A container has one folder per controller with version 1, and a single one with version 2. They are below our
-own cgroup, so that our limits also apply to pods. Where the kernel refuses, ``make`` says which limits are not enforced.
+Both versions work. A container has one folder per controller with version 1, and a single one with version 2. They are
+below our own cgroup, so that our limits also apply to pods. Where the kernel refuses, ``make`` says which limits are
+not enforced.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Selects the container runtime, crun or runc, by running a test container.
 
-Running a tiny container is a better test than a version: the kernel, the rights of this user and the runtime must all support it.
-A failure is reported with the runtime's message and the package to install. As root the container has separate users at first:
-where that works, everything else does.
+Running a tiny container is a better test than a version: the kernel, the rights of this user and the runtime must all
+support it. A failure is reported with the runtime's message and the package to install. As root the container has
+separate users at first: where that works, everything else does.
 """
 
 import base64
@@ -39,8 +39,9 @@ _PLACES = ("/mnt", "/media", "/srv", "/tmp")  # noqa: S108 - it is covered, not 
 class ContainerEngine(msgspec.Struct, frozen=True, kw_only=True):
     """The path of a working runtime; "" and the reason if there is none. ``is_rootless``: it runs without root.
 
-    ``users_place`` is the folder for the files of containers with separate users, as root; "" and ``no_users``, the reason,
-    where there can be none. ``seccomp_filter`` is what the runtime has compiled of the default profile, for ``ContainerBox``.
+    ``users_place`` is the folder for the files of containers with separate users, as root; "" and ``no_users``, the
+    reason, where there can be none. ``seccomp_filter`` is what the runtime has compiled of the default profile, for
+    ``ContainerBox``.
     """
 
     runtime: str = ""
@@ -65,7 +66,10 @@ def joins_cgroups(runtime: str) -> bool:
 
 
 def find_engine(wanted: str = "", state: Path | None = None) -> ContainerEngine:
-    """Test each installed runtime, or only ``wanted``, with files in the folder ``state``. Takes tens of milliseconds."""
+    """Test each installed runtime, or only ``wanted``, with files in the folder ``state``.
+
+    Takes tens of milliseconds.
+    """
     if wanted and wanted not in RUNTIMES:
         return ContainerEngine(reason=f"{RUNTIME_VARIABLE}={wanted}: expected one of {', '.join(RUNTIMES)}")
     is_root = os.geteuid() == 0

@@ -1,7 +1,8 @@
 """The DNS server of this machine's pods, at their gateway: UDP and TCP.
 
-``NameResponses`` resolves the names of services. Other queries are forwarded to the servers of /etc/resolv.conf. The process has other
-work, and its pods are strangers: queries, connections and what is forwarded have a bound for each pod.
+``NameResponses`` resolves the names of services. Other queries are forwarded to the servers of /etc/resolv.conf. The
+process has other work, and its pods are strangers: queries, connections and what is forwarded have a bound for each
+pod.
 """
 
 import asyncio

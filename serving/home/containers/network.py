@@ -1,9 +1,9 @@
 """Network namespaces of pods: creates, routes and removes them, some before their pods exist.
 
-A pod's namespace is a file held by a mount. It has its own loopback and a link to this machine. Its address is the pod's
-loopback address in another network, 10.137.3.7 for 127.64.3.7, and for 127.66.3.7 on a virtual node: no two pods have the
-same last numbers. All routes lead to one gateway, an address of this machine where the pod finds names and services. Pods
-do not reach each other. ``ip`` of iproute2 makes the links.
+A pod's namespace is a file held by a mount. It has its own loopback and a link to this machine. Its address is the
+pod's loopback address in another network, 10.137.3.7 for 127.64.3.7, and for 127.66.3.7 on a virtual node: no two pods
+have the same last numbers. All routes lead to one gateway, an address of this machine where the pod finds names and
+services. Pods do not reach each other. ``ip`` of iproute2 makes the links.
 """
 
 import asyncio
@@ -75,7 +75,10 @@ def bind_gateway(gateway: Gateway, *, inner_port: int, public_port: int) -> dict
 
 
 class PodNetworks:
-    """The network namespaces of pods, as files in a folder. ``gateway`` is the address at which pods reach this machine."""
+    """The network namespaces of pods, as files in a folder.
+
+    ``gateway`` is the address at which pods reach this machine.
+    """
 
     def __init__(self, folder: Path, *, gateway: Gateway) -> None:
         self._folder = folder
@@ -110,7 +113,10 @@ class PodNetworks:
         return True
 
     def make(self, pod: str, address: str) -> Path:
-        """Create a pod's namespace if it is missing; return its file. Blocks for some milliseconds. Raises ``OSError``."""
+        """Create a pod's namespace if it is missing; return its file.
+
+        Blocks for some milliseconds. Raises ``OSError``.
+        """
         path = self.path_of(pod)
         if os.path.ismount(path):
             return path

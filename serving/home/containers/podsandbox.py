@@ -1,8 +1,8 @@
 """The sandbox of one pod: turns its manifest and images into start orders for its containers.
 
-``ContainerHost`` is the container runtime of this machine with its images, networks and cgroups. The containers of a pod
-share its network namespace, where they and the queue-proxy find each other at 127.0.0.1. All their files are in the pod's
-folder and are removed with it.
+``ContainerHost`` is the container runtime of this machine with its images, networks and cgroups. The containers of a
+pod share its network namespace, where they and the queue-proxy find each other at 127.0.0.1. All their files are in the
+pod's folder and are removed with it.
 """
 
 import signal
@@ -45,9 +45,10 @@ _HOSTNAME_MAX = 63
 class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
     """The container runtime of this machine: its path, images, networks, and cgroups if available.
 
-    Without ``networks`` containers are rootless: they share the machine's network and the user of this process. ``profiles`` is
-    the folder of seccomp profiles. ``users_place`` is where the files of a container with separate users are mounted, or
-    ``no_users`` says why there are none. ``seccomp_filter`` is the compiled default profile (``ContainerEngine``).
+    Without ``networks`` containers are rootless: they share the machine's network and the user of this process.
+    ``profiles`` is the folder of seccomp profiles. ``users_place`` is where the files of a container with separate
+    users are mounted, or ``no_users`` says why there are none. ``seccomp_filter`` is the compiled default profile
+    (``ContainerEngine``).
     """
 
     runtime: str
@@ -77,7 +78,8 @@ class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
 class PodSandbox:
     """A pod with a network namespace: containers of ``images``, or processes if there are none.
 
-    ``location`` is its own, and so is ``folder``. Rootless containers share the network of the machine, and see the file ``hosts``.
+    ``location`` is its own, and so is ``folder``. Rootless containers share the network of the machine, and see the
+    file ``hosts``.
     """
 
     def __init__(  # noqa: PLR0913 - what a pod is made of
@@ -265,7 +267,8 @@ def _held(
 ) -> tuple[tuple[MountPoint, ...], tuple[MountPoint, ...]]:
     """The mounts that the launcher makes in ``folder``, and all mounts of the container, with these as sources.
 
-    ``is_all``: the launcher makes all mounts, because a runtime would follow a pod's links, and cannot read the state folder as other users.
+    ``is_all``: the launcher makes all mounts, because a runtime would follow a pod's links, and cannot read the state
+    folder as other users.
     """
     sources = {number: f"{folder}/{number}" for number, mount in enumerate(mounts) if mount.below or is_all}
     launched = tuple(msgspec.structs.replace(mounts[number], target=path) for number, path in sources.items())

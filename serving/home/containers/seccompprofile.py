@@ -1,8 +1,9 @@
 """Reads the machine's seccomp profiles, for containers with ``seccompProfile: Localhost``.
 
-A profile is a JSON file in the format of Docker and of Kubernetes' ``seccompProfile: Localhost``, below ``seccomp`` in the state
-folder. It becomes ``linux.seccomp`` of the OCI runtime specification. Rules that depend on capabilities, architectures or the kernel
-are decided here, as by Docker. Source: moby/profiles, seccomp; kubernetes, "Restrict a Container's Syscalls with seccomp".
+A profile is a JSON file in the format of Docker and of Kubernetes' ``seccompProfile: Localhost``, below ``seccomp`` in
+the state folder. It becomes ``linux.seccomp`` of the OCI runtime specification. Rules that depend on capabilities,
+architectures or the kernel are decided here, as by Docker. Source: moby/profiles, seccomp; kubernetes, "Restrict a
+Container's Syscalls with seccomp".
 """
 
 import platform

@@ -1,7 +1,8 @@
 """The user that a container runs as, as numbers: from the security context, else from the image.
 
-An image names users by number or by name; names are looked up in the image's own /etc/passwd and /etc/group, which are read
-without following links out of the image. Kubernetes' rules: ``runAsUser`` goes before the image, ``runAsNonRoot`` refuses root.
+An image names users by number or by name; names are looked up in the image's own /etc/passwd and /etc/group, which are
+read without following links out of the image. Kubernetes' rules: ``runAsUser`` goes before the image, ``runAsNonRoot``
+refuses root.
 """
 
 import os

@@ -1,8 +1,9 @@
 """Publishes addresses: hosts files with all services of this machine, and the activators' Service.
 
-Apps call each other by ``status.address.url``, and by short names where a service has a named port. Every resolver reads
-/etc/hosts: glibc, musl, Go, Node. Each namespace has a file: the machine's own entries, the hosts of each route, and the short names
-of its own services. It is written in place, because the mount in a pod's namespace shows the file and not its name.
+Apps call each other by ``status.address.url``, and by short names where a service has a named port. Every resolver
+reads /etc/hosts: glibc, musl, Go, Node. Each namespace has a file: the machine's own entries, the hosts of each route,
+and the short names of its own services. It is written in place, because the mount in a pod's namespace shows the file
+and not its name.
 """
 
 import asyncio
@@ -59,7 +60,8 @@ def entries_of(
 ) -> tuple[list[str], dict[str, list[str]]]:
     """The hosts(5) lines for all namespaces, and those for pods of one namespace.
 
-    Services with a named port are at the address of their namespace behind ``gateway``, all others at 127.0.0.1. No name has two.
+    Services with a named port are at the address of their namespace behind ``gateway``, all others at 127.0.0.1. No
+    name has two.
     """
     everywhere: list[str] = []
     own: dict[str, list[str]] = {}
@@ -175,8 +177,8 @@ def _write_in_place(path: Path, content: bytes) -> None:
 class ServiceHosts:
     """The public hosts, updated by the tasks in ``reflectors``; ``in`` tests whether a service has a host.
 
-    They are derived from names and claims, not from a status: an entry in a status must not make pods resolve a public host to
-    the activator.
+    They are derived from names and claims, not from a status: an entry in a status must not make pods resolve a public
+    host to the activator.
     """
 
     def __init__(self, cluster: Cluster, rules: Callable[[], HostRules]) -> None:

@@ -1,6 +1,7 @@
 """Maintains PersistentVolumeClaims: creates their folders, and removes those of deleted claims once unused.
 
-The size of a claim is enforced by the file system; where it cannot be, its folder is measured, and a warning says when it is over.
+The size of a claim is enforced by the file system; where it cannot be, its folder is measured, and a warning says when
+it is over.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Frees disk space: removes unused images and snapshots.
 
-Images pulled for a revision are removed after no pod, revision or template uses them; images of users stay. Snapshots of
-folders are removed in the same way.
+Images pulled for a revision are removed after no pod, revision or template uses them; images of users stay. Snapshots
+of folders are removed in the same way.
 """
 
 import asyncio

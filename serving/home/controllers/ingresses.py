@@ -1,7 +1,7 @@
 """Serves a machine's Ingresses and HTTPRoutes: creates a ScaledWorkload for each Deployment behind them.
 
-It follows routes, Services, Deployments and ScaledWorkloads, and decides by namespace (``ingressrules.py``). A part of a route
-without effect becomes an Event of the route.
+It follows routes, Services, Deployments and ScaledWorkloads, and decides by namespace (``ingressrules.py``). A part of
+a route without effect becomes an Event of the route.
 """
 
 import contextlib

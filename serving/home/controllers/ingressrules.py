@@ -1,8 +1,8 @@
 """Converts a machine's Ingresses and HTTPRoutes to ScaledWorkloads, one per Deployment behind them. Pure.
 
-Input: the routes, Services and Deployments of a namespace. Output: a spec for each Deployment, and a sentence for each part of a
-route without effect. A rule has hosts, prefixes of the path, headers, and one Service as its backend. A route without a host gets
-the host that a Knative Service would have: "shop.default.localhost".
+Input: the routes, Services and Deployments of a namespace. Output: a spec for each Deployment, and a sentence for each
+part of a route without effect. A rule has hosts, prefixes of the path, headers, and one Service as its backend. A route
+without a host gets the host that a Knative Service would have: "shop.default.localhost".
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,8 +1,9 @@
 """Scales Deployments by their HorizontalPodAutoscaler, as kube-controller-manager's controller does.
 
-Input: HorizontalPodAutoscalers, Deployments, Pods and PodMetrics in the store. Output: ``spec.replicas`` of the Deployment, the
-status of the HorizontalPodAutoscaler with a sentence, and an Event for each change. The numbers are decided by
-``scaling.podscaling``; earlier recommendations are in memory, so that a restart holds the present number for the window down.
+Input: HorizontalPodAutoscalers, Deployments, Pods and PodMetrics in the store. Output: ``spec.replicas`` of the
+Deployment, the status of the HorizontalPodAutoscaler with a sentence, and an Event for each change. The numbers are
+decided by ``scaling.podscaling``; earlier recommendations are in memory, so that a restart holds the present number for
+the window down.
 """
 
 import logging

@@ -1,9 +1,9 @@
 """The scheduler of one machine: binds each pod to a node, or reports why none fits.
 
 A pod of a Deployment gets its node at creation (``PlacedCreation``), without a second write; a pod created by a user is
-bound by one. An unschedulable pod stays Pending, with ``PodScheduled`` False and the Event FailedScheduling, and is tried
-again whenever a node or a pod changes. Without virtual nodes there is one node. Its cordon, taints and labels count, its
-room does not.
+bound by one. An unschedulable pod stays Pending, with ``PodScheduled`` False and the Event FailedScheduling, and is
+tried again whenever a node or a pod changes. Without virtual nodes there is one node. Its cordon, taints and labels
+count, its room does not.
 """
 
 import asyncio
@@ -103,7 +103,10 @@ def _is_tolerated(taint: Mapping[str, Any], tolerations: Iterable[Mapping[str, A
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Whether a toleration matches a taint. An empty effect matches all effects; Exists without a key matches all taints."""
+    """Whether a toleration matches a taint.
+
+    An empty effect matches all effects; Exists without a key matches all taints.
+    """
     if toleration.get("effect") not in (None, "", taint.get("effect")):
         return False
     key, exists = toleration.get("key"), toleration.get("operator") == "Exists"
@@ -248,7 +251,10 @@ class PodScheduler:
         return PlacedCreation(pod={**pod, "spec": {**pod["spec"], "nodeName": name}}, token=token)
 
     def created(self, placed: PlacedCreation, pod: Object | None) -> None:
-        """Replace the reservation of a created pod by its object. None: its creation failed, though the pod may exist."""
+        """Replace the reservation of a created pod by its object.
+
+        None: its creation failed, though the pod may exist.
+        """
         self._settle(placed.token, pod)
 
     def _settle(self, token: str, pod: Object | None) -> None:

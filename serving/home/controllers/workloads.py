@@ -1,9 +1,9 @@
 """Decisions of the controller manager: pods and status of a Deployment, EndpointSlices of a Service.
 
-Input: objects as the store has them; output: objects as they should be, and names of pods to delete. It starts nothing and writes
-nothing. Pods belong to their Deployment directly, without a ReplicaSet. A label has the digest of a pod's template, so that a
-change of the template replaces the pod. Pods of a revision have no such label: a revision never changes, and its Deployment is
-recreated after each restart while its pods keep running.
+Input: objects as the store has them; output: objects as they should be, and names of pods to delete. It starts nothing
+and writes nothing. Pods belong to their Deployment directly, without a ReplicaSet. A label has the digest of a pod's
+template, so that a change of the template replaces the pod. Pods of a revision have no such label: a revision never
+changes, and its Deployment is recreated after each restart while its pods keep running.
 """
 
 import hashlib
@@ -39,8 +39,8 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_pods(deployment: Object, pods: Sequence[Object]) -> PodPlan:
     """Create missing pods, or delete surplus ones.
 
-    Deletion order: unready pods, then those of the lowest deletion cost, then the youngest. Of 5 pods, one of them starting, with
-    3 wanted it deletes the starting one and the cheapest other one.
+    Deletion order: unready pods, then those of the lowest deletion cost, then the youngest. Of 5 pods, one of them
+    starting, with 3 wanted it deletes the starting one and the cheapest other one.
     """
     replicas = deployment["spec"].get("replicas")
     wanted = 1 if replicas is None else replicas
@@ -170,10 +170,12 @@ def deployment_status(deployment: Object, pods: Sequence[Object], *, refusal: st
 
 
 def desired_slices(service: Object, pods: Iterable[Object], *, reach: Reach) -> list[Object]:
-    """The EndpointSlices of a Service: selected pods with an address, and their readiness. The first slice always exists.
+    """The EndpointSlices of a Service: selected pods with an address, and their readiness.
 
-    Pods of revisions are at their queue-proxy. Any other pod is where ``reach`` says that its container ports are; pods whose ports
-    have other numbers need a separate slice, as in Kubernetes.
+    The first slice always exists.
+
+    Pods of revisions are at their queue-proxy. Any other pod is where ``reach`` says that its container ports are; pods
+    whose ports have other numbers need a separate slice, as in Kubernetes.
     """
     selected = [pod for pod in pods if selects(service, pod) and (pod.get("status") or {}).get("podIP")]
     ports = [

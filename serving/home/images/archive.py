@@ -1,7 +1,7 @@
 """Reads an image from an OCI layout (folder or tar file) or a file of ``docker save``.
 
-Input: a path; output: ``ArchivedImage`` with its config, its layers as files, and its names. All digests of an OCI layout are
-verified. Of several platforms it selects that of this machine.
+Input: a path; output: ``ArchivedImage`` with its config, its layers as files, and its names. All digests of an OCI
+layout are verified. Of several platforms it selects that of this machine.
 """
 
 import contextlib
@@ -67,7 +67,10 @@ class ImageConfig(msgspec.Struct, frozen=True):
 
 
 class ArchivedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image to be unpacked. ``id`` is the hex digest of its config, ``digest`` that of its manifest, "" if unknown."""
+    """An image to be unpacked.
+
+    ``id`` is the hex digest of its config, ``digest`` that of its manifest, "" if unknown.
+    """
 
     id: str
     digest: str

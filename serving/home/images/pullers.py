@@ -1,7 +1,7 @@
 """Pulls images into the store: from podman, buildah or docker on this machine, and from registries by skopeo.
 
-Each tool is used as installed: its storage, mirrors and trust are configured by its users. Credentials come from a pod's
-Secrets, or from the usual files (``podman login``, ``docker login``). Everything here blocks.
+Each tool is used as installed: its storage, mirrors and trust are configured by its users. Credentials come from a
+pod's Secrets, or from the usual files (``podman login``, ``docker login``). Everything here blocks.
 """
 
 import os

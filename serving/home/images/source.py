@@ -1,6 +1,7 @@
 """Finds the images of containers: pins them to revisions, and pulls missing ones.
 
-A revision pulls when it is created, or when a pod of it moves here: its first pod has the image before any request waits.
+A revision pulls when it is created, or when a pod of it moves here: its first pod has the image before any request
+waits.
 """
 
 import asyncio

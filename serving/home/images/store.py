@@ -1,8 +1,8 @@
 """Stores the images of this machine, each unpacked once, and builds images from folders.
 
-An image is a folder named by its id (the digest of its config) with ``rootfs`` and ``image.json``. Its ``rootfs`` is the
-lower layer of all its containers' roots. ``names.json`` maps names to images. The command line and the control process
-write the store, each write under a lock.
+An image is a folder named by its id (the digest of its config) with ``rootfs`` and ``image.json``. Its ``rootfs`` is
+the lower layer of all its containers' roots. ``names.json`` maps names to images. The command line and the control
+process write the store, each write under a lock.
 """
 
 import contextlib
@@ -242,7 +242,8 @@ def containerfile_in(folder: Path) -> Path | None:
 class ImageBuild(msgspec.Struct, frozen=True, kw_only=True):
     """A build of the image ``name``.
 
-    ``file`` is that of ``folder`` if it is None; ``target`` is a stage, or "" for the last. Without a file, ``packer`` builds it.
+    ``file`` is that of ``folder`` if it is None; ``target`` is a stage, or "" for the last. Without a file, ``packer``
+    builds it.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Runs one container of a pod: starts its process, probes it, and restarts it with growing pauses.
 
-App and queue-proxy differ only in their commands. Each change is reported as a ``ContainerState``. A process started by an
-earlier control process is adopted.
+App and queue-proxy differ only in their commands. Each change is reported as a ``ContainerState``. A process started by
+an earlier control process is adopted.
 """
 
 import asyncio
@@ -68,7 +68,10 @@ class RestartSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Restart back-off settings. Times in seconds."""
 
     pause_first_s: float = 1.0
-    """Pause after the second consecutive end, in seconds; it doubles each time. Default: ours, 1 s; the kubelet waits 10 s."""
+    """Pause after the second consecutive end, in seconds; it doubles each time.
+
+    Default: ours, 1 s; the kubelet waits 10 s.
+    """
 
     pause_max_s: float = 60.0
     """Longest pause in seconds. Default: ours, 60 s; the kubelet's is 300 s."""
@@ -99,9 +102,10 @@ _RESTARTS = RestartSettings()
 class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A container to run: its start order, callbacks for state and readiness, and its probes.
 
-    ``address`` is where it is probed, and ``app_user`` whose socket must listen there (``PodSpec``). ``listening`` is the probe of an app after a restart; at the first start
-    the queue-proxy probes it. ``is_http2`` sends that probe by HTTP/2, as the queue-proxy does. The kubelet's own probes
-    are HTTP/1.1, as in a cluster. ``restart_policy`` is the pod's. ``exit_reason`` says why the container has ended, "" if that is not known.
+    ``address`` is where it is probed, and ``app_user`` whose socket must listen there (``PodSpec``). ``listening`` is
+    the probe of an app after a restart; at the first start the queue-proxy probes it. ``is_http2`` sends that probe by
+    HTTP/2, as the queue-proxy does. The kubelet's own probes are HTTP/1.1, as in a cluster. ``restart_policy`` is the
+    pod's. ``exit_reason`` says why the container has ended, "" if that is not known.
     """
 
     start: StartProcess
@@ -277,7 +281,10 @@ class ContainerKeeper:
                 group.start(self._probe_repeatedly(plan), name=f"{plan.kind} probe")
 
     async def _probe_repeatedly(self, plan: ProbePlan) -> bool:
-        """Run one probe periodically. A startup probe returns True when it passes; startup and liveness kill on failure."""
+        """Run one probe periodically.
+
+        A startup probe returns True when it passes; startup and liveness kill on failure.
+        """
         state = ProbeState()
         await asyncio.sleep(plan.initial_delay_s)
         if plan.kind is not ProbeKind.LIVENESS:

@@ -1,7 +1,7 @@
 """The kubelet: runs each pod bound to this machine, enforces memory limits, rotates logs.
 
-The runtime owns the processes of pods. Pods found in it at the start are adopted: their objects are created again in the
-store, without an owner, and the Deployment that selects them adopts them, as in a cluster.
+The runtime owns the processes of pods. Pods found in it at the start are adopted: their objects are created again in
+the store, without an owner, and the Deployment that selects them adopts them, as in a cluster.
 """
 
 import asyncio
@@ -246,8 +246,8 @@ class Kubelet:
     async def _run_pod(self, uid: str, pod: PodRun) -> None:
         """Run a pod until it has ended and is deleted.
 
-        One whose start or run raises must not end the others. It frees all that it has, says why in its status, and is tried again
-        after a pause; its object stays, so that its Deployment makes no other in its place.
+        One whose start or run raises must not end the others. It frees all that it has, says why in its status, and is
+        tried again after a pause; its object stays, so that its Deployment makes no other in its place.
         """
         location, pauses = None, RestartPauses(_PATIENCE)
         is_over = pod.id not in self._taken_over and not await self._may_start(pod)

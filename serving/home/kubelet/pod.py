@@ -1,11 +1,12 @@
 """One pod of this machine, from its first process to its last: executes the actions of its state (``podstate``).
 
-Init containers run one after another, each until it exits with 0; a failed one is restarted after a pause, unless the pod's
-``restartPolicy`` is Never. Then app and queue-proxy start side by side. The queue-proxy reports readiness, which is in the pod's
-status at once. A deleted pod drains its queue-proxy first, so that requests in flight are answered before their app ends.
+Init containers run one after another, each until it exits with 0; a failed one is restarted after a pause, unless the
+pod's ``restartPolicy`` is Never. Then app and queue-proxy start side by side. The queue-proxy reports readiness, which
+is in the pod's status at once. A deleted pod drains its queue-proxy first, so that requests in flight are answered
+before their app ends.
 
-The processes belong to the runtime, together with a note that has everything needed to continue: the pod survives the end of this
-control process, and the next one takes it over under the same name and address.
+The processes belong to the runtime, together with a note that has everything needed to continue: the pod survives the
+end of this control process, and the next one takes it over under the same name and address.
 """
 
 import asyncio
@@ -70,8 +71,8 @@ _CHECK_PERIOD_LATER_S = 10.0
 class PodNote(msgspec.Struct, frozen=True, kw_only=True):
     """A pod's state for the next control process.
 
-    ``is_draining`` says that its end has begun, ``is_boxed`` that it runs as containers, ``is_strict`` that its queue-proxy refuses
-    requests without inner TLS.
+    ``is_draining`` says that its end has begun, ``is_boxed`` that it runs as containers, ``is_strict`` that its
+    queue-proxy refuses requests without inner TLS.
     """
 
     manifest: Object
@@ -265,7 +266,10 @@ class PodRun:
         return group.start(keeper.run(), name=name)
 
     async def _prepare(self, warnings: PodWarnings) -> ProcessPod | None:
-        """Wait for sources and images, and create volumes and network. None if the pod is deleted before its sources exist."""
+        """Wait for sources and images, and create volumes and network.
+
+        None if the pod is deleted before its sources exist.
+        """
         revision, sources = await self._setup.read_revision(), await self._sources()
         if sources is None:
             return None
@@ -285,7 +289,9 @@ class PodRun:
         return kind
 
     async def _run_init_containers(self, specs: Sequence[ContainerSpec], group: SupervisedTasks) -> bool:
-        """Run the init containers; return whether all exited with 0. False if one has finally failed, or the pod is deleted.
+        """Run the init containers; return whether all exited with 0.
+
+        False if one has finally failed, or the pod is deleted.
 
         Of a pod that is taken over, containers that exited with 0 are not run again.
         """
@@ -460,8 +466,8 @@ class PodRun:
     async def _drain(self) -> None:
         """Drain the queue-proxy, and end the apps as soon as it allows; return when all have ended.
 
-        The queue-proxy allows that when no request runs. Open tunnels (websockets) hold the apps back only for a while: an app
-        that gets SIGTERM can close them properly, through a queue-proxy that lives on until they have ended.
+        The queue-proxy allows that when no request runs. Open tunnels (websockets) hold the apps back only for a while:
+        an app that gets SIGTERM can close them properly, through a queue-proxy that lives on until they have ended.
         """
         self._advance(PodEvent.STOPPED)
         self._keep_note()

@@ -1,6 +1,7 @@
 """The kinds of pods on one machine: the actions of each state of a start (``podstate``), and the choice of a kind.
 
-``PodSetup`` has what all kinds need: sources, volumes, environments and isolation. A kind makes the start orders of containers.
+``PodSetup`` has what all kinds need: sources, volumes, environments and isolation. A kind makes the start orders of
+containers.
 
 | kind | its apps are | starts first | is probed at |
 |---|---|---|---|
@@ -12,10 +13,12 @@
 
 Cgroups enforce limits of cpu and memory where they take them; otherwise the kubelet watches memory.
 
-A pod whose template names a command of this machine (``serving.dev/command``, as ``serving deploy --command`` writes it) is
-processes. Any other pod runs its images, and waits for them. The command of a container never runs outside of its image.
+A pod whose template names a command of this machine (``serving.dev/command``, as ``serving deploy --command`` writes
+it) is processes. Any other pod runs its images, and waits for them. The command of a container never runs outside of
+its image.
 
-Processes whose template asks for it (``serving.dev/network: pod``) have the network of containers and nothing else of them.
+Processes whose template asks for it (``serving.dev/network: pod``) have the network of containers and nothing else of
+them.
 """
 
 import asyncio
@@ -130,7 +133,8 @@ def _allocatable() -> Mapping[str, str]:
 class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
     """One pod to set up. ``pod_id`` is its name in the runtime and the name of its folder.
 
-    ``revision`` and ``sources`` are empty until they were read. ``user`` owns the files of volumes, 0 for that of this process.
+    ``revision`` and ``sources`` are empty until they were read. ``user`` owns the files of volumes, 0 for that of this
+    process.
     """
 
     node: NodeContext
@@ -308,8 +312,8 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         state = Path(isolation.state).resolve()
 
         def is_allowed(path: str) -> bool:
-            # A pod sees only its own folder and snapshots of the state folder, whatever its manifest and scripts name. An app that runs in
-            # "/" does not therefore see all closed folders.
+            # A pod sees only its own folder and snapshots of the state folder, whatever its manifest and scripts name.
+            # An app that runs in "/" does not therefore see all closed folders.
             real = Path(path).resolve()
             if str(real) == "/":
                 return False
@@ -701,8 +705,8 @@ async def choose_kind(
 ) -> ProcessPod:
     """Choose the kind of a pod after all images are present or the pod is deleted.
 
-    ``was_boxed`` is the choice of an earlier control process, None for a new pod. ``on_state`` receives the reason for which a
-    container waits, ``warn`` the reason and message of an Event.
+    ``was_boxed`` is the choice of an earlier control process, None for a new pod. ``on_state`` receives the reason for
+    which a container waits, ``warn`` the reason and message of an Event.
     """
     host, pod, failure_count = setup.node.containers, setup.manifest, 0
     has_network, otherwise = has_own_network(pod), _kind_without_box(setup)

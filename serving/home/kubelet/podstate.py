@@ -1,7 +1,7 @@
 """The states of a pod on one machine, and all transitions.
 
-``TRANSITIONS`` is the life of every pod, from its object to the removal of its files. ``PodRun`` performs the actions of a state,
-reports an event, and lets ``advance`` decide; the kind of the pod supplies the actions (``podkinds``).
+``TRANSITIONS`` is the life of every pod, from its object to the removal of its files. ``PodRun`` performs the actions
+of a state, reports an event, and lets ``advance`` decide; the kind of the pod supplies the actions (``podkinds``).
 """
 
 import enum

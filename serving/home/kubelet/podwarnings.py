@@ -44,7 +44,8 @@ def warnings_of(
     """Warn of settings without effect. ``refused`` lists limits that have no cgroup.
 
     ``security`` is its security context over that of its pod; ``is_rootless`` says that its container has one user, and
-    ``has_images`` that it is a container of an image and not a process. Memory of a process is watched without a cgroup.
+    ``has_images`` that it is a container of an image and not a process. Memory of a process is watched without a
+    cgroup.
     """
     limits, name = (container.get("resources") or {}).get("limits") or {}, container.get("name", "")
     warnings = [

@@ -1,7 +1,7 @@
 """The pauses before replacements of evicted pods: repeated evictions of a revision count as a crash loop.
 
-The pauses outlive this process, and the machine's restart, by a file: pods are not in the journal, and their Deployments are made
-again with other uids.
+The pauses outlive this process, and the machine's restart, by a file: pods are not in the journal, and their
+Deployments are made again with other uids.
 """
 
 import logging

@@ -1,7 +1,8 @@
 """Paces the starts of pods on one machine by its cores (``pods.startqueue``).
 
-A turn ends when its pod is ready or has failed, when it waits for anything but a core, or after ten seconds of CPU time. The limit is
-no wall time: on cores that are overloaded, turns that end early would add starting pods to those that overload them.
+A turn ends when its pod is ready or has failed, when it waits for anything but a core, or after ten seconds of CPU
+time. The limit is no wall time: on cores that are overloaded, turns that end early would add starting pods to those
+that overload them.
 """
 
 import asyncio
@@ -111,7 +112,10 @@ class StartTurn:
             self.watch(group, process_ids)
 
     def watch(self, group: SupervisedTasks, process_ids: Callable[[], Iterable[int] | None]) -> None:
-        """Start a task of ``group`` that ends the slot. ``process_ids`` are None while the pod cannot start any process."""
+        """Start a task of ``group`` that ends the slot.
+
+        ``process_ids`` are None while the pod cannot start any process.
+        """
         if self.is_held:
             self._settled.clear()
             group.start(until_started(self._settled, process_ids), name="turn").add_done_callback(self._end)

@@ -1,6 +1,7 @@
 """Virtual nodes of one machine: their number, their size, and their objects in the API.
 
-Input: the flags of ``serving up``, the machines of the local cloud; output: Nodes, and the NodeGroup that grows and shrinks them.
+Input: the flags of ``serving up``, the machines of the local cloud; output: Nodes, and the NodeGroup that grows and
+shrinks them.
 """
 
 import msgspec
@@ -71,7 +72,8 @@ def node_status_of(nodes: VirtualNodes, *, at: str) -> Object:
 def default_group(nodes: VirtualNodes) -> Object:
     """The NodeGroup of the virtual nodes. Its bounds are the cloud's, so the flags of the next start apply.
 
-    Times are those of a demonstration: a node boots in seconds here, so a cluster's minutes would only hide what happens.
+    Times are those of a demonstration: a node boots in seconds here, so a cluster's minutes would only hide what
+    happens.
     """
     spec = {
         "labelKey": POOL_LABEL,

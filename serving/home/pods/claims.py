@@ -1,7 +1,7 @@
 """PersistentVolumeClaims of one machine: a folder each, ``volumes/NAMESPACE/NAME`` of the state folder.
 
-Pods mount the folders of claims in their own namespace only. Names that could leave the folder are refused, and so are links in
-the way.
+Pods mount the folders of claims in their own namespace only. Names that could leave the folder are refused, and so are
+links in the way.
 """
 
 import os
@@ -98,7 +98,8 @@ def is_over_size(claim: Object, used_bytes: int) -> bool:
 def claim_status(claim: Object, *, gap: str, used_bytes: int | None, now: str) -> Object:
     """The status of a claim whose folder is there, at the time ``now``.
 
-    ``gap`` says why its size is not enforced, "" where it is; ``used_bytes`` is what the folder holds, None if not measured.
+    ``gap`` says why its size is not enforced, "" where it is; ``used_bytes`` is what the folder holds, None if not
+    measured.
     """
     spec: Mapping[str, Object] = claim.get("spec") or {}
     requests = nested(claim, "spec", "resources", "requests") or {}

@@ -1,7 +1,8 @@
 """Decides which pods exceed their disk limits, with messages of Kubernetes' kubelet.
 
 A pod's use is its folder (volumes, writable layers of its containers) and its logs. Limits are those of its containers
-(``ephemeral-storage``) and of its emptyDir volumes (``sizeLimit``). Source: kubernetes v1.36, pkg/kubelet/eviction/eviction_manager.go.
+(``ephemeral-storage``) and of its emptyDir volumes (``sizeLimit``). Source: kubernetes v1.36,
+pkg/kubelet/eviction/eviction_manager.go.
 """
 
 from collections import Counter

@@ -1,9 +1,9 @@
 """Assigns loopback addresses to queue-proxies and ports to apps, and lists listening ports.
 
 Addresses are 127.64.x.y, or those of the pod's virtual node: the last two numbers are unique on the whole machine, as
-containers have one network for all nodes. Ports are below the kernel's range for outgoing connections, which could take an
-app's port between two starts. All are drawn at random, so that no other process can foresee and occupy them, and two systems on
-one machine rarely collide; used ones are skipped.
+containers have one network for all nodes. Ports are below the kernel's range for outgoing connections, which could take
+an app's port between two starts. All are drawn at random, so that no other process can foresee and occupy them, and two
+systems on one machine rarely collide; used ones are skipped.
 """
 
 import contextlib
@@ -53,7 +53,8 @@ _Found = TypeVar("_Found")
 class PodLocation(msgspec.Struct, frozen=True, kw_only=True):
     """``address`` is the pod's own, "127.64.3.7"; ``port`` is the app's, on 127.0.0.1, and so are ``tcp_ports``.
 
-    ``named_ports`` are ports of the range for apps that the pod's manifest names. ``users`` is the first of this machine's users that are the pod's (``userranges``), 0 if it has none.
+    ``named_ports`` are ports of the range for apps that the pod's manifest names. ``users`` is the first of this
+    machine's users that are the pod's (``userranges``), 0 if it has none.
     """
 
     address: str

@@ -1,8 +1,8 @@
 """Reads this machine's capacity, allocatable and usage, from /proc and our cgroup.
 
-The capacity is all of its cores and memory. The allocatable is lower if a cgroup (version 2) or a CPU affinity limits us. Usage
-is measured at that limit: in our cgroup, or on the cores that we may use and in the memory of the machine. Nothing is reserved
-for our own daemons.
+The capacity is all of its cores and memory. The allocatable is lower if a cgroup (version 2) or a CPU affinity limits
+us. Usage is measured at that limit: in our cgroup, or on the cores that we may use and in the memory of the machine.
+Nothing is reserved for our own daemons.
 """
 
 import math

@@ -1,8 +1,8 @@
 """A pod's folder, its volumes and its logs on disk.
 
-The folder is HOME of the pod's containers. A volume is a folder below ``.volumes``, and each mount a link to it, or to a
-file in it for a subPath: /etc/config is ``etc/config`` here. A log that reaches its size limit is copied and emptied: its writer
-has the file open, so it cannot be replaced.
+The folder is HOME of the pod's containers. A volume is a folder below ``.volumes``, and each mount a link to it, or to
+a file in it for a subPath: /etc/config is ``etc/config`` here. A log that reaches its size limit is copied and emptied:
+its writer has the file open, so it cannot be replaced.
 """
 
 import contextlib
@@ -118,7 +118,8 @@ def _entered(folder: Path | int, parts: Iterable[str], *, mode: int = _SHARED_FO
 
 def _write_volume(folder: Path, name: str, files: Mapping[str, VolumeFile], *, user: int) -> None:
     with _entered(folder, (_VOLUMES, *_parts(name))) as volume:
-        # The pod's folder is closed to others; within it a container's user may read everything, and write where there are no files.
+        # The pod's folder is closed to others; within it a container's user may read everything, and write where there
+        # are no files.
         os.fchmod(volume, _SHARED_FOLDER if files else _OPEN_FOLDER)
         for path, wanted in files.items():
             *above, last = _parts(path)
@@ -141,7 +142,8 @@ def mount_points(
 ) -> tuple[MountPoint, ...]:
     """The mounts of a container at their own paths. API sources are read-only, as in Kubernetes.
 
-    ``claims`` are the folders of volumes that outlive the pod: it cannot exchange them by a link. Raises ``InvalidValue``.
+    ``claims`` are the folders of volumes that outlive the pod: it cannot exchange them by a link. Raises
+    ``InvalidValue``.
     """
     writable = {
         volume["name"]
@@ -230,7 +232,8 @@ def sweep_folders(pods: Path, pod_ids: Collection[str]) -> list[str]:
     for path in gone:
         remove_folder(path)
     for folder in warm:
-        # Pods share temporary files with a warm process there, possibly with mounts, so they are removed with the last pod.
+        # Pods share temporary files with a warm process there, possibly with mounts, so they are removed with the last
+        # pod.
         if all(child.name == _TEMPORARY for child in folder.iterdir()):
             remove_folder(folder)
     return sorted(path.name for path in gone)
@@ -261,8 +264,8 @@ def _unmount_memory(folder: Path) -> None:
 def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, log_count: int = _LOGS_KEPT) -> bool:
     """Rotate a log over ``bytes_max`` to LOG.1 (LOG.1 to LOG.2, ...); returns whether it was.
 
-    Lines written between the copy and the emptying are lost. On a full disk there is no copy, and older ones are removed. Raises
-    ``OSError``.
+    Lines written between the copy and the emptying are lost. On a full disk there is no copy, and older ones are
+    removed. Raises ``OSError``.
     """
     try:
         if log.stat().st_size <= bytes_max:

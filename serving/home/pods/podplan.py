@@ -1,9 +1,9 @@
 """Derives a pod's processes from its manifest. Pure.
 
-Input: the pod, its revision's own numbers, the addresses assigned to it; output: commands with their
-environment. It starts nothing. An app's environment has the variables of its manifest, and PORT, HOME, HOSTNAME and PATH, and
-no others. HOME is the pod's own folder with its mounts: a volume at
-/etc/config is also found at $HOME/etc/config, where the kernel allows no mount namespace (``mounts.py``).
+Input: the pod, its revision's own numbers, the addresses assigned to it; output: commands with their environment. It
+starts nothing. An app's environment has the variables of its manifest, and PORT, HOME, HOSTNAME and PATH, and no
+others. HOME is the pod's own folder with its mounts: a volume at /etc/config is also found at $HOME/etc/config, where
+the kernel allows no mount namespace (``mounts.py``).
 """
 
 import functools
@@ -88,7 +88,8 @@ class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a container: whether it runs, its restarts, and its last end.
 
-    ``is_over``: it is not restarted (``restartPolicy``). ``exit_code`` is Kubernetes': 128 and the signal's number if a signal ended it.
+    ``is_over``: it is not restarted (``restartPolicy``). ``exit_code`` is Kubernetes': 128 and the signal's number if a
+    signal ended it.
     """
 
     is_running: bool = False
@@ -137,8 +138,8 @@ def app_plan(
 ) -> AppPlan:
     """The process of a container. Raises ``InvalidValue`` if there is nothing to run.
 
-    ``variables`` is the environment of its manifest, ``home`` the pod's folder, ``snapshot`` the folder of the application's snapshot
-    if it has one. Only the container that serves gets the port.
+    ``variables`` is the environment of its manifest, ``home`` the pod's folder, ``snapshot`` the folder of the
+    application's snapshot if it has one. Only the container that serves gets the port.
     """
     refuse_unsupported(pod, container, is_process=True)
     if IMAGES_ONLY_ANNOTATION in annotations_of(pod):
@@ -172,8 +173,8 @@ def app_plan(
 def command_words(text: str) -> tuple[str, ...]:
     """The arguments of a command line. Raises ``InvalidValue`` for an unclosed quote.
 
-    Text with shell syntax, such as "$PORT", "a && b" or "A=1 b", runs by ``sh -c``; a single command replaces the shell.
-    ``$(PORT)`` means the variable, as in a manifest, and not a command.
+    Text with shell syntax, such as "$PORT", "a && b" or "A=1 b", runs by ``sh -c``; a single command replaces the
+    shell. ``$(PORT)`` means the variable, as in a manifest, and not a command.
     """
     try:
         words = shlex.split(text)
@@ -275,7 +276,8 @@ def proxy_environment(
 ) -> dict[str, str]:
     """The environment of a pod's queue-proxy, without its secrets and its stats address.
 
-    ``app`` is "address:port", ``tcp_ports`` are its ports for TCP by containerPort; ``proxy_settings`` are the settings that a revision does not override.
+    ``app`` is "address:port", ``tcp_ports`` are its ports for TCP by containerPort; ``proxy_settings`` are the settings
+    that a revision does not override.
     """
     settings = {
         **variables_of(revision.get("spec", {})),

@@ -1,8 +1,8 @@
 """Kubernetes' Pod Security Standards: the pod fields that each level forbids. Pure.
 
 Input: a template of pods; output: its violations in Kubernetes' own words. Follows kubernetes/kubernetes 1.34,
-staging/src/k8s.io/pod-security-admission. One capability differs: MKNOD is no default capability, because containers have no
-filter of devices here.
+staging/src/k8s.io/pod-security-admission. One capability differs: MKNOD is no default capability, because containers
+have no filter of devices here.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

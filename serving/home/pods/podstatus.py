@@ -1,7 +1,8 @@
 """The status of a pod at each step of its life. Pure.
 
-Input: the pod, and the state of each of its containers; output: the status as the API shows it. Containers that run before
-the others are reported apart from them, as in Kubernetes: the pod is initialized when each of them has ended with 0.
+Input: the pod, and the state of each of its containers; output: the status as the API shows it. Containers that run
+before the others are reported apart from them, as in Kubernetes: the pod is initialized when each of them has ended
+with 0.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -30,7 +31,8 @@ def pod_status(  # noqa: PLR0913 - what is known of a pod
 ) -> Object:
     """The status of a pod with these containers.
 
-    ``stamp`` is the time of a change, ``unready`` why it is not ready, ``image_ids`` what each container runs, as NAME@DIGEST or sha256:ID.
+    ``stamp`` is the time of a change, ``unready`` why it is not ready, ``image_ids`` what each container runs, as
+    NAME@DIGEST or sha256:ID.
     """
     last = pod.get("status") or {}
     before = {condition["type"]: condition for condition in last.get("conditions") or ()}

@@ -1,7 +1,7 @@
 """Decides on startup, liveness and exec readiness probes: when they run, and the effect of each outcome.
 
-Input: a probe in Kubernetes' shape, then one outcome at a time; output: whether the container is fine, failing, or to be
-ended. HTTP and TCP readiness is the queue-proxy's own. Follows core/v1 Probe; its defaults are Kubernetes'.
+Input: a probe in Kubernetes' shape, then one outcome at a time; output: whether the container is fine, failing, or to
+be ended. HTTP and TCP readiness is the queue-proxy's own. Follows core/v1 Probe; its defaults are Kubernetes'.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from serving.net.aio.netns import open_connection
 from serving.queueproxy.podspec import Address, Probe, read_probe
 
 _PERIOD_DEFAULT_S = 10.0
-# Kubernetes' kubelet notices a running container within a second, and probes it then; manifests with a failureThreshold of 1
-# depend on that delay.
+# Kubernetes' kubelet notices a running container within a second, and probes it then; manifests with a failureThreshold
+# of 1 depend on that delay.
 _LIVENESS_DELAY_MIN_S = 1.0
 
 _STATUS_LINE_BYTES_MAX = 200
@@ -109,7 +109,10 @@ def _plan(kind: ProbeKind, probe: Object) -> ProbePlan:
 
 
 def after_outcome(state: ProbeState, plan: ProbePlan, *, ok: bool) -> ProbeState:
-    """The state after one more outcome. With 3 failures allowed, the third in a row is FAILED; the first success after it PASSED."""
+    """The state after one more outcome.
+
+    With 3 failures allowed, the third in a row is FAILED; the first success after it PASSED.
+    """
     successes, failures = (state.successes + 1, 0) if ok else (0, state.failures + 1)
     verdict = state.verdict
     if successes >= plan.success_min:

@@ -1,9 +1,10 @@
 """Copies application folders for revisions, named by a digest of their content.
 
-``take`` copies a folder into the state folder once for each content; a changed file changes the digest, and so the revision.
-``.gitignore`` and ``.servingignore`` in any folder exclude content, in git's syntax. Paths of ``.servingignore`` are omitted.
-Paths of ``.gitignore`` are built or private to a machine (``node_modules``, ``.env``), but the app may need them: the copy links
-to them, and to virtual environments and the targets of links that leave the folder. ``.git`` and bytecode are omitted.
+``take`` copies a folder into the state folder once for each content; a changed file changes the digest, and so the
+revision. ``.gitignore`` and ``.servingignore`` in any folder exclude content, in git's syntax. Paths of
+``.servingignore`` are omitted. Paths of ``.gitignore`` are built or private to a machine (``node_modules``, ``.env``),
+but the app may need them: the copy links to them, and to virtual environments and the targets of links that leave the
+folder. ``.git`` and bytecode are omitted.
 """
 
 import contextlib

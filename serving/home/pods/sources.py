@@ -1,8 +1,8 @@
 """Resolves a pod's ConfigMaps, Secrets, tokens and downward API to environment variables and files.
 
-Input: the pod's manifest, its facts and the data of its sources; output: names and values, paths and files. A name that is
-missing and not optional is ``InvalidValue``, and so is a key unfit as a file name: nothing is written outside of a volume's
-folder. Follows core/v1 EnvVar, EnvFromSource, Volume and VolumeMount, for the sources that Knative allows.
+Input: the pod's manifest, its facts and the data of its sources; output: names and values, paths and files. A name that
+is missing and not optional is ``InvalidValue``, and so is a key unfit as a file name: nothing is written outside of a
+volume's folder. Follows core/v1 EnvVar, EnvFromSource, Volume and VolumeMount, for the sources that Knative allows.
 """
 
 import base64
@@ -22,7 +22,10 @@ from serving.core.model.quantity import parse_bytes, parse_millicores
 from serving.home.pods.claims import CLAIM, claims_of
 
 ENVIRONMENT_BYTES_MAX = 2**20
-"""Largest environment of a container, and largest command line, with references expanded. The kernel takes 2 MiB of both."""
+"""Largest environment of a container, and largest command line, with references expanded.
+
+The kernel takes 2 MiB of both.
+"""
 
 # A name has no "$": so that a text of many "$(" is read once.
 _REFERENCE = re.compile(r"\$\$|\$\(([^$)]*)\)")
@@ -182,7 +185,10 @@ def references(pod: Object) -> frozenset[Reference]:
 
 
 def data_of(kind: str, whole: Object) -> dict[str, bytes]:
-    """The data of a ConfigMap or Secret; empty for a claim. Invalid base64 is skipped, because the API would refuse it."""
+    """The data of a ConfigMap or Secret; empty for a claim.
+
+    Invalid base64 is skipped, because the API would refuse it.
+    """
     if kind == CLAIM:
         return {}
     texts = {key: value.encode() for key, value in (whole.get("data") or {}).items() if kind == "ConfigMap"}

@@ -1,8 +1,8 @@
 """Explains why a running container is not ready. Pure.
 
 Input: what was observed of the container: the ports on which its processes listen, and how its readiness probe failed.
-Output: a reason and a message for the pod's conditions and Events, or None where nothing is wrong yet. The most frequent
-mistake comes first: an app that listens on another port and ignores PORT.
+Output: a reason and a message for the pod's conditions and Events, or None where nothing is wrong yet. The most
+frequent mistake comes first: an app that listens on another port and ignores PORT.
 """
 
 from collections.abc import Collection
@@ -25,10 +25,10 @@ class ObservedContainer(msgspec.Struct, frozen=True, kw_only=True):
     """Observations of a running container. ``port`` was assigned as PORT; it listens on ``ports``.
 
     ``probe`` names the readiness probe ("GET /health", "exec test -e warm"), ``probe_failure`` says how it failed last;
-    both are empty where there is none. A container that takes no requests has ``port`` 0. ``host`` is the address on which a
-    container must listen that is its own queue-proxy, "" for others. ``port_option`` is the option of `serving deploy` that names the
-    port, where the container has a separate network. ``foreign`` describes a process of another pod or user that listens in its
-    place, "" without one.
+    both are empty where there is none. A container that takes no requests has ``port`` 0. ``host`` is the address on
+    which a container must listen that is its own queue-proxy, "" for others. ``port_option`` is the option of
+    `serving deploy` that names the port, where the container has a separate network. ``foreign`` describes a process of
+    another pod or user that listens in its place, "" without one.
     """
 
     container: str

@@ -1,8 +1,8 @@
 """Reports the usage of pods and nodes from /proc, as metrics-server does: PodMetrics and NodeMetrics.
 
-Each container leads a session, so that forked processes count too. Cpu is the usage of its processes and their ended children
-since the last reading; memory is their present usage. Usage is read every 2 s while a ScalingPolicy or a learnt target needs it,
-else at metrics-server's period, for ``kubectl top``. It is not journalled.
+Each container leads a session, so that forked processes count too. Cpu is the usage of its processes and their ended
+children since the last reading; memory is their present usage. Usage is read every 2 s while a ScalingPolicy or a
+learnt target needs it, else at metrics-server's period, for ``kubectl top``. It is not journalled.
 """
 
 import asyncio
@@ -153,8 +153,8 @@ def sum_metrics(name: str, used: Sequence[SessionUsage], *, at: str, window_s: f
 class UsageReporter:
     """Measures and reports. ``pods`` are those of this machine; ``run`` lasts until cancelled.
 
-    ``machine`` is reported as the node ``node_name``; None reports pods only. With ``is_per_node`` the usage of a node is the sum
-    over its pods, as for virtual nodes, and the machine is not reported.
+    ``machine`` is reported as the node ``node_name``; None reports pods only. With ``is_per_node`` the usage of a node
+    is the sum over its pods, as for virtual nodes, and the machine is not reported.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Ranges of user and group ids for pods with ``hostUsers: false``: 65,536 ids each.
 
-As for Kubernetes' kubelet, an administrator may name the users for pods in /etc/subuid and /etc/subgid (subuid(5)), by a line for
-the user ``serving`` that both have. Without one they are some that systemd leaves to container managers. A range that any
-process of the machine uses is skipped, such as one of another system.
+As for Kubernetes' kubelet, an administrator may name the users for pods in /etc/subuid and /etc/subgid (subuid(5)), by
+a line for the user ``serving`` that both have. Without one they are some that systemd leaves to container managers. A
+range that any process of the machine uses is skipped, such as one of another system.
 """
 
 import contextlib
@@ -60,7 +60,10 @@ def _is_ours(row: list[str]) -> bool:
 
 
 def used_ranges(proc: Path = Path("/proc")) -> set[tuple[int, int]]:
-    """The ranges of host user ids that user namespaces of processes map, as (first, count). Reads one file per process."""
+    """The ranges of host user ids that user namespaces of processes map, as (first, count).
+
+    Reads one file per process.
+    """
     lines: set[bytes] = set()
     for name in os.listdir(proc):  # noqa: PTH208 - hundreds of entries, while a pod waits
         if name.isdecimal():

@@ -1,11 +1,12 @@
 """Confines a pod's process before the user's code runs: its view, rights, signals and system calls.
 
-Runs after a fork, also in the app's own interpreter (``preload_program``), so it uses the standard library only and imports
-nothing of ``serving``. Layers: mounts (the state folder is hidden, ``/proc`` shows only the pod's processes), a separate user,
-no capabilities, ``no_new_privs``, Landlock (landlock(7)), and a filter for system calls (seccomp(2)). When memory runs out, the
-kernel kills a pod before any daemon.
+Runs after a fork, also in the app's own interpreter (``preload_program``), so it uses the standard library only and
+imports nothing of ``serving``. Layers: mounts (the state folder is hidden, ``/proc`` shows only the pod's processes), a
+separate user, no capabilities, ``no_new_privs``, Landlock (landlock(7)), and a filter for system calls (seccomp(2)).
+When memory runs out, the kernel kills a pod before any daemon.
 
-A pod with its own user does not own its app's folder. If the app must, an id-mapped mount makes it the owner (mount_setattr(2)).
+A pod with its own user does not own its app's folder. If the app must, an id-mapped mount makes it the owner
+(mount_setattr(2)).
 """
 
 # Few imports, because many processes are forked from this one.
@@ -61,12 +62,13 @@ _READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/pr
 def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = str) -> list[str]:
     """Apply all layers of a plan to this process and change to ``folder``; return failures as texts.
 
-    The folders in ``hidden`` are covered, outer ones first and the state folder last, except for the paths in ``shown``. Those in
-    ``private`` are the folder ``temporary``, which is made, or in memory for /dev/shm, with the same exceptions. ``user`` is the
-    user and group to become, 0 for none; folders in ``owned`` are mounted as that user's. ``has_own_pids``: this is the first process
-    of a pid namespace. ``has_own_mounts``: it has left the machine's mounts. ``ports`` are the allowed listening ports, None for
-    all; ``filter`` is a program for system calls in base64. ``copies`` are shown at the paths of their originals, or without mounts
-    are where the process runs. ``after`` gets each applied layer. A strict plan raises ``OSError``.
+    The folders in ``hidden`` are covered, outer ones first and the state folder last, except for the paths in
+    ``shown``. Those in ``private`` are the folder ``temporary``, which is made, or in memory for /dev/shm, with the
+    same exceptions. ``user`` is the user and group to become, 0 for none; folders in ``owned`` are mounted as that
+    user's. ``has_own_pids``: this is the first process of a pid namespace. ``has_own_mounts``: it has left the
+    machine's mounts. ``ports`` are the allowed listening ports, None for all; ``filter`` is a program for system calls
+    in base64. ``copies`` are shown at the paths of their originals, or without mounts are where the process runs.
+    ``after`` gets each applied layer. A strict plan raises ``OSError``.
     """
     failed: list[str] = []
     is_root = os.geteuid() == 0
@@ -143,7 +145,10 @@ def _check_pids() -> None:
 
 
 def own_mounts() -> None:
-    """Give this process its own mount namespace, if necessary within a user namespace of the same user. Raises ``OSError``."""
+    """Give this process its own mount namespace, if necessary within a user namespace of the same user.
+
+    Raises ``OSError``.
+    """
     if LIBC.unshare(_CLONE_NEWNS) != 0:
         user, group = os.geteuid(), os.getegid()
         checked(LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
@@ -239,7 +244,10 @@ def _give(path: str, user: int) -> None:
 
 
 def mount_mapped(source: str, target: str, users: int, *, cleared: int = 0) -> None:
-    """Mount a file or folder with its owners mapped by the user namespace ``users``, a descriptor. Raises ``OSError``."""
+    """Mount a file or folder with its owners mapped by the user namespace ``users``, a descriptor.
+
+    Raises ``OSError``.
+    """
     tree = LIBC.syscall(_OPEN_TREE, _AT_CWD, source.encode(), _OPEN_TREE_CLONE | os.O_CLOEXEC)
     checked(min(tree, 0), source)
     try:

@@ -1,8 +1,8 @@
 """Decides how processes of pods are isolated from this machine and from each other; ``confine`` applies it.
 
-- ``default``: a process of a pod sees nothing of the state folder and of closed folders but its own, signals and traces its own
-  processes only, listens on its own ports only, has no capabilities, cannot gain any, and makes no system call that Docker
-  forbids. As root it has a user that no other pod has.
+- ``default``: a process of a pod sees nothing of the state folder and of closed folders but its own, signals and traces
+  its own processes only, listens on its own ports only, has no capabilities, cannot gain any, and makes no system call
+  that Docker forbids. As root it has a user that no other pod has.
 - ``strict``: the same. As root it has a pid namespace; a pod whose layers fail does not start.
 - ``none``: it has the rights of the user that runs ``serving up``.
 """
@@ -97,8 +97,9 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Confinement:
         """The confinement of a pod's processes, by its address, with its files and ports (None: any).
 
-        A pod's own user must be able to reach its files: each closed folder above them is hidden except for them. ``temporary``
-        takes the place of the machine's folders for temporary files, unless the pod names one of these; "" leaves them.
+        A pod's own user must be able to reach its files: each closed folder above them is hidden except for them.
+        ``temporary`` takes the place of the machine's folders for temporary files, unless the pod names one of these;
+        "" leaves them.
         """
         paths = tuple(dict.fromkeys((*owned, *shown)))
         hidden = {self.state}
@@ -159,8 +160,8 @@ def is_open(path: str) -> bool:
 def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: str = "/") -> list[str]:
     """Find installations and files named by a command, by PYTHONPATH, and in its scripts; links are followed.
 
-    For a program in a folder "bin" it is the parent of that folder: /venv for /venv/bin/python. A virtual environment brings the
-    installation of its Python. ``folder`` is where the command runs.
+    For a program in a folder "bin" it is the parent of that folder: /venv for /venv/bin/python. A virtual environment
+    brings the installation of its Python. ``folder`` is where the command runs.
     """
     program = shutil.which(arguments[0], path=environment.get("PATH")) if arguments else None
     texts = [program or "", *arguments, environment.get("PYTHONPATH", "")]
@@ -209,7 +210,10 @@ def _installation_of(path: Path, *, is_target: bool) -> Path:
 
 
 def _python_below(program: str) -> str:
-    """The Python with a virtual environment's standard library; the environment's own may be a copy. "" for other programs."""
+    """The Python with a virtual environment's standard library; the environment's own may be a copy.
+
+    "" for other programs.
+    """
     with contextlib.suppress(OSError, ValueError):
         for line in (Path(program).parent.parent / "pyvenv.cfg").read_text().splitlines():
             key, _, value = line.partition("=")

@@ -1,7 +1,7 @@
 """Starts processes and containers without blocking the template: a pod's app and queue-proxy start in parallel.
 
-A container is started by crun or runc, a process from a standby (``spawn``). Signals to a starting process are deferred until it has
-started, and so is the end of its pod. A new control process gets an inventory when all have started.
+A container is started by crun or runc, a process from a standby (``spawn``). Signals to a starting process are deferred
+until it has started, and so is the end of its pod. A new control process gets an inventory when all have started.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ from serving.home.trees import discard_tree
 _HYBRID_CGROUPS = Path("/sys/fs/cgroup/unified")
 _LAUNCH_MAX_S = 30.0
 _ERROR_CHARACTERS_MAX = 500
-# File and its value without a limit, for cgroup versions 1 and 2. crun runs in the app's cgroups although its work is not
-# the app's: with a limit of 50 m a container took 0.9 s to start.
+# File and its value without a limit, for cgroup versions 1 and 2. crun runs in the app's cgroups although its work is
+# not the app's: with a limit of 50 m a container took 0.9 s to start.
 _UNLIMITED = {"cpu.cfs_quota_us": "-1", "cpu.max": "max"}
 
 # The seals that crun and runc expect (cloned_binary.c); otherwise they copy themselves.
@@ -92,7 +92,10 @@ class ContainerLaunch:
         return self._process.poll() is not None
 
     def finish(self) -> ProcessRecord:
-        """Wait until the container runs; return its first process's record. Raises ``OSError`` with the runtime's message."""
+        """Wait until the container runs; return its first process's record.
+
+        Raises ``OSError`` with the runtime's message.
+        """
         os.close(self.descriptor)
         try:
             exit_code = self._process.wait(max(0.0, self.end_s - time.monotonic()))
@@ -136,7 +139,8 @@ def _sealed(program: str, changed: tuple[int, int]) -> int:
 def sealed_copy(program: str) -> int:
     """A descriptor of a runtime's sealed copy in memory; 0 if memory cannot be executed. Raises ``OSError``.
 
-    A container may reach its runtime by /proc/PID/exe. So a runtime that is not sealed copies itself at each start, and is executed again.
+    A container may reach its runtime by /proc/PID/exe. So a runtime that is not sealed copies itself at each start, and
+    is executed again.
     """
     status = os.stat(program)  # noqa: PTH116 - of a path in text
     return _sealed(program, (status.st_ino, status.st_ctime_ns))

@@ -1,7 +1,8 @@
 """Finds, thaws and removes the cgroups in which queue-proxies freeze their pods.
 
-They lie below our own cgroup, so that our limits also apply to frozen pods. Version 2 is preferred, also if both are mounted:
-its frozen processes can be killed. Version 1 must thaw a process before it can end. A queue-proxy makes the cgroup of its pod.
+They lie below our own cgroup, so that our limits also apply to frozen pods. Version 2 is preferred, also if both are
+mounted: its frozen processes can be killed. Version 1 must thaw a process before it can end. A queue-proxy makes the
+cgroup of its pod.
 """
 
 import contextlib

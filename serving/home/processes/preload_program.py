@@ -1,15 +1,18 @@
 """The warm process of one revision: imports an app's modules, then forks a process per pod.
 
-It is run by the app's own interpreter, so it uses the standard library only and imports nothing of ``serving``. It reads orders from
-a socket, one JSON object a line: first the import, then forks. It answers each with one object: ``ready`` or ``refused`` with
-the reason, then the record of the process. When the socket closes, it ends.
+It is run by the app's own interpreter, so it uses the standard library only and imports nothing of ``serving``. It
+reads orders from a socket, one JSON object a line: first the import, then forks. It answers each with one object:
+``ready`` or ``refused`` with the reason, then the record of the process. When the socket closes, it ends.
 
-The process is confined before it imports anything of the app (``confine``); a pod keeps these layers, and adds further layers.
+The process is confined before it imports anything of the app (``confine``); a pod keeps these layers, and adds further
+layers.
 
-One process is forked ahead, while no order comes, and waits for the next one: a fork of a large process takes milliseconds.
+One process is forked ahead, while no order comes, and waits for the next one: a fork of a large process takes
+milliseconds.
 
-A forked process is like an executed process, with a separate session, environment, folder, log, signals and random numbers; the
-supervisor is its parent (``spawn``). Then the command runs as ``python`` runs it, and finds its modules imported.
+A forked process is like an executed process, with a separate session, environment, folder, log, signals and random
+numbers; the supervisor is its parent (``spawn``). Then the command runs as ``python`` runs it, and finds its modules
+imported.
 """
 
 # Few imports, because many processes are forked from this one.

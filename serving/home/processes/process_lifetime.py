@@ -26,7 +26,8 @@ _ARGUMENT_BOUND_FIELDS = slice(45, 49)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 # Calls that keep the interpreter lock, because a child has no other thread to return it.
 _LOCKED = ctypes.PyDLL(None, use_errno=True)
-# <linux/sched.h>, and the number of clone(2) by machine. All arguments except the flags are 0, so their order is irrelevant.
+# <linux/sched.h>, and the number of clone(2) by machine. All arguments except the flags are 0, so their order is
+# irrelevant.
 _CLONE_PARENT, _CLONE_NEWPID = 0x8000, 0x20000000
 _CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
 _CLONE_NUMBER = _CLONE_NUMBERS.get(os.uname().machine)
@@ -51,9 +52,9 @@ def can_fork_sibling() -> bool:
 def fork_sibling(*, has_own_pids: bool = False) -> int:
     """Fork a child of this process's parent: return 0 in the child, else its process id. Raises ``OSError``.
 
-    ``has_own_pids`` makes it the first process of a pid namespace (pid_namespaces(7)), which ends with it; that needs root. Only
-    for a child that soon executes another program: the C library does not learn of the fork, and keeps the thread data of this
-    process (clone(2), CLONE_PARENT). This process must have one thread.
+    ``has_own_pids`` makes it the first process of a pid namespace (pid_namespaces(7)), which ends with it; that needs
+    root. Only for a child that soon executes another program: the C library does not learn of the fork, and keeps the
+    thread data of this process (clone(2), CLONE_PARENT). This process must have one thread.
     """
     ctypes.pythonapi.PyOS_BeforeFork()
     flags = _CLONE_PARENT | signal.SIGCHLD | (_CLONE_NEWPID if has_own_pids else 0)
@@ -166,8 +167,8 @@ def expects(session: int, number: int) -> bool:
 def join_cgroups(folders: Iterable[str], pid: int = 0) -> None:
     """Move a single-threaded process, by default this one, into cgroups. Raises ``OSError``."""
     for folder in folders:
-        # The kernel moves another process only after all processors passed a quiet state, 10 ms; a thread moves itself immediately.
-        # Version 2 cannot move single threads.
+        # The kernel moves another process only after all processors passed a quiet state, 10 ms; a thread moves itself
+        # immediately. Version 2 cannot move single threads.
         threads = Path(folder, "tasks")
         is_thread = pid == 0 and threads.exists()
         (threads if is_thread else Path(folder, "cgroup.procs")).write_text(str(pid))

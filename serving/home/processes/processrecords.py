@@ -26,9 +26,10 @@ _LINE_BYTES_MAX = 4096
 class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A process of a pod. ``start_ticks`` is its start, in clock ticks since boot.
 
-    ``is_exec`` is a command beside the containers, which is not kept. ``mark`` is the variable in an app's environment that no
-    other pod has; "" for a queue-proxy, a container and a command. ``stop_signal`` replaces SIGTERM for a container; 0 for a process. ``exit_code`` is None
-    while the process runs. ``is_own_proxy``: an app whose queue-proxy is in its process. ``is_heard``: a queue-proxy has reported its readiness to this template.
+    ``is_exec`` is a command beside the containers, which is not kept. ``mark`` is the variable in an app's environment
+    that no other pod has; "" for a queue-proxy, a container and a command. ``stop_signal`` replaces SIGTERM for a
+    container; 0 for a process. ``exit_code`` is None while the process runs. ``is_own_proxy``: an app whose queue-proxy
+    is in its process. ``is_heard``: a queue-proxy has reported its readiness to this template.
     """
 
     pod: str

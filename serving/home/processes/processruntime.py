@@ -46,8 +46,8 @@ _KILLED = -signal.SIGKILL
 class TemplateProcess:
     """The first process of a container, started by the template.
 
-    ``pid`` is 0 until it has started. ``started`` raises ``OSError`` with the reason if it cannot start; ``ended`` is its
-    exit code, minus the signal's number if one ended it; ``drained`` is done when a queue-proxy lets its app end.
+    ``pid`` is 0 until it has started. ``started`` raises ``OSError`` with the reason if it cannot start; ``ended`` is
+    its exit code, minus the signal's number if one ended it; ``drained`` is done when a queue-proxy lets its app end.
     """
 
     def __init__(
@@ -224,7 +224,8 @@ class ProcessRuntime:
     ) -> TemplateProcess:
         """Start a container.
 
-        ``on_ready`` gets each change of readiness that a queue-proxy reports, ``on_warning`` reasons and texts of Events.
+        ``on_ready`` gets each change of readiness that a queue-proxy reports, ``on_warning`` reasons and texts of
+        Events.
         """
         process = TemplateProcess(self, start.pod, start.name, on_ready=on_ready, on_warning=on_warning)
         key = (start.pod, start.name)

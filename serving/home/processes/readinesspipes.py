@@ -1,8 +1,8 @@
 """Readiness pipes of apps with an in-process queue-proxy, one per app.
 
-Queue-proxies share the pipe by which the supervisor reports exits. An app may write anything: it has a separate named pipe beside
-its record, which outlives the template as the record does, and nothing in it is about another process. It is read ten times a second
-at most.
+Queue-proxies share the pipe by which the supervisor reports exits. An app may write anything: it has a separate named
+pipe beside its record, which outlives the template as the record does, and nothing in it is about another process. It
+is read ten times a second at most.
 """
 
 import functools

@@ -4,13 +4,15 @@ The template has no loop and no thread, so a fork is safe, and it has imported w
 fast. A child makes its own loop, randomness and connections after the fork. Every child leads a separate session, has
 no descriptor but its own, and writes to its log.
 
-A child receives its role over a socket, so that some are forked ahead (``Standbys``), while no pod waits: a fork, its adoption and
-the loop of a queue-proxy are half of the time of a start. They end with the template. The template sends one assignment, a JSON
-line. The process answers with its record, and with the reason if it cannot start after that. The end of the stream reports that it
-runs: exec closes the socket, and a queue-proxy closes it. The template does not wait for it (``launches``).
+A child receives its role over a socket, so that some are forked ahead (``Standbys``), while no pod waits: a fork, its
+adoption and the loop of a queue-proxy are half of the time of a start. They end with the template. The template sends
+one assignment, a JSON line. The process answers with its record, and with the reason if it cannot start after that. The
+end of the stream reports that it runs: exec closes the socket, and a queue-proxy closes it. The template does not wait
+for it (``launches``).
 
-The supervisor becomes the parent of each process, so that it outlives the template and dies with the supervisor: an app is forked
-as the supervisor's child (clone(2), CLONE_PARENT), a queue-proxy is forked twice and adopted. It records itself before anything else (``processrecords``).
+The supervisor becomes the parent of each process, so that it outlives the template and dies with the supervisor: an app
+is forked as the supervisor's child (clone(2), CLONE_PARENT), a queue-proxy is forked twice and adopted. It records
+itself before anything else (``processrecords``).
 
 Signals are blocked across forks. A child inherits the template's handlers: a SIGTERM that reached one of them before
 the child has reset it would be lost, and the pod would stay for its whole grace period.
@@ -115,8 +117,8 @@ _SPEC_EXAMPLE = {
 def warm_up() -> None:
     """Parse a sample queue-proxy environment, and reset signal dispositions, before any fork.
 
-    Types of settings are resolved, patterns compiled and decoders made; each fork would do that again, which is half of its start.
-    A shell starts its background jobs with SIGINT and SIGQUIT ignored, which pods would inherit.
+    Types of settings are resolved, patterns compiled and decoders made; each fork would do that again, which is half of
+    its start. A shell starts its background jobs with SIGINT and SIGQUIT ignored, which pods would inherit.
     """
     for number in signal.valid_signals() - {*_IGNORED}:
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -136,7 +138,8 @@ class ProcessAssignment(msgspec.Struct, frozen=True, kw_only=True):
 class Standby:
     """The template's end of one standby process's control socket.
 
-    After ``begin``, ``order`` is what it starts, by ``end_s``, and ``descriptor`` is readable when ``has_ended`` may have changed.
+    After ``begin``, ``order`` is what it starts, by ``end_s``, and ``descriptor`` is readable when ``has_ended`` may
+    have changed.
     """
 
     order: StartProcess
@@ -290,7 +293,8 @@ class Spawner:
 
     def record_of(self, order: StartProcess) -> ProcessRecord:
         """The record of a process before its start."""
-        # Identifies leftovers of an app: by its port, which no other pod has, or by name if all pods have the same port.
+        # Identifies leftovers of an app: by its port, which no other pod has, or by name if all pods have the same
+        # port.
         is_app = bool(order.arguments)
         variable = "HOSTNAME" if order.network or order.is_own_proxy else "PORT"
         mark = f"{variable}={order.environment.get(variable, '')}" if is_app and not order.is_exec else ""

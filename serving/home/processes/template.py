@@ -1,12 +1,13 @@
 """The template: ``python -m serving.home.processes.template`` forks and tracks all processes of pods.
 
-It has loaded all modules of a queue-proxy and waits for orders on a unix socket (``orders``; the supervisor hands it down in
-``SERVING_LISTEN_FDS`` as "template"). It has no loop and no thread. Pods belong to it and not to the control process, so they
-survive a restart of that; the next control process gets an inventory when it connects. The newest connection counts.
+It has loaded all modules of a queue-proxy and waits for orders on a unix socket (``orders``; the supervisor hands it
+down in ``SERVING_LISTEN_FDS`` as "template"). It has no loop and no thread. Pods belong to it and not to the control
+process, so they survive a restart of that; the next control process gets an inventory when it connects. The newest
+connection counts.
 
-SIGHUP ends it between two orders, and its successor takes over. Pods survive the template: the supervisor is their parent and
-reports exits through a pipe, and files record them (``processrecords``). When stopped, it ends all pods: apps get SIGTERM
-first, queue-proxies are killed immediately, because the ingress has been drained before.
+SIGHUP ends it between two orders, and its successor takes over. Pods survive the template: the supervisor is their
+parent and reports exits through a pipe, and files record them (``processrecords``). When stopped, it ends all pods:
+apps get SIGTERM first, queue-proxies are killed immediately, because the ingress has been drained before.
 """
 
 if __name__ == "__main__":
@@ -80,7 +81,10 @@ _KEPT_VARIABLES = {"PATH", READY_VARIABLE, ISOLATION_VARIABLE}
 
 
 class Template:
-    """The template's children and its connection to the control process. ``run`` lasts until SIGTERM, SIGINT or SIGHUP."""
+    """The template's children and its connection to the control process.
+
+    ``run`` lasts until SIGTERM, SIGINT or SIGHUP.
+    """
 
     def __init__(self, listener: socket.socket, *, events: tuple[int, int], records: ProcessRecords) -> None:
         self._listener = listener
@@ -173,7 +177,8 @@ class Template:
         for key, events in self._selector.select(timeout_s):
             if events & selectors.EVENT_WRITE:
                 self._flush()
-            # An earlier event of this iteration may have closed it, and its number may be reused. An unprocessed event is reported again.
+            # An earlier event of this iteration may have closed it, and its number may be reused. An unprocessed event
+            # is reported again.
             if events & selectors.EVENT_READ and self._selector.get_map().get(key.fd) is key:
                 key.data()
 

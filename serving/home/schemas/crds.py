@@ -1,7 +1,7 @@
 """Schemas of all kinds: custom resources from ``config``, Kubernetes' own from bundled descriptions.
 
-A custom resource's definition has its schema, rules, printer columns and subresources. Names in the files must be those of
-``kinds.py``; a mismatch is an internal error and stops the start.
+A custom resource's definition has its schema, rules, printer columns and subresources. Names in the files must be those
+of ``kinds.py``; a mismatch is an internal error and stops the start.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """JSON merge patch (RFC 7386) and JSON patch (RFC 6902) on plain JSON values.
 
-Input: a value and a patch; output: a new value. The inputs never change; the result of a merge patch may share parts with
-both. JSON patches are applied by the ``jsonpatch`` library. Strategic
-merge patches, which support Kubernetes' lists, are in ``home/schemas/strategic.py``. Pure.
+Input: a value and a patch; output: a new value. The inputs never change; the result of a merge patch may share parts
+with both. JSON patches are applied by the ``jsonpatch`` library. Strategic merge patches, which support Kubernetes'
+lists, are in ``home/schemas/strategic.py``. Pure.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,9 @@
 """Structural schemas of custom resources: fill in defaults, prune unknown fields, and report every violation.
 
-Input: the ``openAPIV3Schema`` of a CRD, as read from YAML, and a value; output: a new value, a list of unknown fields, or
-a ``Problem`` for each violation, in the words of a kube-apiserver ("Invalid value: ..."). Rules in CEL are
-``validations.py``'s. Follows the structural schemas of apiextensions.k8s.io/v1: disallowed nulls are pruned before defaults
-are filled in; a default needs its parent object.
+Input: the ``openAPIV3Schema`` of a CRD, as read from YAML, and a value; output: a new value, a list of unknown fields,
+or a ``Problem`` for each violation, in the words of a kube-apiserver ("Invalid value: ..."). Rules in CEL are
+``validations.py``'s. Follows the structural schemas of apiextensions.k8s.io/v1: disallowed nulls are pruned before
+defaults are filled in; a default needs its parent object.
 """
 
 import json

@@ -1,10 +1,10 @@
 """Evaluates the CEL rules (``x-kubernetes-validations``) of a custom resource definition, as a kube-apiserver does.
 
-Input: an OpenAPI schema, an object that keeps it, and the object before; output: a ``Problem`` for each rule that does not
-hold, in the words of a kube-apiserver: the path, the value of a scalar, and the rule's message. The rules stand in
+Input: an OpenAPI schema, an object that keeps it, and the object before; output: a ``Problem`` for each rule that does
+not hold, in the words of a kube-apiserver: the path, the value of a scalar, and the rule's message. The rules stand in
 ``config/crd/*.yaml`` and nowhere else. Follows k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel/validation.go:
-rules that read ``oldSelf`` apply to changes only, the items of a list have no old value, and what a write leaves as it was
-is not evaluated again.
+rules that read ``oldSelf`` apply to changes only, the items of a list have no old value, and what a write leaves as it
+was is not evaluated again.
 
 The expressions run in ``common-expression-language``. Its package imports a terminal toolkit (0.35 s), so only its
 extension module is loaded, by the first rule.
@@ -201,8 +201,8 @@ def _format(template: str, values: Sequence[object]) -> str:
     return template % tuple(values)
 
 
-# Kubernetes' CEL extensions used by the rules. A kube-apiserver estimates added texts with the longest possible text, and
-# rejects the definition; format is a single call.
+# Kubernetes' CEL extensions used by the rules. A kube-apiserver estimates added texts with the longest possible text,
+# and rejects the definition; format is a single call.
 _FUNCTIONS: Mapping[str, Callable[..., object]] = {"sum": sum, "format": _format}
 
 

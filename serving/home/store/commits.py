@@ -1,8 +1,9 @@
 """Applies a decided write to the state: immediately, or after the journal has committed its durable part.
 
-The journal's callback applies a write that waits for the disk, so a client that disconnects meanwhile changes nothing. Only
-one such write per object runs at a time (``other`` waits for it). Writes that bypass it, of the status or of servingState
-alone, are kept (``durability.carried_over``). A servingState is written behind, and so is the object after a failed write.
+The journal's callback applies a write that waits for the disk, so a client that disconnects meanwhile changes nothing.
+Only one such write per object runs at a time (``other`` waits for it). Writes that bypass it, of the status or of
+servingState alone, are kept (``durability.carried_over``). A servingState is written behind, and so is the object after
+a failed write.
 """
 
 import asyncio
@@ -51,8 +52,8 @@ class Commits:
     ) -> Stored:
         """Change ``old`` to ``new``. Writes that wait for the disk are on disk when this returns.
 
-        ``metadata`` is that of ``new``. Up to its first wait it is one step with its caller's reads. Raises ``Unavailable``,
-        ``Invalid``.
+        ``metadata`` is that of ``new``. Up to its first wait it is one step with its caller's reads. Raises
+        ``Unavailable``, ``Invalid``.
         """
         if self._journal is None or disk is not Disk.AWAITED:
             applied = self._state.apply(kind, new, metadata, is_removal=is_removal)

@@ -1,9 +1,10 @@
 """Decides on the durable part of an object, and on the writes that wait for the disk.
 
 A durable object is stored without ``status`` and version: as the user wrote it. Two fields are written behind,
-``Revision.spec.servingState`` and ``Deployment.spec.replicas``, because a request from zero changes them, and no request may wait
-for a disk. The journal gets the change a moment later. If the process dies in between, the old state comes back and corrects
-itself: the next request flips a Reserve, the autoscaler an idle Active one, and the controller retires again.
+``Revision.spec.servingState`` and ``Deployment.spec.replicas``, because a request from zero changes them, and no
+request may wait for a disk. The journal gets the change a moment later. If the process dies in between, the old state
+comes back and corrects itself: the next request flips a Reserve, the autoscaler an idle Active one, and the controller
+retires again.
 
 A durable write is visible only once it is on disk. Writes that did not wait (status, servingState) are kept:
 ``carried_over`` merges them into the durable write's object. Pure.

@@ -1,8 +1,8 @@
 """Restores the creation times and generations of derived objects, which controllers recreate after a restart.
 
-Their uid follows from their owner's (``owners``). Their creation time and generation are noted beside the journal when a process ends in
-order and at a backup, so that clients see the same objects over a reload, an upgrade, a downgrade and a restore. A note that is lost
-costs only that.
+Their uid follows from their owner's (``owners``). Their creation time and generation are noted beside the journal when
+a process ends in order and at a backup, so that clients see the same objects over a reload, an upgrade, a downgrade and
+a restore. A note that is lost costs only that.
 """
 
 import hashlib

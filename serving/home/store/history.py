@@ -1,8 +1,8 @@
 """Keeps the recent changes of each kind, and feeds watches from them.
 
 ``History`` keeps a bounded number of changes by version, so that a watch can start in the past. A ``StoreChange`` is
-translated for the watch's selector: an object that starts to match is ADDED, an object that stops matching is DELETED. The event
-is encoded once and shared by all watches. ``StoreLimits`` are the bounds of the store.
+translated for the watch's selector: an object that starts to match is ADDED, an object that stops matching is DELETED.
+The event is encoded once and shared by all watches. ``StoreLimits`` are the bounds of the store.
 """
 
 import asyncio
@@ -38,7 +38,10 @@ class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     under load, before its watch starts; a client that comes later lists again."""
 
     history_count_min: int = 100
-    """The newest changes of one kind stay at any age. Range 0 and more. Default: that of a kube-apiserver's watch cache."""
+    """The newest changes of one kind stay at any age.
+
+    Range 0 and more. Default: that of a kube-apiserver's watch cache.
+    """
 
     watch_count_max: int = 10_000
     """Most changes queued in one watch; one more closes it with ``Gone``. Range 1 and more."""

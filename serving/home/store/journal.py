@@ -1,13 +1,13 @@
 """Persists the durable part of each object in one SQLite file.
 
-A thread takes all waiting writes (at most ``_BATCH_MAX``), commits them in one transaction (WAL, ``synchronous=FULL``), and
-calls the ``done`` of each on the loop, in order. Versions are reserved in blocks ahead, so that after a crash the store
-starts above every version that it may have handed out.
+A thread takes all waiting writes (at most ``_BATCH_MAX``), commits them in one transaction (WAL, ``synchronous=FULL``),
+and calls the ``done`` of each on the loop, in order. Versions are reserved in blocks ahead, so that after a crash the
+store starts above every version that it may have handed out.
 
-A write that fails (a full disk) changes nothing and fails with ``Unavailable``; the next may succeed. On a full disk objects can
-still be deleted: a file beside the journal reserves room, which is released then and used by such writes only. A file that cannot
-be read is never modified: ``JournalDamaged``. One process holds the file at a time. What is durable:
-``home/store/durability.py``.
+A write that fails (a full disk) changes nothing and fails with ``Unavailable``; the next may succeed. On a full disk
+objects can still be deleted: a file beside the journal reserves room, which is released then and used by such writes
+only. A file that cannot be read is never modified: ``JournalDamaged``. One process holds the file at a time. What is
+durable: ``home/store/durability.py``.
 """
 
 import asyncio
@@ -131,7 +131,10 @@ class Journal:
         self._send((entry, done))
 
     def write_now(self, entries: Sequence[JournalEntry], *, reserved: int = 0) -> None:
-        """Commit entries, and versions up to ``reserved``. Call it before the first ``submit`` only. Raises ``Unavailable``."""
+        """Commit entries, and versions up to ``reserved``.
+
+        Call it before the first ``submit`` only. Raises ``Unavailable``.
+        """
         try:
             self._write([*entries, _Reservation(reserved)])
         except sqlite3.Error as error:
@@ -210,7 +213,10 @@ class Journal:
             self._loop.call_soon_threadsafe(notify)
 
     def _failures(self, items: Sequence[JournalEntry | _Reservation]) -> list[Unavailable | None]:
-        """Write items to disk; return why each failed, or None. On a full disk, items that need no space are written alone."""
+        """Write items to disk; return why each failed, or None.
+
+        On a full disk, items that need no space are written alone.
+        """
         if self._is_full:
             self._hold_room()
         # While the reserve is released, growing items would use the space of the deletions.
@@ -275,7 +281,10 @@ class Journal:
         return row is not None and len(item.data) <= row[0] + _GROWTH_BYTES_MAX
 
     def copy(self) -> bytes:
-        """All that is committed, as one SQLite file. Call it in a thread: writes wait meanwhile. Raises ``Unavailable``."""
+        """All that is committed, as one SQLite file.
+
+        Call it in a thread: writes wait meanwhile. Raises ``Unavailable``.
+        """
         with self._writing:
             try:
                 return copy_of(self._connection)

@@ -1,9 +1,9 @@
 """Migrates a journal by numbered steps, after a backup copy.
 
-A journal has two numbers. ``PRAGMA user_version`` is the oldest reader: an older program refuses the file. The step is the last
-of ``STEPS`` that was taken. A step that only adds data ignored by older programs does not raise the reader, so that a downgrade
-finds its objects; a step that older programs would misread raises the reader. Steps run in one transaction, after a copy of the file was written and
-synchronized beside it.
+A journal has two numbers. ``PRAGMA user_version`` is the oldest reader: an older program refuses the file. The step is
+the last of ``STEPS`` that was taken. A step that only adds data ignored by older programs does not raise the reader, so
+that a downgrade finds its objects; a step that older programs would misread raises the reader. Steps run in one
+transaction, after a copy of the file was written and synchronized beside it.
 """
 
 import os

@@ -4,9 +4,9 @@ The store updates it with each change: living uids, their dependents, and a queu
 (``home/controllers/garbage.py``). Nothing is deleted here.
 
 The uid of an object that a controller makes again after a restart stays the same. Such an object is not on disk
-(``is_durable``), and has an owner or is in the namespace of the system. Its uid follows from its owner's uid, its kind and
-its name, so references to it stay valid. An object that is deleted and created again in the same run gets a random uid, as on a
-real API server.
+(``is_durable``), and has an owner or is in the namespace of the system. Its uid follows from its owner's uid, its kind
+and its name, so references to it stay valid. An object that is deleted and created again in the same run gets a random
+uid, as on a real API server.
 """
 
 import collections

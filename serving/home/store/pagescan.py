@@ -1,9 +1,10 @@
 """Scans the pages of a damaged journal for objects, as ``sqlite3``'s ``.recover`` does.
 
-A file that was cut short, or whose first page is gone, is no database to SQLite, while most of its pages are whole. Each page of the
-table ``objects`` has complete rows: they are read by SQLite's file format (https://sqlite.org/fileformat.html), and each position and
-length is checked, because nothing about the file is certain. Pages that the file counts as free are skipped: they have rows of before.
-Of two rows of one object, the one with the higher version is kept.
+A file that was cut short, or whose first page is gone, is no database to SQLite, while most of its pages are whole.
+Each page of the table ``objects`` has complete rows: they are read by SQLite's file format
+(https://sqlite.org/fileformat.html), and each position and length is checked, because nothing about the file is
+certain. Pages that the file counts as free are skipped: they have rows of before. Of two rows of one object, the one
+with the higher version is kept.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """The requester of a write: the user, for audit annotations, and the field manager.
 
-The API server sets both for the time of a request. Writes of the system itself, such as those of the controllers in the same
-process, have neither.
+The API server sets both for the time of a request. Writes of the system itself, such as those of the controllers in the
+same process, have neither.
 """
 
 import contextlib

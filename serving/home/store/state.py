@@ -1,7 +1,7 @@
 """The state of the store: all tables, one version counter, all owner references. Synchronous; every change is one step.
 
-``writes`` and ``memory`` decide on a change; the state assigns its version and publishes it to the watches. A state starts
-with the content of its journal and the namespaces that always exist.
+``writes`` and ``memory`` decide on a change; the state assigns its version and publishes it to the watches. A state
+starts with the content of its journal and the namespaces that always exist.
 """
 
 import logging

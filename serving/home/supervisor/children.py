@@ -29,8 +29,8 @@ ALLOCATOR: Mapping[str, str] = MappingProxyType(
 )
 """glibc's setting for processes that pass bodies on: 1 MiB of freed memory is kept for the next piece.
 
-The loop reads 256,000 bytes at a time, and up to three blocks of that size live at once. By default glibc returns them to the
-kernel after each, which has to clear them again: a quarter of the CPU time of a large body.
+The loop reads 256,000 bytes at a time, and up to three blocks of that size live at once. By default glibc returns them
+to the kernel after each, which has to clear them again: a quarter of the CPU time of a large body.
 """
 
 IMPORTED_LATER = (
@@ -46,7 +46,10 @@ IMPORTED_LATER = (
 
 
 class ChildProcess:
-    """One process of a child. Through ``ready_fd``, a non-blocking pipe, it reports that it serves, and then every second."""
+    """One process of a child.
+
+    Through ``ready_fd``, a non-blocking pipe, it reports that it serves, and then every second.
+    """
 
     def __init__(self, pid: int, *, started_s: float, ready_fd: int) -> None:
         self.pid = pid
@@ -124,7 +127,8 @@ class Child:
     def environment(self) -> Mapping[str, str]:
         """The child's additional environment variables."""
         if self.overlaps and self.generation:
-            # To the autoscaler each process is a different activator, whose load adds to that of the process it replaces.
+            # To the autoscaler each process is a different activator, whose load adds to that of the process it
+            # replaces.
             return {**self._environment, "SERVING_ACTIVATOR_NAME": f"{self.name}.{self.generation}"}
         return self._environment
 

@@ -1,8 +1,9 @@
 """Forks daemons from one process, so that they share memory.
 
-``DaemonBase`` is the supervisor's side, ``main`` the base: ``python -m serving.home.supervisor.daemonbase MODULE...``. The base has no
-loop, no thread and no descriptor of a daemon: each request brings those of one daemon. It forks twice, so that the supervisor
-adopts the daemon. It lives while the system starts or reloads; a daemon that is started again later is executed, as are all where there is no base.
+``DaemonBase`` is the supervisor's side, ``main`` the base: ``python -m serving.home.supervisor.daemonbase MODULE...``.
+The base has no loop, no thread and no descriptor of a daemon: each request brings those of one daemon. It forks twice,
+so that the supervisor adopts the daemon. It lives while the system starts or reloads; a daemon that is started again
+later is executed, as are all where there is no base.
 
 Standard library only: the supervisor uses it.
 """
@@ -86,7 +87,8 @@ class DaemonBase:
             socket.send_fds(self._control, [request], [launch.log_fd, launch.ready_fd, *launch.sockets.values()])
             return int(self._control.recv(_REPLY_BYTES_MAX))
         except (OSError, ValueError):
-            # It is late, or cannot import a module, which the daemon itself reports. A fork that finds this closed ends.
+            # It is late, or cannot import a module, which the daemon itself reports. A fork that finds this closed
+            # ends.
             self._control.close()
             return execute(launch)
 
@@ -146,8 +148,9 @@ def main() -> int:
 def fill_pools() -> list[bytes]:
     """Fill the gaps between small objects; return the fillers, which must stay referenced.
 
-    A new object takes the place of a freed object. In a forked daemon each of these gaps is in a page that it shares until then:
-    with them filled, its own objects share few new pages. CPython has pools of one size each (Objects/obmalloc.c).
+    A new object takes the place of a freed object. In a forked daemon each of these gaps is in a page that it shares
+    until then: with them filled, its own objects share few new pages. CPython has pools of one size each
+    (Objects/obmalloc.c).
     """
     fillers = []
     for size in range(_SMALLEST_BYTES, _SMALL_BYTES_MAX + 1, _SIZE_STEP_BYTES):

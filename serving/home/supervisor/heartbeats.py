@@ -1,18 +1,21 @@
 """Decides whether a daemon hangs: it has not reported for some seconds, for reasons other than load or suspension.
 
-Input: each second, whether the daemon has reported, how long the supervisor itself has run since the last look, and what the kernel
-says of the process. Output: why it is to be replaced, or "".
+Input: each second, whether the daemon has reported, how long the supervisor itself has run since the last look, and
+what the kernel says of the process. Output: why it is to be replaced, or "".
 
-A daemon reports each second from its loop. A silent daemon may be stopped or deadlocked, which a new process repairs, or may
-wait for what a new process would wait for as well. The kernel distinguishes them:
+A daemon reports each second from its loop. A silent daemon may be stopped or deadlocked, which a new process repairs,
+or may wait for what a new process would wait for as well. The kernel distinguishes them:
 
 - It is ready to run (R) and gets no core, on a machine under load: it counts as nothing.
 - It waits for a disk (D), or a debugger holds it (t): nothing; neither would end by a replacement.
-- It uses CPU time without a report: a large collection of garbage, a long computation, or a loop without an end. It has a minute.
-- It sleeps or is stopped (S, T) and uses no CPU time: after five seconds it hangs. Its timer of one second would have woken it.
+- It uses CPU time without a report: a large collection of garbage, a long computation, or a loop without an end. It has
+  a minute.
+- It sleeps or is stopped (S, T) and uses no CPU time: after five seconds it hangs. Its timer of one second would have
+  woken it.
 
-A look counts the time for which the supervisor ran, at most ``LOOK_S`` and a half: when the whole machine, or the supervisor, was
-suspended, the looks before and after count as one second each, and the daemon has time to report. Standard library only.
+A look counts the time for which the supervisor ran, at most ``LOOK_S`` and a half: when the whole machine, or the
+supervisor, was suspended, the looks before and after count as one second each, and the daemon has time to report.
+Standard library only.
 """
 
 from typing import NamedTuple

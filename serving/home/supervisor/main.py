@@ -1,6 +1,7 @@
 """The supervisor process: ``python -m serving.home.supervisor.main``, which replaces ``serving up`` once its sockets are bound.
 
-It is a new interpreter in the same process, because the modules of the command line would take 15 MiB for as long as the system runs.
+It is a new interpreter in the same process, because the modules of the command line would take 15 MiB for as long as
+the system runs.
 """
 
 if __name__ == "__main__":
@@ -37,15 +38,18 @@ remove_leftovers(Path(sys.argv[1]))
 """
 """A program that removes leftovers of pods from a state folder.
 
-After an upgrade the modules on disk do not fit those that this process loaded at its start, so that it imports no more of them.
+After an upgrade the modules on disk do not fit those that this process loaded at its start, so that it imports no more
+of them.
 """
 
 
 class SupervisorLaunch(NamedTuple):
-    """The options of a system. ``sockets`` are descriptors by name; ``environment`` is for daemons, ``systemd`` has systemd's variables.
+    """The options of a system.
 
-    ``lines`` are printed when all daemons serve; then ``sample`` is run, a command, and ``ready_fd`` gets a byte. An empty command and
-    -1 are none.
+    ``sockets`` are descriptors by name; ``environment`` is for daemons, ``systemd`` has systemd's variables.
+
+    ``lines`` are printed when all daemons serve; then ``sample`` is run, a command, and ``ready_fd`` gets a byte. An
+    empty command and -1 are none.
     """
 
     state: str

@@ -1,11 +1,14 @@
-"""``serving up``'s first process: holds the listening sockets and the children. Standard library only, no event loop, no threads.
+"""``serving up``'s first process: holds the listening sockets and the children.
 
-It binds the sockets before it starts any child and passes them down, so that the restart of a child refuses no connection.
-A child that ends is started again, after a pause that doubles while it keeps ending. On SIGHUP all are replaced, without a
-lost request: a new activator serves before the old one stops, and the old one finishes what it has. The processes of pods are adopted
-(subreaper), so that they outlive the template that forked them; their exit codes go to the template. When the supervisor
-stops or dies, no process stays: children and pods end with it (parent-death signal), other orphans are killed. It ends
-the children in the order in which no request is lost: first the ingress, which finishes its requests; pods last.
+Standard library only, no event loop, no threads.
+
+It binds the sockets before it starts any child and passes them down, so that the restart of a child refuses no
+connection. A child that ends is started again, after a pause that doubles while it keeps ending. On SIGHUP all are
+replaced, without a lost request: a new activator serves before the old one stops, and the old one finishes what it has.
+The processes of pods are adopted (subreaper), so that they outlive the template that forked them; their exit codes go
+to the template. When the supervisor stops or dies, no process stays: children and pods end with it (parent-death
+signal), other orphans are killed. It ends the children in the order in which no request is lost: first the ingress,
+which finishes its requests; pods last.
 """
 
 import contextlib
@@ -108,7 +111,8 @@ class Supervisor:
         Calls ``on_started`` once all children serve. Returns early, without that call, if a child cannot start.
         """
         adopt_orphans()
-        # Blocked signals stay pending until they are read: none is lost between two reads, and no handler runs in between.
+        # Blocked signals stay pending until they are read: none is lost between two reads, and no handler runs in
+        # between.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         with _base_of(self._children) as self._base:
             for child in self._children:
@@ -169,7 +173,10 @@ class Supervisor:
             self._wait(lambda: not _unready(self._children), within_s=math.inf)
 
     def _reload(self, report: ReloadReport) -> str | None:
-        """Replace all children, activators first, so that a failing start is detected while the old ones serve. Return an error text."""
+        """Replace all children, activators first, so that a failing start is detected while the old ones serve.
+
+        Return an error text.
+        """
         with _base_of(self._children) as self._base:
             for child in sorted(self._children, key=lambda child: not child.overlaps):
                 before, begun_s = child.process, time.monotonic()

@@ -1,14 +1,15 @@
 """Shares an event loop's time among tasks that always have work.
 
-All tasks that run between two polls of the loop's sockets and timers delay the loop. Yielding after each step does not help if
-fifty tasks each have a step to do. So tasks share the time: ``await turn()`` before or after each step lets the caller continue
-while this turn of the loop is young, and otherwise makes it wait for a later turn. The longest waiter goes first. With the budget
-of 4 ms, and no step longer than 1 ms, other work waits little longer than 5 ms.
+All tasks that run between two polls of the loop's sockets and timers delay the loop. Yielding after each step does not
+help if fifty tasks each have a step to do. So tasks share the time: ``await turn()`` before or after each step lets the
+caller continue while this turn of the loop is young, and otherwise makes it wait for a later turn. The longest waiter
+goes first. With the budget of 4 ms, and no step longer than 1 ms, other work waits little longer than 5 ms.
 
-Use it for background work in large numbers: writes of a store, changes of a watch, keys of a queue. Code that serves a socket
-takes no turns, and so has priority.
+Use it for background work in large numbers: writes of a store, changes of a watch, keys of a queue. Code that serves a
+socket takes no turns, and so has priority.
 
-A single long computation has no steps: ``computed`` runs it in a thread within ``costly``, where the interpreter shares the time.
+A single long computation has no steps: ``computed`` runs it in a thread within ``costly``, where the interpreter shares
+the time.
 """
 
 import asyncio
@@ -54,7 +55,10 @@ class _Turns:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def may_go_on(self) -> bool:
-        """Whether a step may run now. Only a few consecutive steps run while other tasks wait, because a switch costs a step."""
+        """Whether a step may run now.
+
+        Only a few consecutive steps run while other tasks wait, because a switch costs a step.
+        """
         if self._waiting:
             self._passed += 1
             if self._passed > _PASSED_MAX:

@@ -27,9 +27,11 @@ _RECORD_KEYS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime
 
 Body = Callable[[asyncio.Event], Coroutine[object, object, None]]
 
-# Thresholds of the three generations: a full collection needs 600 million new objects, more than any day creates. Measured with
-# 2,000 revisions: the younger generations take at most 5 and 8 ms of CPU, 6 % in total. Older cycles stay until
-# then: after 1,000 connections of pods, and 1,000 requests and 200 watches of an API server, a full collection found 4 objects.
+# Thresholds of the three generations: a full collection needs 600 million new objects, more than any day creates.
+# Measured with 2,000 revisions: the younger generations take at most 5 and 8 ms of CPU, 6 % in total. Older cycles stay
+# until then: after 1,000 connections of pods, and 1,000 requests and 200 watches of an API server, a full collection
+# found 4
+# objects.
 _THRESHOLDS = (300, 1, 1_000_000)
 
 

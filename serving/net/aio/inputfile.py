@@ -1,6 +1,7 @@
 """Opens input files named by users: only regular files, ``<(command)`` and terminals.
 
-A named pipe may never get a writer, and a device such as /dev/zero never ends. Errors are ``OSError`` with the reason as text.
+A named pipe may never get a writer, and a device such as /dev/zero never ends. Errors are ``OSError`` with the reason
+as text.
 """
 
 import errno

@@ -1,6 +1,7 @@
 """Finds the owner of a listening socket on this machine, by sock_diag(7) or, without it, proc_net_tcp(5).
 
-Any process may query it. An answer takes some 20 µs; the tables of /proc take a millisecond and more where there are many sockets.
+Any process may query it. An answer takes some 20 µs; the tables of /proc take a millisecond and more where there are
+many sockets.
 """
 
 import contextlib

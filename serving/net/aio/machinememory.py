@@ -42,6 +42,9 @@ def memory_bound(folder: Path) -> float:
 
 
 def held_bytes(folder: Path) -> int:
-    """The memory used by a cgroup, in bytes. Inactive file pages count as free, as in a kubelet, because they are reclaimable."""
+    """The memory used by a cgroup, in bytes.
+
+    Inactive file pages count as free, as in a kubelet, because they are reclaimable.
+    """
     cached = amounts_of(folder / "memory.stat").get("inactive_file", 0)
     return max(0, int((folder / "memory.current").read_text()) - cached)

@@ -1,7 +1,7 @@
 """Opens sockets in another network namespace (network_namespaces(7)), to which a socket belongs from its creation.
 
-A single-threaded process enters a namespace only to create a socket; it connects and uses the socket from its own. This needs
-root.
+A single-threaded process enters a namespace only to create a socket; it connects and uses the socket from its own. This
+needs root.
 """
 
 import asyncio
@@ -39,7 +39,10 @@ def enter_at(path: str) -> None:
 
 @contextlib.contextmanager
 def entered(path: str) -> Iterator[None]:
-    """Enter the namespace at ``path`` within a ``with`` block; "" does nothing. The block must not await. Raises ``OSError``."""
+    """Enter the namespace at ``path`` within a ``with`` block; "" does nothing.
+
+    The block must not await. Raises ``OSError``.
+    """
     if not path:
         yield
         return

@@ -1,7 +1,8 @@
 """Writes lines to standard error or output, ignoring errors.
 
-A full disk, or a terminal or a reader that has gone, loses the line and nothing else: no log ends a daemon. Unlike ``sys.stderr``
-it keeps no buffer, whose rest would fail again at each later write. Standard library only: the supervisor and the template use it.
+A full disk, or a terminal or a reader that has gone, loses the line and nothing else: no log ends a daemon. Unlike
+``sys.stderr`` it keeps no buffer, whose rest would fail again at each later write. Standard library only: the
+supervisor and the template use it.
 """
 
 import contextlib

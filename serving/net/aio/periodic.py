@@ -1,7 +1,7 @@
 """Runs a callback at a fixed pace until a stop event.
 
-Beats are counted from the first one, so that the pace does not drift; a late beat is not repeated. The error of one beat goes to
-``on_error`` and the next beat follows: one bad object must not end a loop.
+Beats are counted from the first one, so that the pace does not drift; a late beat is not repeated. The error of one
+beat goes to ``on_error`` and the next beat follows: one bad object must not end a loop.
 """
 
 import asyncio

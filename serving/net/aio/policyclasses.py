@@ -1,8 +1,9 @@
 """Loads user scaling policies: from installed packages, files, and the state folder of a single machine.
 
-A package names its classes in the entry-point group ``serving.policies``. On one machine ``serving deploy --policy FILE.py:Class``
-stores a copy of the file in the state folder, whose owner may run any code here; an annotation only names the copy. The code runs
-in the process that loads it. ``BoundedCalls`` interrupts a call that takes too long.
+A package names its classes in the entry-point group ``serving.policies``. On one machine
+``serving deploy --policy FILE.py:Class`` stores a copy of the file in the state folder, whose owner may run any code
+here; an annotation only names the copy. The code runs in the process that loads it. ``BoundedCalls`` interrupts a call
+that takes too long.
 """
 
 import hashlib
@@ -41,7 +42,10 @@ _FILE_MAX_BYTES = 1024 * 1024
 
 
 def installed_policies() -> dict[str, PolicyClass]:
-    """The classes of installed packages by name. A class that failed to load raises ``InvalidValue`` when it is used."""
+    """The classes of installed packages by name.
+
+    A class that failed to load raises ``InvalidValue`` when it is used.
+    """
     from importlib.metadata import entry_points  # noqa: PLC0415 - it loads a parser of mail, which few processes need
 
     classes: dict[str, PolicyClass] = {}
@@ -108,7 +112,10 @@ class StoredPolicies:
 
 
 class BoundedCalls:
-    """Limits each call to ``bound_s`` seconds. In the main thread a longer call is interrupted; elsewhere it is only measured."""
+    """Limits each call to ``bound_s`` seconds.
+
+    In the main thread a longer call is interrupted; elsewhere it is only measured.
+    """
 
     def __init__(self, *, bound_s: float = POLICY_TIME_MAX_S, clock: Callable[[], float] = steady_s) -> None:
         self._bound_s = bound_s

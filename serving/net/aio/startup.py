@@ -1,8 +1,9 @@
 """The start of a daemon: handles signals during imports, and reports to the supervisor.
 
-While it imports, SIGTERM and SIGINT end the process immediately. As the first process of a container a daemon ignores SIGTERM until it has a handler (pid_namespaces(7)), and its imports
-take up to a second: stopped in that time, it would run until its grace period is over. A ``main`` module therefore calls
-``exit_on_signals`` before its other imports. ``serving.net.aio.daemon`` replaces the handlers when the loop runs.
+While it imports, SIGTERM and SIGINT end the process immediately. As the first process of a container a daemon ignores
+SIGTERM until it has a handler (pid_namespaces(7)), and its imports take up to a second: stopped in that time, it would
+run until its grace period is over. A ``main`` module therefore calls ``exit_on_signals`` before its other imports.
+``serving.net.aio.daemon`` replaces the handlers when the loop runs.
 """
 
 import contextlib

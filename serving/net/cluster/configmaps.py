@@ -1,9 +1,9 @@
 """Watches the ConfigMaps of the system namespace, and applies each change to the settings.
 
-A daemon's main opens ``followed`` around its work: it waits until the ConfigMaps are listed once, so that the work starts
-with their settings, and follows them until the end. Without the right to list them it continues with the environment after some
-seconds, and without an answer after half a minute: another mode of inner TLS than that of its peers would fail their requests. It
-logs that, and applies what it sees later. Rejected settings are logged here; the
+A daemon's main opens ``followed`` around its work: it waits until the ConfigMaps are listed once, so that the work
+starts with their settings, and follows them until the end. Without the right to list them it continues with the
+environment after some seconds, and without an answer after half a minute: another mode of inner TLS than that of its
+peers would fail their requests. It logs that, and applies what it sees later. Rejected settings are logged here; the
 controller records them as an Event.
 """
 

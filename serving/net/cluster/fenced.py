@@ -1,9 +1,10 @@
 """A cluster adapter that allows writes only while the writer holds its lease.
 
 Kubernetes has no fencing tokens. Two things stand in for them. Every write carries the version that was read, so a late
-write of a frozen process fails if another process has written since. And the lease is checked against the clock when the
-write starts, and again by the kube adapter (``last_check``) when it has a connection and when it passes the bytes to the
-transport. A process that is frozen after that sends one more write, which its version rejects, or its name if it creates.
+write of a frozen process fails if another process has written since. And the lease is checked against the clock when
+the write starts, and again by the kube adapter (``last_check``) when it has a connection and when it passes the bytes
+to the transport. A process that is frozen after that sends one more write, which its version rejects, or its name if it
+creates.
 """
 
 import contextlib
@@ -21,7 +22,10 @@ _CHECK: ContextVar[Callable[[], None] | None] = ContextVar(
 
 
 def last_check() -> None:
-    """Check the lease right before a write leaves the process; outside ``fencing`` do nothing. Raises ``NotLeading``."""
+    """Check the lease right before a write leaves the process; outside ``fencing`` do nothing.
+
+    Raises ``NotLeading``.
+    """
     check = _CHECK.get()
     if check is not None:
         check()

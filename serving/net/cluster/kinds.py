@@ -1,7 +1,7 @@
 """The kinds of resources that this project reads and writes, by their Kubernetes API names.
 
-``serving.knative.dev/v1`` has Knative's own shapes, so that Knative manifests apply unchanged; ``serving.dev/v1alpha1`` is
-ours; the rest is Kubernetes'. The memory store supports only these kinds.
+``serving.knative.dev/v1`` has Knative's own shapes, so that Knative manifests apply unchanged; ``serving.dev/v1alpha1``
+is ours; the rest is Kubernetes'. The memory store supports only these kinds.
 """
 
 import msgspec

@@ -1,8 +1,9 @@
 """The cluster port over HTTP, to any server of the Kubernetes API: a real one or ours (``cluster/api``).
 
-``sessions`` provides connections, TLS and credentials. Requests and responses are plain JSON through ``msgspec``, because the
-typed lists of ``kubernetes.aio`` block the loop for 79 ms at 200 pods, its watch raises on the first 410, and strategic
-patches of custom resources fail in it (37.0.2). Every call has a timeout and is made once; foreign errors are mapped here.
+``sessions`` provides connections, TLS and credentials. Requests and responses are plain JSON through ``msgspec``,
+because the typed lists of ``kubernetes.aio`` block the loop for 79 ms at 200 pods, its watch raises on the first 410,
+and strategic patches of custom resources fail in it (37.0.2). Every call has a timeout and is made once; foreign errors
+are mapped here.
 """
 
 import asyncio
@@ -77,7 +78,9 @@ class KubeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeCluster(Cluster):
-    """An API server, of a kubeconfig's current context or, with None, this pod's cluster. Close it, or use it as a context.
+    """An API server, of a kubeconfig's current context or, with None, this pod's cluster.
+
+    Close it, or use it as a context.
 
     The first call connects. ``user_agent`` appears in the server's audit log; up to its first "/" it is the manager of
     the fields that this process writes.

@@ -1,7 +1,8 @@
 """Recognises the kubeconfig of ``serving up``: JSON, one cluster at a loopback address, and a token.
 
-Other kubeconfigs may need certificates, expiring tokens or credential plug-ins, which the ``kubernetes`` package supports. Its
-import takes half a second and 20 MiB, which neither the daemons of one machine nor the CLI need for their own server.
+Other kubeconfigs may need certificates, expiring tokens or credential plug-ins, which the ``kubernetes`` package
+supports. Its import takes half a second and 20 MiB, which neither the daemons of one machine nor the CLI need for their
+own server.
 """
 
 import base64

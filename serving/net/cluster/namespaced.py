@@ -1,7 +1,7 @@
 """Copies of the objects of one kind in selected namespaces.
 
-A daemon that needs the pods of a few workloads follows the namespaces that have any, not the whole cluster. A namespace that is no
-longer followed reports no deletions: its reader drops the objects.
+A daemon that needs the pods of a few workloads follows the namespaces that have any, not the whole cluster. A namespace
+that is no longer followed reports no deletions: its reader drops the objects.
 """
 
 import asyncio
@@ -20,7 +20,10 @@ _SYNC_MAX_S = 5.0
 
 
 class NamespacedReflectors:
-    """A reflector for each selected namespace. ``run`` maintains them; ``choose`` and ``cache`` may be called at any time."""
+    """A reflector for each selected namespace.
+
+    ``run`` maintains them; ``choose`` and ``cache`` may be called at any time.
+    """
 
     def __init__(
         self, cluster: Cluster, kind: Kind, *, label_selector: str = "", on_change: Callable[[CacheChange], None]

@@ -2,20 +2,20 @@
 
 The contract of every adapter, verified by ``tests/conformance/cluster``:
 
-- Objects are JSON objects of the Kubernetes API (``apiVersion``, ``kind``, ``metadata``, ...). Returned objects belong to
-  the caller; the adapter keeps no reference to arguments.
+- Objects are JSON objects of the Kubernetes API (``apiVersion``, ``kind``, ``metadata``, ...). Returned objects belong
+  to the caller; the adapter keeps no reference to arguments.
 - Optimistic concurrency: a write that names a ``metadata.resourceVersion`` which is no longer the latest raises
   ``Conflict``. A write that changes nothing keeps the version.
 - ``metadata.generation`` grows with the spec only. The main resource ignores ``status``, ``/status`` ignores the rest.
-- A watch from a version delivers each later change in order, at least once, and invents none. It may end, drop or repeat
-  at any time: a reader pairs it with a list (``net/cluster/reflector.py``). A version that is too old raises ``Gone``; then
-  list again.
+- A watch from a version delivers each later change in order, at least once, and invents none. It may end, drop or
+  repeat at any time: a reader pairs it with a list (``net/cluster/reflector.py``). A version that is too old raises
+  ``Gone``; then list again.
 - A call may take as long as its adapter's timeout; nothing is retried inside.
 
 Errors are those of ``serving.core.model.errors`` below ``ClusterError``, and no others.
 
-An adapter is a subclass of ``Cluster`` with four methods: ``get``, ``list_selection``, ``watch_selection`` and ``write``. One that
-stands before another cluster, such as ``FencedCluster``, passes on the values that it gets.
+An adapter is a subclass of ``Cluster`` with four methods: ``get``, ``list_selection``, ``watch_selection`` and
+``write``. One that stands before another cluster, such as ``FencedCluster``, passes on the values that it gets.
 """
 
 import abc
@@ -186,9 +186,9 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
 class Delete(msgspec.Struct, frozen=True, kw_only=True):
     """Deletes an object, or marks it for deletion while finalizers or a pod's grace period hold it.
 
-    ``uid`` and ``resource_version`` are preconditions. ``grace_s`` is the grace period of a pod, in whole seconds: None is that
-    of the pod's spec; 0 removes the object immediately, as the kubelet does once the processes have ended. Raises ``NotFound``,
-    ``Conflict`` on preconditions.
+    ``uid`` and ``resource_version`` are preconditions. ``grace_s`` is the grace period of a pod, in whole seconds: None
+    is that of the pod's spec; 0 removes the object immediately, as the kubelet does once the processes have ended.
+    Raises ``NotFound``, ``Conflict`` on preconditions.
     """
 
     kind: Kind
@@ -243,7 +243,10 @@ class Cluster(abc.ABC):
         """Changes after a version. Leaving the context ends the watch. Raises ``Gone`` on entry or while iterating."""
 
     async def kind_named(self, api_version: str, name: str) -> Kind | None:
-        """The kind with this ``apiVersion`` and ``kind`` on the server; None if it has none. A store has those of this project."""
+        """The kind with this ``apiVersion`` and ``kind`` on the server; None if it has none.
+
+        A store has those of this project.
+        """
         return kind_of(api_version, name)
 
     @abc.abstractmethod

@@ -1,15 +1,15 @@
 """A local copy of objects, kept up to date by list and watch.
 
-Works over any ``port.Cluster``. ``cache`` is the copy, ``synced`` is set once the first list is in it, and callbacks get each
-change in order, with the object before and after. A watch that ends is resumed. A watch that is ``Gone`` or fails leads to a new
-list, after a jittered wait that doubles with each failure. Repeated events are dropped; the list every ``relist_s`` finds
-dropped ones. Times are the loop's.
+Works over any ``port.Cluster``. ``cache`` is the copy, ``synced`` is set once the first list is in it, and callbacks
+get each change in order, with the object before and after. A watch that ends is resumed. A watch that is ``Gone`` or
+fails leads to a new list, after a jittered wait that doubles with each failure. Repeated events are dropped; the list
+every ``relist_s`` finds dropped ones. Times are the loop's.
 
-An object that cannot be read, or that a callback cannot process, is counted, logged and skipped: the copy keeps the last
-state of it, and neither a list nor a watch ends.
+An object that cannot be read, or that a callback cannot process, is counted, logged and skipped: the copy keeps the
+last state of it, and neither a list nor a watch ends.
 
-The copy of a cluster that is not in this process is packed as JSON: it takes about a tenth of the memory of maps and lists, and the
-garbage collector has nothing to visit. Few of its objects are read again.
+The copy of a cluster that is not in this process is packed as JSON: it takes about a tenth of the memory of maps and
+lists, and the garbage collector has nothing to visit. Few of its objects are read again.
 """
 
 import asyncio
@@ -106,7 +106,10 @@ class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often a reflector lists."""
 
     relist_s: float = 600.0
-    """Longest time without a full list, in seconds, with a jitter of a fifth. Lists find changes that watches dropped."""
+    """Longest time without a full list, in seconds, with a jitter of a fifth.
+
+    Lists find changes that watches dropped.
+    """
 
     page_size: int = 500
     """Objects per list call. 0 means all. Default: client-go's pager."""
@@ -135,8 +138,9 @@ class CacheChange(msgspec.Struct, frozen=True, kw_only=True):
 class Reflector:
     """A copy of the objects of one kind, within a namespace and selectors. ``run`` maintains it.
 
-    ``on_change`` is called for each change, right after the cache has it; it must not block and should not raise. ``on_list`` is
-    called after each list, with its version: an object missing from the copy does not exist, or is newer.
+    ``on_change`` is called for each change, right after the cache has it; it must not block and should not raise.
+    ``on_list`` is called after each list, with its version: an object missing from the copy does not exist, or is
+    newer.
     """
 
     def __init__(  # noqa: PLR0913 - what to follow, and how
@@ -175,7 +179,10 @@ class Reflector:
 
     @property
     def cache(self) -> Mapping[Key, Object]:
-        """The objects by namespace and name: a live view. Readers must not change the objects, which are replaced as a whole."""
+        """The objects by namespace and name: a live view.
+
+        Readers must not change the objects, which are replaced as a whole.
+        """
         return MappingProxyType(self._cache)
 
     def repeat_all(self) -> None:

@@ -1,7 +1,8 @@
 """Requests the digest of an image tag from its registry (OCI distribution-spec 1.1).
 
-HTTPS, and plain HTTP to registries of this machine or of a ``.local`` domain that have no TLS. The certificates of the system, those
-of ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` and the cluster's own authority are trusted; ``HTTPS_PROXY`` is used.
+HTTPS, and plain HTTP to registries of this machine or of a ``.local`` domain that have no TLS. The certificates of the
+system, those of ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` and the cluster's own authority are trusted; ``HTTPS_PROXY`` is
+used.
 """
 
 import hashlib
@@ -102,7 +103,10 @@ async def _digest_at(session: aiohttp.ClientSession, url: str, *, auth: str) -> 
 
 
 async def _authorization(session: aiohttp.ClientSession, challenge: str, *, auth: str, may_be_plain: bool) -> str:
-    """The header that answers a registry's challenge. Credentials need TLS, or an attacker could redirect or read them."""
+    """The header that answers a registry's challenge.
+
+    Credentials need TLS, or an attacker could redirect or read them.
+    """
     scheme, _, rest = challenge.partition(" ")
     basic = f"Basic {auth}"
     if scheme.lower() != "bearer":

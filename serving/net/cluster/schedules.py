@@ -1,9 +1,9 @@
 """Schedules of a ScalingPolicy: whether one is active, until when, and its problems.
 
-Input: the schedule, and the wall clock as seconds since the epoch. Output: a ``ScheduleState``. A schedule holds if its last
-start is later than its last end; so it needs no memory. Cron fields are those of Debian's cron, also when clocks change: a skipped
-time counts as the end of the gap, a repeated one counts once. KEDA's cron trigger
-compares the next times instead, and holds over days without a start.
+Input: the schedule, and the wall clock as seconds since the epoch. Output: a ``ScheduleState``. A schedule holds if its
+last start is later than its last end; so it needs no memory. Cron fields are those of Debian's cron, also when clocks
+change: a skipped time counts as the end of the gap, a repeated one counts once. KEDA's cron trigger compares the next
+times instead, and holds over days without a start.
 """
 
 import itertools
@@ -31,8 +31,8 @@ _SOME_TIME = datetime(2026, 1, 4, tzinfo=UTC)
 def schedule_state(schedule: Schedule, wall_s: float) -> ScheduleState:
     """Whether a schedule is active. It must be valid (``schedule_problems``).
 
-    0 8 * * 1-5 to 0 18 * * *, on a Monday: before 8:00 the last end is of Sunday and the last start of Friday, so it does not
-    hold; from 8:00 on the last start is later, so it holds until 18:00.
+    0 8 * * 1-5 to 0 18 * * *, on a Monday: before 8:00 the last end is of Sunday and the last start of Friday, so it
+    does not hold; from 8:00 on the last start is later, so it holds until 18:00.
     """
     zone = ZoneInfo(schedule.time_zone)
     is_active = _last_s(schedule.start, wall_s, zone) > _last_s(schedule.end, wall_s, zone)

@@ -1,9 +1,9 @@
 """Label and field selectors of the Kubernetes API.
 
-Input: the text of a query, as ``app=web,tier in (a,b),!old`` or ``status.phase!=Failed``; output: a compiled selector for an
-object's labels or fields. Follows the API's grammar
-(kubernetes.io/docs/concepts/overview/working-with-objects/labels): a negated requirement matches objects without the label.
-Pure.
+Input: the text of a query, as ``app=web,tier in (a,b),!old`` or ``status.phase!=Failed``; output: a compiled selector
+for an object's labels or fields. Follows the API's grammar
+(kubernetes.io/docs/concepts/overview/working-with-objects/labels): a negated requirement matches objects without the
+label. Pure.
 """
 
 import enum

@@ -20,7 +20,10 @@ _ALL_PERCENT = 100
 
 
 class AskedService(msgspec.Struct, frozen=True, kw_only=True):
-    """A requested split: percentages by revision, revisions by tag, tags to remove. "@latest" is the latest ready revision."""
+    """A requested split: percentages by revision, revisions by tag, tags to remove.
+
+    "@latest" is the latest ready revision.
+    """
 
     shares: Mapping[str, int] = {}
     tags: Mapping[str, str] = {}
@@ -70,7 +73,10 @@ def desired_traffic(service: Object, wanted: AskedService) -> list[Object]:
 
 
 def pinned_traffic(service: Object) -> list[Object]:
-    """The traffic targets with which a new revision gets no request: the latest ready one is named. Raises ``ServingError``."""
+    """The traffic targets with which a new revision gets no request: the latest ready one is named.
+
+    Raises ``ServingError``.
+    """
     shares = _wanted_shares(_targets_of(service))
     percent = shares.pop(LATEST, 0)
     if percent:
@@ -123,8 +129,8 @@ def age_order(revision: Object) -> tuple[int, str, str]:
 def rollback_target(service: Object, revisions: Sequence[Object]) -> str:
     """The rollback target: the newest ready revision older than the newest one with traffic.
 
-    In a rollout from one revision to the next it is the former. ``revisions`` are those of the service, the newest first. Raises
-    ``ServingError``.
+    In a rollout from one revision to the next it is the former. ``revisions`` are those of the service, the newest
+    first. Raises ``ServingError``.
     """
     shares = shares_of(service)
     newest = next((place for place, revision in enumerate(revisions) if name_of(revision) in shares), None)

@@ -1,7 +1,7 @@
 """Connections to an API server: by ``aiohttp`` to that of ``serving up``, by ``kubernetes.aio`` to others.
 
-That library takes 0.45 s and 20 MiB to import. The first connection to another server imports it, in a thread. It is the extra
-``cluster``, because one machine does not need it.
+That library takes 0.45 s and 20 MiB to import. The first connection to another server imports it, in a thread. It is
+the extra ``cluster``, because one machine does not need it.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """A work queue by key: one worker per key, and several requests for a waiting key count as one.
 
-A reflector's callback calls ``add``; ``run`` keeps a number of workers busy with a handler. An exception of the handler goes
-to ``on_error``, and the key is retried with exponential back-off and jitter. The handler returns the delay in seconds until
-the key's next run; None waits for the next ``add``. A key that is added while a worker has it runs again right after. The
-queue is bounded by the number of keys; starts may be rate-limited. Follows client-go's workqueue.
+A reflector's callback calls ``add``; ``run`` keeps a number of workers busy with a handler. An exception of the handler
+goes to ``on_error``, and the key is retried with exponential back-off and jitter. The handler returns the delay in
+seconds until the key's next run; None waits for the next ``add``. A key that is added while a worker has it runs again
+right after. The queue is bounded by the number of keys; starts may be rate-limited. Follows client-go's workqueue.
 """
 
 import asyncio

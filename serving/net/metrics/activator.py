@@ -1,7 +1,7 @@
 """The activator's metrics page: outcomes of requests, queue time, wakes, and TLS.
 
-``ActivatorMetrics.of`` gives the bound rows of one revision. A request then costs one observation, about 0.3 µs, and 0.6 µs more
-if it waited. Rows of deleted revisions are dropped when the page is rendered, or when there are too many.
+``ActivatorMetrics.of`` gives the bound rows of one revision. A request then costs one observation, about 0.3 µs, and
+0.6 µs more if it waited. Rows of deleted revisions are dropped when the page is rendered, or when there are too many.
 """
 
 import time
@@ -182,7 +182,9 @@ class RevisionRows:
 
 
 class ActivatorMetrics:
-    """All metrics of an activator. ``configuration_of`` returns a revision's Configuration; ``keys`` and ``inside`` the current state.
+    """All metrics of an activator.
+
+    ``configuration_of`` returns a revision's Configuration; ``keys`` and ``inside`` the current state.
 
     ``lost_frames`` and ``is_connected`` are of the connection to the autoscaler.
     """

@@ -1,7 +1,7 @@
 """The autoscaler's metrics page: the last decision of each revision, decisions by rule, and the daemon's counts.
 
-Counts and desired pods go through the stats reporter. The other numbers of a decision are kept unchanged and read when the
-page is made. A decision costs 10 to 20 µs, whatever the number of revisions.
+Counts and desired pods go through the stats reporter. The other numbers of a decision are kept unchanged and read when
+the page is made. A decision costs 10 to 20 µs, whatever the number of revisions.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -36,9 +36,12 @@ _TOTAL = "_total"
 
 
 class AutoscalerMetrics:
-    """All metrics of an autoscaler. ``keys`` returns the current revisions; ``counts`` the daemon's counters, whose names end in _total.
+    """All metrics of an autoscaler.
 
-    ``pods`` returns the unready pods of a revision by reason; ``costs`` the costs of its policy, None for a class without policies.
+    ``keys`` returns the current revisions; ``counts`` the daemon's counters, whose names end in _total.
+
+    ``pods`` returns the unready pods of a revision by reason; ``costs`` the costs of its policy, None for a class
+    without policies.
     """
 
     def __init__(

@@ -30,8 +30,8 @@ class ReconcileCounts(Protocol):
 class ControllerMetrics:
     """All metrics of a controller.
 
-    ``controllers`` are those of this process so far, one for each time that it led; the last one runs. It is read for each page,
-    as ``is_leading`` is.
+    ``controllers`` are those of this process so far, one for each time that it led; the last one runs. It is read for
+    each page, as ``is_leading`` is.
     """
 
     def __init__(

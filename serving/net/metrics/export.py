@@ -1,7 +1,7 @@
 """Exports a daemon's spans and metrics by OTLP while it runs. Without an endpoint nothing is imported.
 
-A daemon runs inside the context ``exporting``. Metrics are read from its page in its own loop, one family at a time, and
-sent by a thread; requests that have ended are handed over unchanged.
+A daemon runs inside the context ``exporting``. Metrics are read from its page in its own loop, one family at a time,
+and sent by a thread; requests that have ended are handed over unchanged.
 """
 
 import asyncio

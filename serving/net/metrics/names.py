@@ -1,8 +1,8 @@
 """Every metric of every daemon: its name, kind, labels and meaning. docs/metrics.md is generated from this table.
 
-Knative's metrics keep its present names (``kn_...`` and OpenTelemetry's ``http_server_...``, as Prometheus spells them); others
-begin with ``serving_``. Labels are bounded: rows of deleted revisions are dropped, classes and reasons are closed lists, and no
-client input becomes a label. It imports msgspec only, for the sidecar.
+Knative's metrics keep its present names (``kn_...`` and OpenTelemetry's ``http_server_...``, as Prometheus spells
+them); others begin with ``serving_``. Labels are bounded: rows of deleted revisions are dropped, classes and reasons
+are closed lists, and no client input becomes a label. It imports msgspec only, for the sidecar.
 """
 
 import enum
@@ -270,8 +270,8 @@ LOCAL_METRICS = (
     _counter("serving_api_unauthorized_total", "Calls without a valid token, by code: 401 or 429.", "code"),
 )
 
-# Escalator's names, so that its dashboards and alerts keep working, and a few more. Where a name contradicts its value, a second
-# name states the value. Source: atlassian/escalator 043bb1b, docs/metrics.md and pkg/metrics/metrics.go.
+# Escalator's names, so that its dashboards and alerts keep working, and a few more. Where a name contradicts its value,
+# a second name states the value. Source: atlassian/escalator 043bb1b, docs/metrics.md and pkg/metrics/metrics.go.
 NODEGROUP_METRICS = (
     _gauge("escalator_run_count", "Passes over all groups since the start."),
     _group("nodes", "Nodes of the group in any state."),

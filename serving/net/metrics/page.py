@@ -1,8 +1,8 @@
 """A daemon's metrics page, for Prometheus or as OpenMetrics, and the lag of its event loop.
 
-Input: collectors of ``prometheus_client``. Output: the page in pieces of ``SLICE_SAMPLES`` lines, so that a long page does not
-block the loop. The text equals that of ``prometheus_client`` byte by byte (a test compares them), in half the time. Exemplars
-are in OpenMetrics only; the older format has no syntax for them.
+Input: collectors of ``prometheus_client``. Output: the page in pieces of ``SLICE_SAMPLES`` lines, so that a long page
+does not block the loop. The text equals that of ``prometheus_client`` byte by byte (a test compares them), in half the
+time. Exemplars are in OpenMetrics only; the older format has no syntax for them.
 """
 
 import asyncio
@@ -51,8 +51,8 @@ class Pulled(Collector):
 class MetricsPage:
     """A registry with the metrics of every daemon: the process and its Python.
 
-    ``before`` is called before the page is rendered, for example to drop rows. ``fine`` returns the families of the page with
-    fine-grained durations, which has nothing else: it is read every two seconds.
+    ``before`` is called before the page is rendered, for example to drop rows. ``fine`` returns the families of the
+    page with fine-grained durations, which has nothing else: it is read every two seconds.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """Authorises queries: metrics, decisions, policies and dashboard views need the query token.
 
-The token is a file that ``SERVING_QUERY_TOKEN_FILE`` names: of the state folder on one machine, of a Secret on a cluster. It is read for
-each query, so that a new token is valid immediately. A daemon without the file refuses queries: a port that every pod of a cluster
-and every user of a machine can reach must not depend on a network policy alone. ``/healthz`` stays open, for probes.
+The token is a file that ``SERVING_QUERY_TOKEN_FILE`` names: of the state folder on one machine, of a Secret on a
+cluster. It is read for each query, so that a new token is valid immediately. A daemon without the file refuses queries:
+a port that every pod of a cluster and every user of a machine can reach must not depend on a network policy alone.
+``/healthz`` stays open, for probes.
 """
 
 import hashlib
@@ -93,8 +94,8 @@ def host_names_of(text: str) -> frozenset[str]:
 def is_own_host(host: str, names: Collection[str]) -> bool:
     """Whether a Host header is an address, a name of one label, a Service's, or one of ``names``. The port is ignored.
 
-    The owner of a name can point it to 127.0.0.1 (DNS rebinding), and a browser then lets that site's scripts read responses from
-    there; but the owner cannot change the browser's Host header.
+    The owner of a name can point it to 127.0.0.1 (DNS rebinding), and a browser then lets that site's scripts read
+    responses from there; but the owner cannot change the browser's Host header.
     """
     name, colon, port = host.lower().rpartition(":")
     if not colon or not port.isdecimal():

@@ -1,7 +1,7 @@
 """Serves a daemon's metrics page on a separate listener, never on the public port.
 
-``/metrics`` is the page and ``/healthz`` shows that the loop runs; a daemon may add further paths. The page contains numbers and
-names of revisions: it needs the query token (``queries``), and the Host header is checked.
+``/metrics`` is the page and ``/healthz`` shows that the loop runs; a daemon may add further paths. The page contains
+numbers and names of revisions: it needs the query token (``queries``), and the Host header is checked.
 """
 
 import asyncio
@@ -84,9 +84,9 @@ async def serve_page(
 ) -> AsyncIterator[tuple[str, int]]:
     """Serve a page on a socket or an address while the context is open, and measure the loop's lag; yields the address.
 
-    ``texts`` are further paths, as in "/routes/{namespace}/{name}", each with a function from the parts of the path to the text
-    of the response; None gives a 404. ``gate`` judges all queries but ``/healthz`` and those of ``open_texts``. ``front`` accepts
-    TLS before the page's protocol.
+    ``texts`` are further paths, as in "/routes/{namespace}/{name}", each with a function from the parts of the path to
+    the text of the response; None gives a 404. ``gate`` judges all queries but ``/healthz`` and those of
+    ``open_texts``. ``front`` accepts TLS before the page's protocol.
 
     Raises:
         SettingsError: when the address is invalid or in use.

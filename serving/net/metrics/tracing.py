@@ -1,7 +1,8 @@
 """Samples requests for tracing, and exports ended ones.
 
-A request with a traceparent follows its sampled flag; a share of the others is sampled. The ids are drawn at the request's head,
-because the pod needs them. Everything else is built after the end (``spans``), from times that were measured anyway.
+A request with a traceparent follows its sampled flag; a share of the others is sampled. The ids are drawn at the
+request's head, because the pod needs them. Everything else is built after the end (``spans``), from times that were
+measured anyway.
 
 Follows W3C Trace Context (https://www.w3.org/TR/trace-context/), version 00.
 """

@@ -1,9 +1,10 @@
 """Four numbers of each revision as opencensus measures with views.
 
-Only this module imports opencensus, which is no longer maintained; ``reporter`` imports this module, and does without it where
-that fails. A measurement goes to the views directly, because ``MeasurementMap.record`` calls ``datetime.utcnow``, which Python
-deprecates, and because opencensus then copies every row of the view for its exporters, even when there are none: with 500 revisions
-that takes milliseconds. The views are opencensus' own; rows of revisions that are gone are dropped here, which opencensus never does.
+Only this module imports opencensus, which is no longer maintained; ``reporter`` imports this module, and does without
+it where that fails. A measurement goes to the views directly, because ``MeasurementMap.record`` calls
+``datetime.utcnow``, which Python deprecates, and because opencensus then copies every row of the view for its
+exporters, even when there are none: with 500 revisions that takes milliseconds. The views are opencensus' own; rows of
+revisions that are gone are dropped here, which opencensus never does.
 """
 
 import datetime as dt

@@ -1,8 +1,9 @@
 """Issues certificates of daemons and pods, by an authority whose key is derived from the cluster key.
 
-Input: the cluster key, a SPIFFE id and the time; output: PEM. The authority is a function of the cluster key: every holder of
-that key has the same one, so that it is stored nowhere and needs no exchange. Its own certificate is the same bytes each time
-(Ed25519 signs without randomness). Leaf keys are random, on P-256, whose signature is the cheapest of a handshake.
+Input: the cluster key, a SPIFFE id and the time; output: PEM. The authority is a function of the cluster key: every
+holder of that key has the same one, so that it is stored nowhere and needs no exchange. Its own certificate is the same
+bytes each time (Ed25519 signs without randomness). Leaf keys are random, on P-256, whose signature is the cheapest of a
+handshake.
 
 Only issuers import this module: cryptography takes 60 ms of a start and is not in the queue-proxy's image.
 """
@@ -66,7 +67,10 @@ class Authority:
         """The authority's certificate as PEM, which is public."""
 
     def issue(self, identity: str, *, now_s: float, life_s: float) -> IssuedCertificate:
-        """Issue a certificate with a new key for a SPIFFE id, valid for ``life_s`` seconds. A daemon's also names its host."""
+        """Issue a certificate with a new key for a SPIFFE id, valid for ``life_s`` seconds.
+
+        A daemon's also names its host.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         hosts = [x509.DNSName(host_of(identity))] if identity in DAEMONS else []
         names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(identity), *hosts])

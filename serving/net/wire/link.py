@@ -1,8 +1,8 @@
 """A reconnecting websocket: sends frames in order, and passes on those of the peer.
 
-The receiver stamps a statistic when it arrives, so an old one is worthless. A link therefore keeps few frames, replaces the
-oldest by the newest, and counts those that it did not send. Attempts to connect back off with jitter, so that a restarted
-autoscaler is not overrun.
+The receiver stamps a statistic when it arrives, so an old one is worthless. A link therefore keeps few frames, replaces
+the oldest by the newest, and counts those that it did not send. Attempts to connect back off with jitter, so that a
+restarted autoscaler is not overrun.
 """
 
 import asyncio
@@ -41,9 +41,10 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Link:
     """Sends frames to one peer while ``run`` runs.
 
-    ``token`` authenticates the sender and is read at each attempt; an ``OSError`` of it fails the attempt. ``draw`` returns
-    random numbers in [0, 1), for the jitter of pauses. ``on_connected`` is called after each connect, to resend all state, ``on_frame`` with each frame of the peer.
-    ``network`` is the path of the network namespace to connect from, "" for our own. With ``secured`` it speaks TLS.
+    ``token`` authenticates the sender and is read at each attempt; an ``OSError`` of it fails the attempt. ``draw``
+    returns random numbers in [0, 1), for the jitter of pauses. ``on_connected`` is called after each connect, to resend
+    all state, ``on_frame`` with each frame of the peer. ``network`` is the path of the network namespace to connect
+    from, "" for our own. With ``secured`` it speaks TLS.
     """
 
     def __init__(  # noqa: PLR0913 - what it is wired with

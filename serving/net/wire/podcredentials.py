@@ -16,7 +16,8 @@ _PORT = 80
 class IssuedCredentials(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A certificate with its key as PEM ("" without inner TLS), and the pod's caller token.
 
-    Both expiries are in unix seconds, both lives in seconds. ``query_digest`` is the SHA-256 of the query token, "" without one.
+    Both expiries are in unix seconds, both lives in seconds. ``query_digest`` is the SHA-256 of the query token, ""
+    without one.
     """
 
     caller_token: str

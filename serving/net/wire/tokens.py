@@ -1,10 +1,11 @@
 """The secrets between daemons, each derived from the cluster key, so that none is stored.
 
-A stat frame carries a token bound to the pod (or activator) that may send it. A request from an activator to a pod carries the
-pod's secret; only then does the queue-proxy trust the headers that are reserved for our daemons. A secret in a template that
-precedes its pods (a Deployment in a cluster) is that of the revision. Each secret is HMAC-SHA256(key, purpose/names) in
-hexadecimal; names in Kubernetes contain no slash, so no two pods share a text. The holders of the key (autoscaler, activator,
-controller, local) derive secrets; a queue-proxy gets its own two and never the key.
+A stat frame carries a token bound to the pod (or activator) that may send it. A request from an activator to a pod
+carries the pod's secret; only then does the queue-proxy trust the headers that are reserved for our daemons. A secret
+in a template that precedes its pods (a Deployment in a cluster) is that of the revision. Each secret is
+HMAC-SHA256(key, purpose/names) in hexadecimal; names in Kubernetes contain no slash, so no two pods share a text. The
+holders of the key (autoscaler, activator, controller, local) derive secrets; a queue-proxy gets its own two and never
+the key.
 """
 
 import base64
@@ -108,7 +109,10 @@ def caller_token(key: bytes, caller: CallerIdentity, *, until_s: float) -> str:
 
 
 def read_caller_token(key: bytes, text: str, *, now_s: float) -> CallerIdentity:
-    """The caller in a token. ``now_s`` is seconds since the epoch. Raises ``InvalidValue``, without the token's text."""
+    """The caller in a token.
+
+    ``now_s`` is seconds since the epoch. Raises ``InvalidValue``, without the token's text.
+    """
     version, _, rest = text.partition(".")
     body, _, signature = rest.partition(".")
     if version != _CALLER_VERSION or not body or "/" in body:

@@ -1,8 +1,8 @@
 """The load of all nodes at one time, in load-watcher's JSON, or read from Prometheus.
 
-Input: a report, or a body of ``GET /watcher``; output: the other. Follows paypal/load-watcher 17df8f9, pkg/watcher: values are
-in percent, ``AVG`` and ``STD`` over a window of 15, 10 or 5 minutes. Its own example lacks the level ``NodeMetricsMap``, which
-its service sends and its client reads.
+Input: a report, or a body of ``GET /watcher``; output: the other. Follows paypal/load-watcher 17df8f9, pkg/watcher:
+values are in percent, ``AVG`` and ``STD`` over a window of 15, 10 or 5 minutes. Its own example lacks the level
+``NodeMetricsMap``, which its service sends and its client reads.
 """
 
 import math
@@ -171,7 +171,10 @@ def read_vector(body: bytes, settings: LoadSourceSettings) -> dict[str, float]:
 
 
 def node_usages(vectors: Mapping[str, Mapping[str, float]], *, at_s: float) -> dict[str, NodeUsage]:
-    """The usage of each node, from values by node for each key of ``queries``. Without a mean there is no measurement."""
+    """The usage of each node, from values by node for each key of ``queries``.
+
+    Without a mean there is no measurement.
+    """
 
     def usage(resource: str, node: str) -> Usage | NoData:
         mean = vectors.get(f"{resource} mean", {}).get(node)

@@ -36,8 +36,8 @@ class RoomExtremes(msgspec.Struct, frozen=True, kw_only=True):
 class _Shelf(msgspec.Struct):
     """The objects of one group. ``cpu_m`` and ``memory_bytes`` are the sums of its pods' requests.
 
-    ``pending`` is what pods without a node request, by pod; ``taken`` what the other pods of the group request, by node, and
-    ``others_taken`` what pods outside the group request.
+    ``pending`` is what pods without a node request, by pod; ``taken`` what the other pods of the group request, by
+    node, and ``others_taken`` what pods outside the group request.
     """
 
     settings: NodeGroupSettings

@@ -2,12 +2,14 @@
 
 The contract of every adapter (``nodes/nodegroup/io/clouds``), verified by ``tests/conformance/cloud``:
 
-- ``describe`` is cheap enough for each pass and shows the present target of the cloud, also after a change by another client.
-- ``increase`` asks for machines and does not wait for them; ``target + count`` above the maximum raises ``CloudRefused`` and
-  changes nothing. Machines become nodes later, in smaller number, or never: the pass reads nodes only.
-- ``delete`` terminates machines of the group and lowers its target by as many. A batch that would pass the group's minimum raises
-  ``CloudRefused`` and deletes nothing. A machine that no longer exists counts as deleted; one of another group is not touched and
-  is reported in ``failed``.
+- ``describe`` is cheap enough for each pass and shows the present target of the cloud, also after a change by another
+  client.
+- ``increase`` asks for machines and does not wait for them; ``target + count`` above the maximum raises
+  ``CloudRefused`` and changes nothing. Machines become nodes later, in smaller number, or never: the pass reads nodes
+  only.
+- ``delete`` terminates machines of the group and lowers its target by as many. A batch that would pass the group's
+  minimum raises ``CloudRefused`` and deletes nothing. A machine that no longer exists counts as deleted; one of another
+  group is not touched and is reported in ``failed``.
 - Errors are ``CloudRefused`` and ``CloudUnavailable``, and no others. Nothing is retried inside.
 """
 

@@ -1,7 +1,7 @@
 """Reads objects for node groups: the state of a Node, and the requests and placement of a Pod.
 
-Input: objects as the API has them; output: the small records of ``records.py``. An amount that cannot be read counts as absent:
-the server refuses such a value, so there is none. Source of the rules: atlassian/escalator 043bb1b, pkg/k8s.
+Input: objects as the API has them; output: the small records of ``records.py``. An amount that cannot be read counts as
+absent: the server refuses such a value, so there is none. Source of the rules: atlassian/escalator 043bb1b, pkg/k8s.
 """
 
 import operator

@@ -1,7 +1,7 @@
 """The state of a node group between passes: scale lock, circuit breaker, and node capacity.
 
-Small, plain and safe to lose: a shell may store it as JSON, or start afresh with the defaults. A fresh start loses the capacity
-of a node for growth from zero, the rest of a cool-down, and the circuit breaker's observations.
+Small, plain and safe to lose: a shell may store it as JSON, or start afresh with the defaults. A fresh start loses the
+capacity of a node for growth from zero, the rest of a cool-down, and the circuit breaker's observations.
 """
 
 import enum
@@ -47,10 +47,10 @@ TRANSITIONS: Final[Mapping[tuple[BreakerPhase, BreakerEvent], BreakerPhase]] = {
 class BreakerState(msgspec.Struct, frozen=True, kw_only=True):
     """The breaker's state.
 
-    ``failure_count`` counts consecutive failed scale-ups. ``asked_at_s`` is the scale-up that is being watched, None if there is
-    none. ``node_count_low`` is the smallest number of nodes seen since the first scale-up that no node answered: growth is
-    anything above it, so that nodes which were deleted meanwhile do not hide new ones. None while nothing is watched.
-    ``retry_at_s`` is when an open breaker lets one node through.
+    ``failure_count`` counts consecutive failed scale-ups. ``asked_at_s`` is the scale-up that is being watched, None if
+    there is none. ``node_count_low`` is the smallest number of nodes seen since the first scale-up that no node
+    answered: growth is anything above it, so that nodes which were deleted meanwhile do not hide new ones. None while
+    nothing is watched. ``retry_at_s`` is when an open breaker lets one node through.
     """
 
     phase: BreakerPhase = BreakerPhase.CLOSED

@@ -1,8 +1,8 @@
 """Reads node groups from Escalator's YAML file and from NodeGroup objects.
 
-Input: the text of ``node_groups: [...]`` with Escalator's keys, or a NodeGroup whose spec has the same keys in camel case.
-Output: settings, or every problem in the writer's own spelling. A group that is wrong is left out, the others work. Keys that
-nothing has are ignored and named.
+Input: the text of ``node_groups: [...]`` with Escalator's keys, or a NodeGroup whose spec has the same keys in camel
+case. Output: settings, or every problem in the writer's own spelling. A group that is wrong is left out, the others
+work. Keys that nothing has are ignored and named.
 """
 
 import functools
@@ -30,7 +30,10 @@ _SPEC_RECORDS: Mapping[str, Collection[str]] = {
 
 
 class WrittenGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One valid group: its settings, and its options as written, by Escalator's keys. ``ignored`` has keys without effect."""
+    """One valid group: its settings, and its options as written, by Escalator's keys.
+
+    ``ignored`` has keys without effect.
+    """
 
     settings: NodeGroupSettings
     options: Mapping[str, Any]

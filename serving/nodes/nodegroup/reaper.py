@@ -44,8 +44,8 @@ def fate_of_tainted(node: GroupNode, view: GroupView) -> Fate:
 def _fate_by_age(age_s: float, *, is_empty: bool, settings: NodeGroupSettings) -> Fate:
     """Decide about a node by its grace periods.
 
-    With 60 s soft, 600 s hard and 300 s to drain: an empty node is deleted after 60 s; one with pods is drained after 600 s and
-    deleted after 900 s with the remaining pods. A time has passed only strictly after it.
+    With 60 s soft, 600 s hard and 300 s to drain: an empty node is deleted after 60 s; one with pods is drained after
+    600 s and deleted after 900 s with the remaining pods. A time has passed only strictly after it.
     """
     if age_s <= settings.soft_delete_grace_period_s:
         return Fate(keep=KeptFor.SOFT_GRACE)

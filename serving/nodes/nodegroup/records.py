@@ -88,8 +88,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 class GroupPod(msgspec.Struct, frozen=True, kw_only=True):
     """One pod. ``node_name`` is None until it is bound; ``is_scheduled`` says that its PodScheduled condition is True.
 
-    ``is_anticipated``: it does not exist yet; only groups with ``anticipation`` count it. ``original_request``: the request
-    with sidecars as init containers, where it differs; groups with that quirk count it.
+    ``is_anticipated``: it does not exist yet; only groups with ``anticipation`` count it. ``original_request``: the
+    request with sidecars as init containers, where it differs; groups with that quirk count it.
     """
 
     name: str
@@ -144,10 +144,10 @@ class OthersTaken(msgspec.Struct, frozen=True, kw_only=True):
 class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The objects of one group, with sums.
 
-    ``pods`` are the group's unfinished pods; ``request`` is the sum of their requests. ``pod_counts`` says how
-    many pods keep a node from being empty; ``anticipated_count`` of the pods do not exist yet. ``others_taken`` is what pods
-    outside the group take of each node, also of nodes outside the group. ``book.NodeGroupBook``
-    keeps this record up to date by single changes.
+    ``pods`` are the group's unfinished pods; ``request`` is the sum of their requests. ``pod_counts`` says how many
+    pods keep a node from being empty; ``anticipated_count`` of the pods do not exist yet. ``others_taken`` is what pods
+    outside the group take of each node, also of nodes outside the group. ``book.NodeGroupBook`` keeps this record up to
+    date by single changes.
     """
 
     nodes: Sequence[GroupNode]

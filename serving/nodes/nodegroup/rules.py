@@ -47,8 +47,8 @@ def nodes_to_keep(usage: Utilisation, *, node_count: int, threshold_percent: int
 def from_zero_delta(request: Amount, *, node_capacity: Amount, threshold_percent: int) -> int:
     """Nodes to add to an empty group: ceil(request / capacity of a node / threshold x 100).
 
-    1800 m asked, nodes of 1000 m, threshold 70 %: 1.8 / 0.7 = 2.57, so 3. While the capacity of a node is unknown (0), add 1: the
-    first node shows it.
+    1800 m asked, nodes of 1000 m, threshold 70 %: 1.8 / 0.7 = 2.57, so 3. While the capacity of a node is unknown (0),
+    add 1: the first node shows it.
     """
     if node_capacity.cpu_m == 0 or node_capacity.memory_bytes == 0:
         return 1
@@ -120,8 +120,8 @@ def free_amounts(
 ) -> dict[str, Amount]:
     """Free amounts of each node: allocatable minus the requests of its unfinished pods.
 
-    ``pods`` are the group's own, ``others_taken`` is what other pods take: with 400 m of own pods and 450 m of DaemonSets a
-    node of 1000 m has 150 m free.
+    ``pods`` are the group's own, ``others_taken`` is what other pods take: with 400 m of own pods and 450 m of
+    DaemonSets a node of 1000 m has 150 m free.
     """
     taken: dict[str, Amount] = defaultdict(Amount)
     for pod in pods:
@@ -138,9 +138,9 @@ def starving_pods(
 ) -> tuple[str, ...]:
     """Names of pending pods for which no untainted node has room, in the order of the input.
 
-    ``free`` holds what is left on each untainted node, ``largest`` what whole nodes of the group offer beside DaemonSets,
-    empty if that is not known. With 2000 m free on each of five nodes of 4000 m a pod of 2001 m starves and one of 2000 m does not;
-    one of 4100 m will never fit, so it does not count unless the quirk says so.
+    ``free`` holds what is left on each untainted node, ``largest`` what whole nodes of the group offer beside
+    DaemonSets, empty if that is not known. With 2000 m free on each of five nodes of 4000 m a pod of 2001 m starves and
+    one of 2000 m does not; one of 4100 m will never fit, so it does not count unless the quirk says so.
     """
     pending = [pod for pod in pods if pod.phase is PodPhase.PENDING]
     if not quirks.starve_counts_bound_pods:
@@ -257,8 +257,8 @@ def _weighed(usage: Utilisation | FromZero, state: NodeGroupState, view: GroupVi
 def _roomy_spare_count(view: GroupView) -> int:
     """Most nodes to remove so that the group's pods still fit on the others, beside DaemonSet pods.
 
-    Two nodes of 1000 m with DaemonSets of 450 m on each and pods of 600 m: 2 x 600 / 1100 = 1.09, so both stay. With one the
-    pods that are evicted would starve and bring the node back, and so on for ever.
+    Two nodes of 1000 m with DaemonSets of 450 m on each and pods of 600 m: 2 x 600 / 1100 = 1.09, so both stay. With
+    one the pods that are evicted would starve and bring the node back, and so on for ever.
     """
     nodes, nothing = view.parts.untainted, OthersTaken()
     room = view.capacity - sum((view.others_taken.get(node.name, nothing).daemons for node in nodes), start=Amount())

@@ -1,8 +1,8 @@
 """The states of a node, and the effects that a pass allows in each.
 
-Input: nodes; output: the four parts of a group. The states are in one table, in order of precedence. The module also sorts nodes
-for selection: the oldest are removed first, the newest stay. Source: atlassian/escalator 043bb1b, pkg/controller/controller.go
-and sort.go; ties, which it leaves undefined, go by name.
+Input: nodes; output: the four parts of a group. The states are in one table, in order of precedence. The module also
+sorts nodes for selection: the oldest are removed first, the newest stay. Source: atlassian/escalator 043bb1b,
+pkg/controller/controller.go and sort.go; ties, which it leaves undefined, go by name.
 """
 
 import enum

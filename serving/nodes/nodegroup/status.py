@@ -1,7 +1,8 @@
 """The status of a NodeGroup: a report of the last pass, and the state for the next one.
 
-Input: the plan, the state, the cloud's group and what failed; output: the status as JSON, and back from it the state. The state in
-the status survives a restart and a change of leader; without it a new leader treats nodes on their way as just asked for.
+Input: the plan, the state, the cloud's group and what failed; output: the status as JSON, and back from it the state.
+The state in the status survives a restart and a change of leader; without it a new leader treats nodes on their way as
+just asked for.
 """
 
 from collections.abc import Collection, Mapping, Sequence

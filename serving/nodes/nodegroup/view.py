@@ -56,8 +56,8 @@ def unhealthy_names(nodes: Iterable[GroupNode], *, settings: NodeGroupSettings, 
 def group_is_healthy(nodes: Sequence[GroupNode], *, settings: NodeGroupSettings, now_s: float) -> bool:
     """Whether at most the allowed percentage of the newest nodes is unhealthy.
 
-    Of 10 nodes that are old enough the newest 25 % are ceil(2.5) = 3; with 1 of them unhealthy that is 33 %, cut off, which is
-    healthy up to a maximum of 33. A group without such nodes is healthy.
+    Of 10 nodes that are old enough the newest 25 % are ceil(2.5) = 3; with 1 of them unhealthy that is 33 %, cut off,
+    which is healthy up to a maximum of 33. A group without such nodes is healthy.
     """
     grace_s = settings.unhealthy_node_grace_period_s
     if grace_s == 0:
@@ -81,10 +81,10 @@ class PodRole(enum.Enum):
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     """One group at one time.
 
-    ``nodes`` and ``pods`` are the group's; ``parts`` are its nodes by state, those of ``unhealthy_tainted`` among the tainted
-    already. ``pod_counts`` says how many pods keep a node from being empty. ``failed`` names nodes on which the last plan's
-    effects failed. ``anticipated_count`` of the pods do not exist yet. ``request`` is the sum over all pods, ``capacity`` that
-    over the untainted nodes. ``others_taken`` is what pods outside the group take of each node.
+    ``nodes`` and ``pods`` are the group's; ``parts`` are its nodes by state, those of ``unhealthy_tainted`` among the
+    tainted already. ``pod_counts`` says how many pods keep a node from being empty. ``failed`` names nodes on which the
+    last plan's effects failed. ``anticipated_count`` of the pods do not exist yet. ``request`` is the sum over all
+    pods, ``capacity`` that over the untainted nodes. ``others_taken`` is what pods outside the group take of each node.
     """
 
     settings: NodeGroupSettings
@@ -191,8 +191,9 @@ def view_of(state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSetting
 def node_capacity(state: NodeGroupState, view: GroupView) -> Amount:
     """Capacity of a node of the group, for growth from zero; without a node, the last known one.
 
-    Of untainted nodes with 4000 m and 2000 m the smaller counts: the next node may be either, and one too many is tainted again
-    while one too few leaves pods waiting for another cool-down. A node without a reported capacity does not count.
+    Of untainted nodes with 4000 m and 2000 m the smaller counts: the next node may be either, and one too many is
+    tainted again while one too few leaves pods waiting for another cool-down. A node without a reported capacity does
+    not count.
     """
     if view.settings.quirks.capacity_cached_from_first_node:
         return view.nodes[0].allocatable if view.nodes else state.node_capacity

@@ -1,8 +1,9 @@
 """Keeps all nodes with the requests of their pods, and provides them as a table.
 
-Input: changes of nodes and pods, and the usage of nodes. Output: the ``NodeTable`` for node scores, and the number of pods on a node.
-A change of a pod costs a few additions. The table is built on request, and only the columns of changed nodes are
-rebuilt. A pod on an unknown node is stored until its node appears. The book is independent of the cluster and of scores.
+Input: changes of nodes and pods, and the usage of nodes. Output: the ``NodeTable`` for node scores, and the number of
+pods on a node. A change of a pod costs a few additions. The table is built on request, and only the columns of changed
+nodes are rebuilt. A pod on an unknown node is stored until its node appears. The book is independent of the cluster and
+of scores.
 """
 
 from collections import deque

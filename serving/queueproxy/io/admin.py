@@ -13,8 +13,8 @@ from serving.queueproxy.io.podrequests import PodRequests
 _TEXT = (b"Content-Type", b"text/plain; charset=utf-8")
 # Longest hold of a readiness request, in seconds.
 _READY_WAIT_MAX_S = 60.0
-# Time between a container's /wait-for-drain and the pod's order to stop, in seconds: without the order, only that container
-# restarts. Source: knative/serving 98e5ef90, pkg/queue/sharedmain.
+# Time between a container's /wait-for-drain and the pod's order to stop, in seconds: without the order, only that
+# container restarts. Source: knative/serving 98e5ef90, pkg/queue/sharedmain.
 _STOP_FOLLOWS_S = 1.0
 _ORDERS = {b"/drain": b"POST", b"/wait-for-drain": b"GET", b"/wake": b"POST"}
 _ORDER_HELP = {
@@ -35,9 +35,9 @@ class AdminHandler:
     - ``GET /metrics``: for holders of the query token, or of the pod's secret.
     - ``GET /readyz``: 200 or 503. ``?wait=8`` holds the request for at most 8 s while the app has not been ready yet.
     - ``GET /caller-token``: the token by which the app names itself to other services; for the app of this pod only.
-    - ``GET /wait-for-drain``: called by the kubelet before it stops a container of the app. Probes fail from then on, and the
-      response is sent once no request arrives or runs. If no stop signal follows within a second, the pod stays, and probes
-      succeed again.
+    - ``GET /wait-for-drain``: called by the kubelet before it stops a container of the app. Probes fail from then on,
+      and the response is sent once no request arrives or runs. If no stop signal follows within a second, the pod
+      stays, and probes succeed again.
     - ``POST /drain``: begins the drain by itself; ``on_drain`` is called.
 
     - ``POST /wake``: thaws a sleeping app, and keeps it awake for half a minute; the response is sent when it runs.

@@ -1,7 +1,8 @@
 """Checks that a socket at an app's address belongs to the app.
 
-Between the choice of a port and the app's bind(2), and while the app restarts, any process of the machine may listen there. The
-check runs before and after a connection is opened: a connection between two checks is to a socket of the app.
+Between the choice of a port and the app's bind(2), and while the app restarts, any process of the machine may listen
+there. The check runs before and after a connection is opened: a connection between two checks is to a socket of the
+app.
 """
 
 import os

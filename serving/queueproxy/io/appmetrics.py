@@ -1,7 +1,7 @@
 """Reads the app's metrics page on localhost, once a second, for the gauges chosen by its revision.
 
-The app may be slow, endless or wrong: a reading ends after 0.8 s and 1 MiB, and a failed one changes nothing; the gauges then
-expire. The first of consecutive failures is logged, with the expected form.
+The app may be slow, endless or wrong: a reading ends after 0.8 s and 1 MiB, and a failed one changes nothing; the
+gauges then expire. The first of consecutive failures is logged, with the expected form.
 """
 
 import asyncio

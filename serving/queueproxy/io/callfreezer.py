@@ -16,7 +16,8 @@ _WAKE_PAUSE_S = 0.1
 class CallFreezer:
     """Makes an app sleep and wake by HTTP calls to its own endpoints, as model servers offer.
 
-    ``marker`` is a file that exists while it may sleep; "" where no file outlives a queue-proxy. ``limit_s`` bounds each call, and all attempts to wake it together.
+    ``marker`` is a file that exists while it may sleep; "" where no file outlives a queue-proxy. ``limit_s`` bounds
+    each call, and all attempts to wake it together.
     """
 
     is_instant = False

@@ -1,8 +1,8 @@
 """The pod's credentials: its inner TLS certificate, and the caller token of its app.
 
-An autoscaler issues them to the holder of the pod's stats token. The certificate is fetched at the start, before the pod is
-ready, and again when half of its life is over; the token when the app asks. While no autoscaler responds, the last ones stay in
-use.
+An autoscaler issues them to the holder of the pod's stats token. The certificate is fetched at the start, before the
+pod is ready, and again when half of its life is over; the token when the app asks. While no autoscaler responds, the
+last ones stay in use.
 """
 
 import asyncio
@@ -37,7 +37,10 @@ _PERMISSIVE_WAIT_S = 2.0
 
 
 class Credentials:
-    """The certificate and tokens of one pod. ``tls`` is None without inner TLS; ``secured`` has the TLS parameters of autoscalers."""
+    """The certificate and tokens of one pod.
+
+    ``tls`` is None without inner TLS; ``secured`` has the TLS parameters of autoscalers.
+    """
 
     def __init__(self, spec: PodSpec) -> None:
         settings = spec.settings.inner_tls
@@ -95,7 +98,10 @@ class Credentials:
             raise
 
     async def opens_queries(self, token: str) -> bool:
-        """Whether a token is the query token. Raises ``OSError`` if it is not the last known one and the current one cannot be fetched."""
+        """Whether a token is the query token.
+
+        Raises ``OSError`` if it is not the last known one and the current one cannot be fetched.
+        """
         digest = hashlib.sha256(token.encode("latin-1")).hexdigest()
         last, now_s = self._last, wall_s()
         if last is not None and last.query_digest and hmac.compare_digest(digest, last.query_digest):

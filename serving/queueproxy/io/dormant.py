@@ -1,8 +1,8 @@
 """Freezes the app of an idle pod, and thaws it when a request arrives.
 
-``serving.queueproxy.dormancy`` decides; this module consults it when a request has ended or a timer is due, and acts by a
-``Freezer``. It makes no call outside of the pod: an arriving request thaws the app and is forwarded in the same turn of the loop,
-or waits for the app's own call.
+``serving.queueproxy.dormancy`` decides; this module consults it when a request has ended or a timer is due, and acts by
+a ``Freezer``. It makes no call outside of the pod: an arriving request thaws the app and is forwarded in the same turn
+of the loop, or waits for the app's own call.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ _LOG = logging.getLogger(__name__)
 
 WAKE_HOLD_S = 30.0
 """How long an order to wake keeps the app running, in seconds; repeated orders extend it."""
-# Delays the report of a thaw, which wakes several other processes: on a small machine the app would compete with them. Shorter than
-# the shortest idle time before a freeze.
+# Delays the report of a thaw, which wakes several other processes: on a small machine the app would compete with them.
+# Shorter than the shortest idle time before a freeze.
 _REPORT_LAG_S = 0.05
 # A pod that becomes dormant sooner is ready, so it needs no probe.
 _PROBE_LAG_S = 0.5
@@ -43,8 +43,9 @@ class IdlePod(Protocol):
 class Dormancy:
     """The dormancy of one pod.
 
-    ``pod`` is the activity that keeps it awake, except probes. ``on_sleep`` is called before a freeze, ``on_wake`` after a thaw,
-    ``on_change`` when the pod has become dormant, True, or runs again, False: a moment after the thaw, unless it is dormant again.
+    ``pod`` is the activity that keeps it awake, except probes. ``on_sleep`` is called before a freeze, ``on_wake``
+    after a thaw, ``on_change`` when the pod has become dormant, True, or runs again, False: a moment after the thaw,
+    unless it is dormant again.
     """
 
     def __init__(

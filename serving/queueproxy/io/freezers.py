@@ -1,8 +1,8 @@
 """Ways to freeze an app, in order of preference: a cgroup, signals, or the app's own calls.
 
-A freezer that cannot freeze raises ``OSError`` with the reason; all processes then run. A cgroup freezes all of its processes and
-their children at once, unseen by them. SIGSTOP is seen by parents and debuggers, so parents are stopped before their children and
-continued after them.
+A freezer that cannot freeze raises ``OSError`` with the reason; all processes then run. A cgroup freezes all of its
+processes and their children at once, unseen by them. SIGSTOP is seen by parents and debuggers, so parents are stopped
+before their children and continued after them.
 """
 
 import asyncio
@@ -103,8 +103,8 @@ class ProcessFinder(Protocol):
 class SignalFreezer:
     """Stops all processes by SIGSTOP.
 
-    ``marker`` is a file that exists while they may be stopped: the next queue-proxy of the pod continues them; "" where no file
-    outlives a queue-proxy, which then continues all. Processes stopped by other programs stay stopped.
+    ``marker`` is a file that exists while they may be stopped: the next queue-proxy of the pod continues them; "" where
+    no file outlives a queue-proxy, which then continues all. Processes stopped by other programs stay stopped.
     """
 
     is_instant = True
@@ -173,8 +173,8 @@ class SignalFreezer:
 class CgroupFreezer:
     """Freezes a cgroup created for the pod; the processes move there before the first freeze.
 
-    A process in a cgroup other than ours, such as a container's, stays there, and that cgroup is frozen too. Later processes
-    start in the cgroup of their parent.
+    A process in a cgroup other than ours, such as a container's, stays there, and that cgroup is frozen too. Later
+    processes start in the cgroup of their parent.
     """
 
     is_instant = True

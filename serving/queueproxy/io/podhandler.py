@@ -156,8 +156,8 @@ class PodHandler(PodRequests[Exchange]):
     def lost(self, exchange: Exchange, reason: str) -> bool:
         """Handle an app that ended before its response was complete.
 
-        A request that its client marked as repeatable is cut off: the activator sends it to another pod. One that was alone in
-        the app is the suspect of its end and is answered instead, as all are after an OOM kill.
+        A request that its client marked as repeatable is cut off: the activator sends it to another pod. One that was
+        alone in the app is the suspect of its end and is answered instead, as all are after an OOM kill.
         """
         del reason
         now_s = self._clock()

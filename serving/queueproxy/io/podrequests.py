@@ -1,8 +1,8 @@
 """Counts and queues the requests of one pod.
 
-``PodRequests`` counts requests, gives them slots or queues them, responds to probes, and decides which headers are trusted:
-requests that only our daemons may make (probes, requests that an activator has counted) carry the pod's secret. The order of
-steps is that of knative/serving 98e5ef90 pkg/queue; docs/calculations.md lists what differs.
+``PodRequests`` counts requests, gives them slots or queues them, responds to probes, and decides which headers are
+trusted: requests that only our daemons may make (probes, requests that an activator has counted) carry the pod's
+secret. The order of steps is that of knative/serving 98e5ef90 pkg/queue; docs/calculations.md lists what differs.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Runs the parts of a pod other than its requests: readiness, stats, the admin port, and the drain.
 
-A queue-proxy that forwards and one that runs in the app's process differ in how requests come in, which is their ``Front``;
-all else is here.
+A queue-proxy that forwards and one that runs in the app's process differ in how requests come in, which is their
+``Front``; all else is here.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Finds all processes of a pod's app in /proc.
 
-The roots are the first processes of its containers, which the pod's runner records in files. Their descendants, and the processes
-in a session or process group that one of them leads, belong to the app. A process that has left all three, such as a daemon, is a
-child of the pod's runner and is recognized by the app's environment.
+The roots are the first processes of its containers, which the pod's runner records in files. Their descendants, and the
+processes in a session or process group that one of them leads, belong to the app. A process that has left all three,
+such as a daemon, is a child of the pod's runner and is recognized by the app's environment.
 
 Standard library but for msgspec, and no pathlib: a queue-proxy starts without it.
 """
@@ -23,7 +23,10 @@ _OOM_FILES = ("memory.events", "memory.oom_control")
 
 
 class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A process. ``start_ticks``, its start in clock ticks since boot, distinguishes it from a later one with the same id."""
+    """A process.
+
+    ``start_ticks``, its start in clock ticks since boot, distinguishes it from a later one with the same id.
+    """
 
     pid: int
     parent: int

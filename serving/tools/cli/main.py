@@ -250,7 +250,10 @@ def _kind_answer(args: list[str]) -> str:
 
 
 def _end_with(error: Exception) -> NoReturn:
-    """Print one line for an unexpected error; errors for users keep their message. A wrong input exits as a wrong option does."""
+    """Print one line for an unexpected error; errors for users keep their message.
+
+    A wrong input exits as a wrong option does.
+    """
     # Only here, so that the help does not wait for the imports.
     from serving.core.model.errors import InvalidValue, NewerFormat, ServingError, SettingsError  # noqa: PLC0415 - as said
     from serving.tools.cli.client.output import print_aside  # noqa: PLC0415 - as said

@@ -1,6 +1,7 @@
 """The words of kubectl, kn, gcloud run and docker compose: the equivalent command, or an answer, for each.
 
-These tables supply the suggestions and the page docs/words.md, the output of ``python -m serving.tools.cli.words``. To add a word, add a line.
+These tables supply the suggestions and the page docs/words.md, the output of ``python -m serving.tools.cli.words``. To
+add a word, add a line.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

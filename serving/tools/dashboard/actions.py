@@ -1,9 +1,10 @@
 """Serves actions for the token's holder: ``POST /actions/scale``, ``traffic``, ``rollback`` and ``wake``, in JSON.
 
-Scale sets the bounds of a service's pods and traffic the shares of its revisions, as ``serving scale`` and ``serving traffic``
-do. Rollback sends all traffic to an older revision, and ends a gradual rollout: a target that names a revision takes no steps.
-Wake sends one GET / to the service through the activator, as a user's request would, and reports the response and its
-duration. Each action is logged and becomes an Event of the service. Errors of the API come back in its own words.
+Scale sets the bounds of a service's pods and traffic the shares of its revisions, as ``serving scale`` and
+``serving traffic`` do. Rollback sends all traffic to an older revision, and ends a gradual rollout: a target that names
+a revision takes no steps. Wake sends one GET / to the service through the activator, as a user's request would, and
+reports the response and its duration. Each action is logged and becomes an Event of the service. Errors of the API come
+back in its own words.
 """
 
 import asyncio

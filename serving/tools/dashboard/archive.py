@@ -1,8 +1,8 @@
 """The history of revisions on disk: one SQLite file, limited in time and in bytes.
 
-The file has rows in three steps: 5 s for two hours, a minute for a day and a half, and 10 minutes for ``history-days``. A row of
-a longer step is the mean of the shorter step's rows, or their maximum for ``panic`` and for latencies above the median. Marks are
-changes: decisions, revisions, traffic, failures.
+The file has rows in three steps: 5 s for two hours, a minute for a day and a half, and 10 minutes for ``history-days``.
+A row of a longer step is the mean of the shorter step's rows, or their maximum for ``panic`` and for latencies above
+the median. Marks are changes: decisions, revisions, traffic, failures.
 
 The methods block for milliseconds, so ``HistoryKeeper`` calls them in a thread.
 """

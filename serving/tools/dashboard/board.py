@@ -218,7 +218,10 @@ class Sparklines:
         return {"step_s": STEP_S, "step": self._step, "ticks": list(self._ticks), "sums": sums}
 
     def _move(self, step: int) -> None:
-        """Start the step of a time; steps without a tick are empty. After the clock is set back, the current step continues."""
+        """Start the step of a time; steps without a tick are empty.
+
+        After the clock is set back, the current step continues.
+        """
         count = min(STEPS, step - self._step)
         if count <= 0:
             return

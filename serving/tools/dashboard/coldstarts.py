@@ -1,7 +1,8 @@
 """Cold starts in steps: the parts of the time from a request at zero to its pod, the median, and advice for shortening it.
 
-Input: the requests that waited for a first pod (from activators), changes of scale, and observed changes of pods. Output: the steps of
-each start in seconds. Time before an unknown milestone counts as ``UNKNOWN``. Pure: each time is an argument, in seconds since the epoch.
+Input: the requests that waited for a first pod (from activators), changes of scale, and observed changes of pods.
+Output: the steps of each start in seconds. Time before an unknown milestone counts as ``UNKNOWN``. Pure: each time is
+an argument, in seconds since the epoch.
 """
 
 import statistics

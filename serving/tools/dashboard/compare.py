@@ -1,7 +1,7 @@
 """Compares two revisions of a service over a range: traffic, responses, latency, pods, cost, and settings. Pure.
 
-Input: revisions and their histories. The history has the quantiles of each step, not of the range: the range's quantiles come
-from the estimated distribution, in which each step has the weight of its number of responses.
+Input: revisions and their histories. The history has the quantiles of each step, not of the range: the range's
+quantiles come from the estimated distribution, in which each step has the weight of its number of responses.
 """
 
 import json
@@ -220,7 +220,8 @@ def spread_of(history: History) -> dict[int, float]:
 def _at_level(level: float, quantiles: tuple[float, float, float], *, middle: float, top: float) -> float:
     """The logarithm of the duration at a ``level``, which is the share of a step's responses up to this duration.
 
-    ``quantiles`` are the logarithms of the step's. ``middle`` and ``top`` are the levels of p50 and p95; below the median durations spread as above it.
+    ``quantiles`` are the logarithms of the step's. ``middle`` and ``top`` are the levels of p50 and p95; below the
+    median durations spread as above it.
     """
     p50, p95, p99 = quantiles
     if level > top:

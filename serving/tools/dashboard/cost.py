@@ -110,7 +110,8 @@ class ServiceCost(msgspec.Struct, frozen=True, kw_only=True):
     """A service over a range.
 
     ``always_on`` is with at least one pod at each moment, a missing one being of the newest revision; ``knative`` under
-    Knative's policy, None without an estimate. Prices are None where the operator has set none. ``known_hours`` have history.
+    Knative's policy, None without an estimate. Prices are None where the operator has set none. ``known_hours`` have
+    history.
     """
 
     namespace: str

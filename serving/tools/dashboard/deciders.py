@@ -81,7 +81,10 @@ async def read_pages(
 
 
 async def addresses_of(url: URL) -> list[str]:
-    """The addresses of a URL's host, of one family, as both lead to the same process. Raises ``OSError`` if the host is unknown."""
+    """The addresses of a URL's host, of one family, as both lead to the same process.
+
+    Raises ``OSError`` if the host is unknown.
+    """
     with contextlib.suppress(ValueError):
         # The resolver would use a thread for it.
         return [str(ipaddress.ip_address(url.host or ""))]

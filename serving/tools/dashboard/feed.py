@@ -96,7 +96,9 @@ _FOLLOWED: Mapping[Kind, Callable[[Board, Key, Object | None], None]] = {
 
 
 class Feed:
-    """Feeds a board. ``on_tick`` gets the time, the changed rows and the marks of each tick, ``on_decision`` each decision.
+    """Feeds a board.
+
+    ``on_tick`` gets the time, the changed rows and the marks of each tick, ``on_decision`` each decision.
 
     ``headers`` returns the headers of queries, ``queries`` the settings for queries of daemons.
     """

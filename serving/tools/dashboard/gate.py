@@ -1,7 +1,8 @@
 """Authorises actions: of the token's holder or a proxy's user, from this page, up to a maximum number per minute.
 
-Input: a request's headers and the time. Output: None, or the reason for rejecting it. A browser adds the token header only for
-this page's script, so no other site can act for the user; the gate also checks Origin, Sec-Fetch-Site and the content type.
+Input: a request's headers and the time. Output: None, or the reason for rejecting it. A browser adds the token header
+only for this page's script, so no other site can act for the user; the gate also checks Origin, Sec-Fetch-Site and the
+content type.
 """
 
 import hmac
@@ -12,7 +13,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 _PERIOD_S = 60.0
-# Maximum number of actions with the token, and of attempts with a wrong token, per minute. More indicate a faulty script or an attack.
+# Maximum number of actions with the token, and of attempts with a wrong token, per minute. More indicate a faulty
+# script or an attack.
 _ACTIONS_MAX = 30
 _WRONG_MAX = 10
 

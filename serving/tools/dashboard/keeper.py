@@ -1,6 +1,7 @@
 """Stores the history of a running dashboard on disk. A failed write loses history, and never affects the live page.
 
-All work on the file runs in one thread. A damaged file, or a file of a newer version, is renamed before a new file is created.
+All work on the file runs in one thread. A damaged file, or a file of a newer version, is renamed before a new file is
+created.
 """
 
 import asyncio
@@ -64,7 +65,10 @@ class HistoryKeeper:
         *,
         owners: Mapping[str, RevisionOwner] = MappingProxyType({}),
     ) -> None:
-        """Record the rows of a tick, its marks, and the owners of revisions. A step is written once the next step begins."""
+        """Record the rows of a tick, its marks, and the owners of revisions.
+
+        A step is written once the next step begins.
+        """
         step_s = self._steps[0].step_s
         step = int(at_s // step_s) * step_s
         if step != self._step:

@@ -1,7 +1,8 @@
 """``POST /logs`` streams the logs of a service's pods to the holder of the token, because logs may contain secrets.
 
-The body is ``{"namespace", "service"}``. The response has one JSON object per line, a ``LogBatch``: first the last lines of each
-pod, including the last deleted pods, then new lines, also of new pods. A page that reads slowly loses lines and gets their number.
+The body is ``{"namespace", "service"}``. The response has one JSON object per line, a ``LogBatch``: first the last
+lines of each pod, including the last deleted pods, then new lines, also of new pods. A page that reads slowly loses
+lines and gets their number.
 """
 
 import asyncio

@@ -75,10 +75,12 @@ class InnerQueries:
 
 
 class Dashboard:
-    """The dashboard with its components. ``address`` is set once ``is_serving`` is; ``token`` "" disables actions and logs.
+    """The dashboard with its components.
 
-    ``queries`` decides who may see the page, and supplies the token for the other daemons; with None all users may see the page.
-    ``proxy_secret`` is the secret of an authenticating proxy.
+    ``address`` is set once ``is_serving`` is; ``token`` "" disables actions and logs.
+
+    ``queries`` decides who may see the page, and supplies the token for the other daemons; with None all users may see
+    the page. ``proxy_secret`` is the secret of an authenticating proxy.
     """
 
     def __init__(  # noqa: PLR0913 - its settings, its secrets, and where it reads

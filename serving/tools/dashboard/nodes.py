@@ -44,7 +44,10 @@ SCORE_WORDS: Mapping[str, str] = {
 """Display names of node scores by their names in the settings."""
 
 NODES_MAX = 100
-"""Maximum number of nodes per response. Above it: the nodes of the revision's pods, then the nodes with the best scores."""
+"""Maximum number of nodes per response.
+
+Above it: the nodes of the revision's pods, then the nodes with the best scores.
+"""
 
 # metrics-server measures every 15 s; this is four intervals.
 _VALID_S = 60.0

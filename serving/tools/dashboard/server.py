@@ -1,16 +1,17 @@
 """HTTP server of the page: static files, the history of a revision, and server-sent events.
 
-``/`` serves the page; ``/events?revision=NAMESPACE/NAME`` sends everything once and then each change, with the pods of that
-revision, or without one with the sparklines of all; several ``revision=`` share a stream, in which the id of an
-event is the place of its revision; ``/coldstarts?name=`` returns the last cold starts of a service or
-revision in steps; ``/requests?revision=`` the requests that activators recorded; ``/history?revision=`` returns its last hour, or with
-``from=`` and ``to=`` a range of what is kept on disk; ``/cost`` what all services used in a range; ``/map`` their hosts and the nodes of their pods;
-``/compare?name=`` two revisions of a service, those with the most traffic unless ``revision=``, given twice, chooses them;
-``/policy?revision=`` the rates by which its pods are kept, and the savings; ``POST /logs`` follows the logs of a service (``logs``);
-``/state`` returns everything once as JSON, for the terminal;
+``/`` serves the page; ``/events?revision=NAMESPACE/NAME`` sends everything once and then each change, with the pods of
+that revision, or without one with the sparklines of all; several ``revision=`` share a stream, in which the id of an
+event is the place of its revision; ``/coldstarts?name=`` returns the last cold starts of a service or revision in
+steps; ``/requests?revision=`` the requests that activators recorded; ``/history?revision=`` returns its last hour, or
+with ``from=`` and ``to=`` a range of what is kept on disk; ``/cost`` what all services used in a range; ``/map`` their
+hosts and the nodes of their pods; ``/compare?name=`` two revisions of a service, those with the most traffic unless
+``revision=``, given twice, chooses them; ``/policy?revision=`` the rates by which its pods are kept, and the savings;
+``POST /logs`` follows the logs of a service (``logs``); ``/state`` returns everything once as JSON, for the terminal;
 ``/healthz``.
 
-``viewers`` finds the user of a request, and ``scope`` removes from each response what is of other namespaces. Only the holder of the dashboard's token can change anything (``actions``) or read logs. The server refuses a request for an
+``viewers`` finds the user of a request, and ``scope`` removes from each response what is of other namespaces. Only the
+holder of the dashboard's token can change anything (``actions``) or read logs. The server refuses a request for an
 unknown Host, so another site cannot read the page by DNS rebinding. The page loads only its own files.
 """
 
@@ -156,8 +157,8 @@ class _OpenPage:
 class PageSources(msgspec.Struct, frozen=True, kw_only=True):
     """The sources of pages besides the board.
 
-    ``cold_requests`` returns the last cold starts in a namespace, ``recorded`` the recorded requests of a namespace and revision, and
-    ``hosts`` the hosts of all services. ``service`` returns a Service, or None, and its Revisions.
+    ``cold_requests`` returns the last cold starts in a namespace, ``recorded`` the recorded requests of a namespace and
+    revision, and ``hosts`` the hosts of all services. ``service`` returns a Service, or None, and its Revisions.
     """
 
     cold_requests: Callable[[str], Awaitable[list[ColdRequest]]] = _no_cold_requests
@@ -450,7 +451,8 @@ class Pages:
             "nodes": self._board.nodes.shown(revision, wall_s()),
             "pods": self._board.pods(revision),
             "may_act": may_act,
-            # The cookie of a user gives no access to logs, and a user without the right to act has no field for the token.
+            # The cookie of a user gives no access to logs, and a user without the right to act has no field for the
+            # token.
             "may_read_logs": may_act or (self._actions is not None and actor is not None),
             "user": "" if actor is None else actor.user,
         }

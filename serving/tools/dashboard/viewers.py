@@ -100,8 +100,8 @@ class TokenUsers:
 class Viewers:
     """Finds the grant of each request. Without ``queries`` all users see everything, except a proxy's users.
 
-    ``header`` names the user if ``secret`` is also sent; ``users`` has their grants. A ``header`` of "" disables a proxy's users.
-    ``tokens`` finds users by their tokens; None disables such users.
+    ``header`` names the user if ``secret`` is also sent; ``users`` has their grants. A ``header`` of "" disables a
+    proxy's users. ``tokens`` finds users by their tokens; None disables such users.
     """
 
     def __init__(

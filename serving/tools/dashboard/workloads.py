@@ -1,7 +1,7 @@
 """ScaledWorkloads for the page: each is shown as a revision without a service, with its kind.
 
-Input: ScaledWorkload and Pod objects. Output: the view of a workload, and its pods with the label of a revision, by which all of the
-dashboard knows whose they are. A workload's pods are those of the selector in its status. Pure.
+Input: ScaledWorkload and Pod objects. Output: the view of a workload, and its pods with the label of a revision, by
+which all of the dashboard knows whose they are. A workload's pods are those of the selector in its status. Pure.
 """
 
 from serving.core.model.errors import Invalid, SettingsError
@@ -15,7 +15,8 @@ from serving.tools.dashboard.views import View, revision_view
 def workload_view(workload: Object) -> View:
     """The view of a ScaledWorkload.
 
-    It has the fields of a revision, and ``kind``, ``target`` and ``url``. A workload that cannot be read has its conditions.
+    It has the fields of a revision, and ``kind``, ``target`` and ``url``. A workload that cannot be read has its
+    conditions.
     """
     try:
         revision = as_revision(workload, ScaledWorkloadSpec.from_object(workload))

@@ -4,7 +4,8 @@ Deploy it with a port named h2c. Messages are plain bytes; methods of ``serving.
 
 - ``Say`` returns the message, and names its revision in the trailer ``revision``.
 - ``Wait`` sleeps for the given number of seconds, and returns the maximum number of concurrent calls so far.
-- ``Repeat`` returns the message three times. ``Join`` joins the messages, ``Count`` counts their bytes. ``Chat`` returns each message immediately.
+- ``Repeat`` returns the message three times. ``Join`` joins the messages, ``Count`` counts their bytes. ``Chat``
+  returns each message immediately.
 - ``Refuse`` returns the status NOT_FOUND with the message as status text.
 - ``Cancelled`` returns how many calls of ``Wait`` were cancelled by their client or deadline.
 """

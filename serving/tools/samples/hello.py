@@ -1,7 +1,7 @@
 """The sample service: a greeting with the name of its revision. Standard library only.
 
-``PORT`` is the port to listen on, ``TARGET`` the name to greet; ``/sleep/SECONDS`` responds after that time, ``/burn/SECONDS``
-uses a core for that time.
+``PORT`` is the port to listen on, ``TARGET`` the name to greet; ``/sleep/SECONDS`` responds after that time,
+``/burn/SECONDS`` uses a core for that time.
 """
 
 import os

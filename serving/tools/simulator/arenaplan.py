@@ -1,7 +1,7 @@
 """The plan of an arena: policies, workloads, seeds, and the pinned versions.
 
-A plan is a YAML file. ``serving arena`` writes a plan beside its page, with the versions and the digests of files, so that a second
-run gives an identical page, or an error that names the difference.
+A plan is a YAML file. ``serving arena`` writes a plan beside its page, with the versions and the digests of files, so
+that a second run gives an identical page, or an error that names the difference.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Compares policies at equal pod-seconds, each on the curve of its dial.
 
-A dial is a path of positions from frugal to generous, along which pod-seconds grow. Only positions around the wanted cost
-run: twelve positions take four or five runs.
+A dial is a path of positions from frugal to generous, along which pod-seconds grow. Only positions around the wanted
+cost run: twelve positions take four or five runs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -102,12 +102,16 @@ POLICIES: Mapping[str, SimulatedPolicy] = {
 }
 """Policies by name. ``knative`` is Knative's exact behaviour, ``default`` the product with default settings.
 
-``oracle`` and ``clairvoyant`` have knowledge of the future: bounds without and with pre-warming, defined in ``foresight``.
+``oracle`` and ``clairvoyant`` have knowledge of the future: bounds without and with pre-warming, defined in
+``foresight``.
 """
 
 
 def policy_of_user(name: str, policy_class: PolicyClass) -> SimulatedPolicy:
-    """A user's policy under a name. It has no dial, and no limit on call times: a run does not depend on the machine."""
+    """A user's policy under a name.
+
+    It has no dial, and no limit on call times: a run does not depend on the machine.
+    """
     return SimulatedPolicy(
         change=_named(name),
         dial=(DialPosition(name="as it is", change=_unchanged),),
@@ -126,7 +130,8 @@ class EqualPodSeconds(msgspec.Struct, frozen=True, kw_only=True):
     """Changes from the first policy at its pod-seconds, as ratios: -0.3 is 30 % fewer.
 
     None where the first policy has 0. A policy whose dial does not reach the cost is compared at the nearest position:
-    ``pod_seconds_change`` is above 0 where the most frugal position costs more, below 0 where the most generous position costs less.
+    ``pod_seconds_change`` is above 0 where the most frugal position costs more, below 0 where the most generous
+    position costs less.
     """
 
     cold_change: float | None

@@ -1,9 +1,10 @@
 """Makes the product's scaling decisions for one simulated revision, only when they can differ from the last decision.
 
-Input: the load of each second, as the statistics report it, and the cluster's state. Output: the outcome of each decision,
-and the time of the next decision that can change anything. The product's code makes the decisions: windows, algorithm, merge with
-bounds, gate to zero, path. A period with a known outcome is skipped: at scale 0; while one ready pod has load in the
-window and no second of it was above the target of one pod; and while only the gate's clock can change the outcome.
+Input: the load of each second, as the statistics report it, and the cluster's state. Output: the outcome of each
+decision, and the time of the next decision that can change anything. The product's code makes the decisions: windows,
+algorithm, merge with bounds, gate to zero, path. A period with a known outcome is skipped: at scale 0; while one ready
+pod has load in the window and no second of it was above the target of one pod; and while only the gate's clock can
+change the outcome.
 """
 
 import math
@@ -130,7 +131,10 @@ _CLOCK_REASONS = (GateReason.ACTIVE_TOO_SHORT, GateReason.POD_RETENTION, GateRea
 
 
 class Decisions:
-    """The decisions about one revision. ``due_s`` is the time of the next decision; a new second may change this time."""
+    """The decisions about one revision.
+
+    ``due_s`` is the time of the next decision; a new second may change this time.
+    """
 
     def __init__(  # noqa: PLR0913 - what decisions depend on
         self,
@@ -160,7 +164,8 @@ class Decisions:
         gate = GateState(since_s=0.0, phase=GatePhase.INACTIVE, reason=InactiveReason.NO_TRAFFIC, is_initialized=True)
         self._state = starting_revision_state(spec, gate, now_s=0.0, quirks=settings.quirks)
         self.policy = policy_of(spec, settings, prior=prior, explains=False)
-        # Only the windows decide, also on the requests waiting for the first pod; in each period, except for the first poke.
+        # Only the windows decide, also on the requests waiting for the first pod; in each period, except for the first
+        # poke.
         self.counts_waiting = self.policy.counts_waiting
         # Load for which one pod is sufficient in either window.
         self.quiet_load = spec.target_value
@@ -208,7 +213,8 @@ class Decisions:
     def wake(self, now_s: float) -> None:
         """Set the revision Active for a waiting request, and report the request.
 
-        Knative's autoscaler records a load of 1 and decides on its windows; the adaptive policy decides for all waiting requests.
+        Knative's autoscaler records a load of 1 and decides on its windows; the adaptive policy decides for all waiting
+        requests.
         """
         self._serving_state = ServingState.ACTIVE
         if not self.counts_waiting:
@@ -278,8 +284,8 @@ class Decisions:
     def is_repeated(self, counts: RevisionCounts, now_s: float) -> bool:
         """Whether the due decision would repeat the last decision; then only the next time is computed.
 
-        This is so while a policy keeps the one ready pod and no second exceeds the load of one pod. The windows receive the seconds
-        with the next decision, the policy now.
+        This is so while a policy keeps the one ready pod and no second exceeds the load of one pod. The windows receive
+        the seconds with the next decision, the policy now.
         """
         policy, outcome = self.policy, self._outcome
         if (

@@ -1,14 +1,15 @@
 """Computes two bounds for policies, with knowledge of the future: the oracle, and the clairvoyant, which pre-warms.
 
-Both count pods as sets of slots: while 11 requests are in flight at 10 per pod, there are 2 pods, and with 10 requests 1 pod is
-sufficient, as if requests moved between pods. A pod's cost includes its start and drain. Limits in annotations and failing
-starts are ignored.
+Both count pods as sets of slots: while 11 requests are in flight at 10 per pod, there are 2 pods, and with 10 requests
+1 pod is sufficient, as if requests moved between pods. A pod's cost includes its start and drain. Limits in annotations
+and failing starts are ignored.
 
 - **clairvoyant**: every request finds a ready pod. A pod is removed between two uses if that time exceeds its
 drain and its start together. No policy without waits costs less.
-- **oracle**: a pod starts with the first request that needs it, and later requests wait for it. The oracle has the time of the
-pod's next use, and the number of requests that would be cold without the pod: the pod stays if the pod-seconds per such request
-are at most ``cold_start_worth_s``. For one pod no policy without pre-warming has fewer cold requests at the same pod-seconds.
+- **oracle**: a pod starts with the first request that needs it, and later requests wait for it. The oracle has the time
+of the pod's next use, and the number of requests that would be cold without the pod: the pod stays if the pod-seconds
+per such request are at most ``cold_start_worth_s``. For one pod no policy without pre-warming has fewer cold requests
+at the same pod-seconds.
 """
 
 import enum
@@ -37,7 +38,10 @@ class Foresight(enum.StrEnum):
 def run_with_foresight(
     name: str, arrivals: Iterator[tuple[float, float]], config: RunConfig, *, kind: Foresight, until_s: float
 ) -> RevisionResult:
-    """Run one revision. ``arrivals`` are pairs of a time and a duration in seconds; a NaN duration is drawn at random."""
+    """Run one revision.
+
+    ``arrivals`` are pairs of a time and a duration in seconds; a NaN duration is drawn at random.
+    """
     service = durations_of(config.service, f"service:{config.seed}:{name}")
     requests = [
         (at_s, next(service) if math.isnan(took_s) else took_s)

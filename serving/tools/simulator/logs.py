@@ -1,8 +1,8 @@
 """Reads a running system's logs as a workload: requests from the access log, start times from the decision log.
 
-Input: files of JSON lines, or a folder such as the state folder of ``serving up``; other lines are skipped. Output: one function
-for each host, sorted, and the start times of pods. A request without a ready pod waited, so its duration differs from the
-service time; the simulator draws a duration from the requests without a wait.
+Input: files of JSON lines, or a folder such as the state folder of ``serving up``; other lines are skipped. Output: one
+function for each host, sorted, and the start times of pods. A request without a ready pod waited, so its duration
+differs from the service time; the simulator draws a duration from the requests without a wait.
 """
 
 import array

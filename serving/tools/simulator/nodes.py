@@ -1,8 +1,8 @@
 """Simulates nodes shared by several revisions: places for a number of pods, and a FIFO queue of waiting pods.
 
 A pod keeps its place until it has drained. All pods request the same, so ``SharedNodes`` counts the nodes as one;
-``SimulatedPlacing`` places pods on single nodes by their scores. Revisions on shared nodes are simulated together, each up
-to the next event of another revision.
+``SimulatedPlacing`` places pods on single nodes by their scores. Revisions on shared nodes are simulated together, each
+up to the next event of another revision.
 """
 
 import heapq

@@ -1,8 +1,8 @@
 """Simulates nodes below pods: the product's node scores place pods, its node groups grow and shrink the nodes.
 
-The product's code makes the decisions: ``nodegroup.decide`` each scan interval, node scores for each pod, and anticipated pods for
-groups that count them. The cloud is simulated: a requested machine is a node after its boot time. Unplaced pods wait
-in order; an evicted pod finishes its requests while its replacement is placed.
+The product's code makes the decisions: ``nodegroup.decide`` each scan interval, node scores for each pod, and
+anticipated pods for groups that count them. The cloud is simulated: a requested machine is a node after its boot time.
+Unplaced pods wait in order; an evicted pod finishes its requests while its replacement is placed.
 """
 
 import heapq

@@ -1,8 +1,9 @@
 """The simulated pods of one revision: they start, serve, drain and end.
 
 Input: the scale, and the times at which pods become ready. The product's policy selects the free pod for a request
-(``serving.core.traffic.policy``); the ReplicaSet controller's rule with the product's deletion costs selects the pods to remove: pods
-that are not ready, then the idlest, then the youngest. Pod-seconds count from the creation to the end, draining included.
+(``serving.core.traffic.policy``); the ReplicaSet controller's rule with the product's deletion costs selects the pods
+to remove: pods that are not ready, then the idlest, then the youngest. Pod-seconds count from the creation to the end,
+draining included.
 """
 
 import heapq
@@ -53,7 +54,10 @@ class SimulatedPod(BalancedPod):
 
 
 class PodSet:
-    """All pods of one revision. ``scale`` is the desired number; ``ready`` lists the serving pods, ``free_count`` counts those with a free slot."""
+    """All pods of one revision.
+
+    ``scale`` is the desired number; ``ready`` lists the serving pods, ``free_count`` counts those with a free slot.
+    """
 
     def __init__(
         self,

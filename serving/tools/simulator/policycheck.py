@@ -1,7 +1,8 @@
 """Checks that a user's policy keeps its contract, on synthetic load.
 
-Two instances get equal seconds and views, and must return the same advice; each call must end in time and without an error. Input: the
-class. Output: the problems, and the longest call. The quality of the policy is the subject of ``serving simulate``.
+Two instances get equal seconds and views, and must return the same advice; each call must end in time and without an
+error. Input: the class. Output: the problems, and the longest call. The quality of the policy is the subject of
+``serving simulate``.
 """
 
 import math

@@ -1,7 +1,8 @@
 """Simulates revisions that learn from each other, concurrently in steps, in one or several processes.
 
-In a running system all revisions of an autoscaler share one ``GapPrior``. Here the gaps of a step reach the other revisions in
-the next step. They are recorded in the order of the functions, so that the result does not depend on the number of processes.
+In a running system all revisions of an autoscaler share one ``GapPrior``. Here the gaps of a step reach the other
+revisions in the next step. They are recorded in the order of the functions, so that the result does not depend on the
+number of processes.
 """
 
 import math

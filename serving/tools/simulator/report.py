@@ -19,7 +19,10 @@ _PLOT_COLUMNS = 72
 
 
 class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy's results on a workload. Counts are sums over revisions and means over seeds; waits cover all requests."""
+    """A policy's results on a workload.
+
+    Counts are sums over revisions and means over seeds; waits cover all requests.
+    """
 
     requests: float
     cold_requests: float
@@ -104,7 +107,10 @@ def summed_over_seeds(results_by_seed: Sequence[Sequence[RevisionResult]]) -> li
 def worst_functions(
     first: Sequence[RevisionResult], others: Sequence[RevisionResult], *, seeds: int = 1
 ) -> WorstFunctions | None:
-    """Compare by function; None without a function of 20 requests per seed. Both have the same functions in the same order."""
+    """Compare by function; None without a function of 20 requests per seed.
+
+    Both have the same functions in the same order.
+    """
     changes = [
         FunctionChange(
             name=result.name,

@@ -1,9 +1,9 @@
 """Simulates one revision on recorded arrivals, from one relevant event to the next.
 
-The product's code makes the decisions (``decisions``). The simulation has pods that start, serve, drain and end (``pods``); the
-activator's FIFO queue; the queue of each pod where requests bypass the activator; one report per second; and the
-poke of the activator when requests wait for a revision without ready pods. A request is cold when a pod became ready while
-the request waited.
+The product's code makes the decisions (``decisions``). The simulation has pods that start, serve, drain and end
+(``pods``); the activator's FIFO queue; the queue of each pod where requests bypass the activator; one report per
+second; and the poke of the activator when requests wait for a revision without ready pods. A request is cold when a pod
+became ready while the request waited.
 """
 
 import heapq

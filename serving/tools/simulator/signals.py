@@ -1,8 +1,9 @@
 """The learnt target and the triggers of one simulated revision, from the reports of its virtual pods.
 
-Input: each request with its pod and times, and the pods. Output: the revision's numbers with the learnt target, and proposals of a
-ScalingPolicy. The product's code computes both. A pod reports once per second: requests in flight, ended requests and their mean response
-time. Cpu and memory are proportional to the requests in flight if amounts are given; otherwise they are not measured.
+Input: each request with its pod and times, and the pods. Output: the revision's numbers with the learnt target, and
+proposals of a ScalingPolicy. The product's code computes both. A pod reports once per second: requests in flight, ended
+requests and their mean response time. Cpu and memory are proportional to the requests in flight if amounts are given;
+otherwise they are not measured.
 """
 
 import math

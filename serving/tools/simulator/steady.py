@@ -1,7 +1,7 @@
 """Finds decisions about a simulated revision that repeat an earlier decision.
 
-Input: the outcomes so far. Output: the earlier outcome with the same result for a decision's pods and load. Only figures
-that the simulator does not read may differ. The product's code always computes the count.
+Input: the outcomes so far. Output: the earlier outcome with the same result for a decision's pods and load. Only
+figures that the simulator does not read may differ. The product's code always computes the count.
 """
 
 import msgspec
@@ -32,8 +32,8 @@ class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):
 class SteadyOutcomes:
     """Outcomes of one revision that did not change its number of pods.
 
-    While the desired pods are ready, the merge, the gate and the path depend only on the scale, the ready pods, the algorithm's count and
-    the sign of its excess burst capacity.
+    While the desired pods are ready, the merge, the gate and the path depend only on the scale, the ready pods, the
+    algorithm's count and the sign of its excess burst capacity.
     """
 
     __slots__ = ("_outcomes", "_policy", "_quirks", "_spec", "_windows")

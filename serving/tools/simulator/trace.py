@@ -1,8 +1,8 @@
 """Reads workloads: recorded requests, counts per minute and rates (plain, gzip or xz), and steps of a rate.
 
 Input: a file in one of three formats, selected by its header; output: the arrivals of each function, sorted. A trace of
-counts has no times within a minute or interval: ``ArrivalPlacement`` selects the placement of arrivals. An unreadable row is
-reported with the file, its line and the expected value.
+counts has no times within a minute or interval: ``ArrivalPlacement`` selects the placement of arrivals. An unreadable
+row is reported with the file, its line and the expected value.
 """
 
 import array

@@ -88,8 +88,8 @@ def run_workload(  # noqa: PLR0913 - what a run is
 ) -> list[RevisionResult]:
     """Run every function under a policy at a ``position`` of its dial; ``on_progress`` is called once per function.
 
-    ``on_nodes`` receives the history of the nodes, if the workload has nodes. Raises ``InvalidValue`` for a policy that knows the
-    future, together with nodes.
+    ``on_nodes`` receives the history of the nodes, if the workload has nodes. Raises ``InvalidValue`` for a policy that
+    knows the future, together with nodes.
     """
     if policy.foresight is not None and (workload.nodes is not None or workload.pods_max):
         raise InvalidValue(

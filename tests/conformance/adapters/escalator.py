@@ -1,11 +1,11 @@
 """Node group cases: atlassian/escalator 043bb1b, run with a cloud group that carries the AWS provider's size checks.
 
-Kinds: percent_usage, scale_up_delta, nodes_to_add, pod_request, pod_membership, decision (one pass of the daemon over a group:
-Nodes and Pods in the store, the memory cloud) and validate. The largest float stands for "from zero" in percentages. A decision is compared by what it changes: the
-requested delta, whether there was an error (its text is free), the cloud's target, the nodes deleted, the partition
-after the pass, the lock and the cached capacity; lists of names as sets, because the original's order is the
-lister's. An error is compared only by whether there is one. Percentages may differ by one part in 10^12: the original
-multiplies both sides of its division by 1000 first.
+Kinds: percent_usage, scale_up_delta, nodes_to_add, pod_request, pod_membership, decision (one pass of the daemon over a
+group: Nodes and Pods in the store, the memory cloud) and validate. The largest float stands for "from zero" in
+percentages. A decision is compared by what it changes: the requested delta, whether there was an error (its text is
+free), the cloud's target, the nodes deleted, the partition after the pass, the lock and the cached capacity; lists of
+names as sets, because the original's order is the lister's. An error is compared only by whether there is one.
+Percentages may differ by one part in 10^12: the original multiplies both sides of its division by 1000 first.
 """
 
 import re
@@ -293,7 +293,8 @@ def state_of(given: dict[str, Any]) -> NodeGroupState:
 
 def validate(given: dict[str, Any]) -> object:
     override = given.get("override") or {}
-    # Every field at its zero value may be written out, or asked for by one flag; a field that is "unset" is not set at all.
+    # Every field at its zero value may be written out, or asked for by one flag; a field that is "unset" is not set at
+    # all.
     is_zeroed = any(value and ZEROED.search(key) for key, value in {**given, **override}.items())
     fields = {**(given.get("base") or {}), **override}
     is_zeroed = is_zeroed or fields.pop("everything", None) == UNSET

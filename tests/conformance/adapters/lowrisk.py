@@ -4,9 +4,9 @@ Kinds: ``beta_fit``, ``reg_inc_beta``, ``probability_below``, ``resource_stats``
 top), ``pod_resources``, ``node_requests_limits``, ``risk`` (one resource, given in numbers), ``score`` (a whole node).
 
 Containers are {"req": [cpu in millicores, memory in bytes], "lim": the same}, -1 stands for a missing key, null for an
-empty list; memory is written ``mem`` there, and in MiB among resource stats. Not a number and infinity are written null.
-Smoothing windows and weights go straight to the algorithm, which is why a window may be below 1 here. Only what a case
-asks for is compared.
+empty list; memory is written ``mem`` there, and in MiB among resource stats. Not a number and infinity are written
+null. Smoothing windows and weights go straight to the algorithm, which is why a window may be below 1 here. Only what a
+case asks for is compared.
 """
 
 import math

@@ -84,8 +84,8 @@ def _recorded() -> dict[str, Json]:
 def expected(case: Json) -> Json:
     """All right responses: the recorded one, or the documented difference of the case.
 
-    A template that no pod can be made of is taken by a real API server, which refuses the Deployment later. The local API
-    answers at once what the server answers to a Pod with the same mistake, at that field below the template.
+    A template that no pod can be made of is taken by a real API server, which refuses the Deployment later. The local
+    API answers at once what the server answers to a Pod with the same mistake, at that field below the template.
     """
     name = case["name"]
     if name in DIFFERENCES:

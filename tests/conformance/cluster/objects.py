@@ -24,7 +24,10 @@ def revision(namespace: str, name: str, **spec: Any) -> Object:  # noqa: ANN401 
 
 
 def deployment(namespace: str, name: str, *, replicas: int = 1) -> Object:
-    """A Deployment. A real controller writes its status within milliseconds; a revision's status has no other writer."""
+    """A Deployment.
+
+    A real controller writes its status within milliseconds; a revision's status has no other writer.
+    """
     labels = {"app": name}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "one", "image": "dev.local/one"}]}}
     spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}

@@ -2,8 +2,8 @@
 
     python echo.py NAME PORT
 
-The response has no body, and ``X-Echo``: hexadecimal JSON of the method, the target and the body. Standard library only, but
-for the server itself, so that any Python starts it that has the server.
+The response has no body, and ``X-Echo``: hexadecimal JSON of the method, the target and the body. Standard library
+only, but for the server itself, so that any Python starts it that has the server.
 """
 
 import asyncio

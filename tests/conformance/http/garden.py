@@ -2,10 +2,11 @@
 
     python -m tests.conformance.http.garden [--count 100000] [--seed 1] [--origins uvicorn,node] [--python PYTHON]
 
-Requests are made by a grammar and mutated, then sent through the activator and the queue-proxy to a tap, which keeps the bytes that
-were forwarded and reads them with h11. Each distinct forwarded request goes to every origin, with another request
-behind it on the same connection: the origin must report the method, target and body that h11 has read, and then the
-other request. An origin may refuse a request. ``--python`` has the packages of origins that this one lacks.
+Requests are made by a grammar and mutated, then sent through the activator and the queue-proxy to a tap, which keeps
+the bytes that were forwarded and reads them with h11. Each distinct forwarded request goes to every origin, with
+another request behind it on the same connection: the origin must report the method, target and body that h11 has read,
+and then the other request. An origin may refuse a request. ``--python`` has the packages of origins that this one
+lacks.
 """
 
 import argparse

@@ -1,10 +1,10 @@
 """The cases of Http11Probe: malformed, ambiguous and unusual HTTP/1.1 requests, and which responses are right.
 
-``data/probe.jsonl`` has a case a line: ``send`` are the steps on one connection, ``fail``, ``pass`` and ``warn`` are tried in
-this order, and what none of them describes fails. Each is a list of alternatives; all words of one must hold. A word is a
-status (``400``, ``2xx``, ``400-599``), ``any`` or ``none`` (a response or none), ``closed``, or one of those below; ``2:`` in
-front of a word is about the second step. Ids, bytes and verdicts are those of MDA2AV/Http11Probe (95bc6a9);
-``data/h1spec.jsonl`` has those of uNetworking/h1spec (f0a5650) in the same form.
+``data/probe.jsonl`` has a case a line: ``send`` are the steps on one connection, ``fail``, ``pass`` and ``warn`` are
+tried in this order, and what none of them describes fails. Each is a list of alternatives; all words of one must hold.
+A word is a status (``400``, ``2xx``, ``400-599``), ``any`` or ``none`` (a response or none), ``closed``, or one of
+those below; ``2:`` in front of a word is about the second step. Ids, bytes and verdicts are those of MDA2AV/Http11Probe
+(95bc6a9); ``data/h1spec.jsonl`` has those of uNetworking/h1spec (f0a5650) in the same form.
 """
 
 import email.utils

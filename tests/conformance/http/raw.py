@@ -1,7 +1,7 @@
 """Sends raw bytes to an HTTP/1.1 server and reads what comes back, as it is on the wire.
 
-No HTTP library is between a case and the server: cases are malformed on purpose, and their responses are judged by their
-bytes.
+No HTTP library is between a case and the server: cases are malformed on purpose, and their responses are judged by
+their bytes.
 """
 
 import contextlib

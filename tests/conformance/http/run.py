@@ -1,11 +1,11 @@
 """Runs suites of HTTP against our daemons and others, and prints tables in Markdown.
 
-    python -m tests.conformance.http.run [--suite probe|h1spec|interop] [--servers serving,nginx] [--target URL]
-    python -m tests.conformance.http.run --suite garden [--count 100000] [--seed 1] [--origins uvicorn,go] [--python PYTHON]
+    python -m tests.conformance.http.run [--suite probe|h1spec|interop] [--servers serving,nginx] [--target URL] python
+    -m tests.conformance.http.run --suite garden [--count 100000] [--seed 1] [--origins uvicorn,go] [--python PYTHON]
 
-Without ``--servers`` all that are installed are compared, in one run. ``--target`` is a server that runs already, such as
-``http://127.0.0.1:8080``; requests name its host. The app of a target for ``interop`` is ``python -m tests.conformance.grpc.server``.
-Exit 1 if a case fails on a server of ours, or on the target.
+Without ``--servers`` all that are installed are compared, in one run. ``--target`` is a server that runs already, such
+as ``http://127.0.0.1:8080``; requests name its host. The app of a target for ``interop`` is
+``python -m tests.conformance.grpc.server``. Exit 1 if a case fails on a server of ours, or on the target.
 """
 
 import argparse

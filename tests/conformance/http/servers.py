@@ -1,8 +1,8 @@
 """Starts the servers that the suites compare, each a process of its own on 127.0.0.1.
 
-Ours are the real daemons: the activator alone in front of a pod (``bench/peers/lone_activator.py``), the queue-proxy as a pod runs
-it, both in a row, and the queue-proxy in the app's process. The others are proxies as Debian packages them, with their defaults,
-or web servers that run the app themselves.
+Ours are the real daemons: the activator alone in front of a pod (``bench/peers/lone_activator.py``), the queue-proxy as
+a pod runs it, both in a row, and the queue-proxy in the app's process. The others are proxies as Debian packages them,
+with their defaults, or web servers that run the app themselves.
 """
 
 import contextlib

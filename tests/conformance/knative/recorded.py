@@ -1,9 +1,9 @@
 """Requests of Knative's own tests and clients with their responses, as data; and their runner.
 
-A scenario is a YAML file: a title, the reason why it matters, and steps. A step is a request (``send: METHOD PATH``, with
-``body``, or ``base64`` and ``type`` for other media) and what the answer must have: ``status``, ``expect`` (a subset of its
-body), ``text`` (part of its body). With ``until`` a GET is repeated until the body has that subset. ``${name}`` stands for a
-value that an earlier step has kept (``keep: {name: path/to/value}``).
+A scenario is a YAML file: a title, the reason why it matters, and steps. A step is a request (``send: METHOD PATH``,
+with ``body``, or ``base64`` and ``type`` for other media) and what the answer must have: ``status``, ``expect`` (a
+subset of its body), ``text`` (part of its body). With ``until`` a GET is repeated until the body has that subset.
+``${name}`` stands for a value that an earlier step has kept (``keep: {name: path/to/value}``).
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The required reaction of a proxy to each frame (RFC 9113), by hand-made frames: end the connection, end the stream, or continue.
 
-The cases are those of h2spec's list that concern a server, and more, by section of RFC 9113 (and RFC 7541 where it says so). After each, the proxy
-answers others.
+The cases are those of h2spec's list that concern a server, and more, by section of RFC 9113 (and RFC 7541 where it says
+so). After each, the proxy answers others.
 """
 
 import pytest

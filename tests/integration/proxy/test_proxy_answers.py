@@ -327,7 +327,8 @@ async def test_what_was_sent_before_the_time_was_up_still_arrives(is_chunked: bo
         assert [exchange.outcome for exchange in proxy.handler.finished] == ["cut"]
         client.resume()
         await client.head()
-        # Not a reset, which would throw away what the client has not read yet. The end is missing, so the cut is visible.
+        # Not a reset, which would throw away what the client has not read yet. The end is missing, so the cut is
+        # visible.
         rest = await client.rest()
         assert rest == (b"186a0\r\n" * is_chunked + b"x" * 100_000 + b"\r\n" * is_chunked)
 

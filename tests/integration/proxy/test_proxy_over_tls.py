@@ -17,9 +17,10 @@ from tests.integration.tls_stage import client_context, issued
 
 pytestmark = pytest.mark.slow
 
-# asyncio's client cannot close one half of a connection over TLS, and forgets what it has not read when a connection ends
-# without close_notify; some speak of what is other over TLS, the scheme and what
-# becomes of one connection too many: their like is in test_tls.py. The last ones are of a queue-proxy, which has no TLS.
+# asyncio's client cannot close one half of a connection over TLS, and forgets what it has not read when a connection
+# ends without close_notify; some speak of what is other over TLS, the scheme and what becomes of one connection too
+# many: their like is in test_tls.py. The last ones are of a queue-proxy, which has no
+# TLS.
 _OTHERWISE = {
     "test_after_a_101_bytes_pass_both_ways",
     "test_the_upstreams_end_of_a_tunnel_is_the_clients",

@@ -90,7 +90,10 @@ def _in_value(value: object, path: str) -> Iterator[tuple[str, str]]:
 
 
 def differences(schema: Fields, record: Fields, *, record_name: str, exceptions: Mapping[str, str]) -> list[str]:
-    """Fields of one side only, and fields of different types. ``exceptions`` are fields of schemas only, with reasons."""
+    """Fields of one side only, and fields of different types.
+
+    ``exceptions`` are fields of schemas only, with reasons.
+    """
     below_open = tuple(path + step for path, kind in schema.items() if kind == "open" for step in ".[")
     return [
         *(

@@ -1,7 +1,7 @@
 """``python -m tests.unit.config.differences``: the tables of docs/kubernetes-reference.md about the fields of a pod.
 
-The tables compare the definitions in ``config/crd``, the API's list of fields without effect, and the annotations' record
-with all fields of Kubernetes, so that the page and the code agree.
+The tables compare the definitions in ``config/crd``, the API's list of fields without effect, and the annotations'
+record with all fields of Kubernetes, so that the page and the code agree.
 """
 
 import re

@@ -1,6 +1,7 @@
 """Evaluates the admission policies of ``config/admission`` as a kube-apiserver does, with the CEL library of our own API server.
 
-``CASES`` are objects with the start of what a server says of them; our own admission refuses the same ones with the same texts.
+``CASES`` are objects with the start of what a server says of them; our own admission refuses the same ones with the
+same texts.
 """
 
 import functools

@@ -1,11 +1,11 @@
 """The gaps between a revision's requests, and the rate of the next request derived from them.
 
-A gap is the time from the end of the last request to the next arrival. Gaps are counted by length, in bins of 1 s up to 50 s
-and of 3 % beyond; old ones fade. The hazard of a bin is the rate of arrivals, per second, of a revision that has been idle
-for so long: gaps that ended in it over the idle time that was spent in it.
+A gap is the time from the end of the last request to the next arrival. Gaps are counted by length, in bins of 1 s up to
+50 s and of 3 % beyond; old ones fade. The hazard of a bin is the rate of arrivals, per second, of a revision that has
+been idle for so long: gaps that ended in it over the idle time that was spent in it.
 
-Bins with few gaps are unreliable. A bin's rate is drawn to that of its group (lengths that differ by up to a factor of 2), and a
-group's to that of the population of all revisions. Counts, not clocks: no time of day enters.
+Bins with few gaps are unreliable. A bin's rate is drawn to that of its group (lengths that differ by up to a factor of
+2), and a group's to that of the population of all revisions. Counts, not clocks: no time of day enters.
 """
 
 import bisect
@@ -134,7 +134,8 @@ class GapHistory:
     def hazard(self, prior: GapPrior) -> Array:
         """Arrivals per second of idle time, by bin.
 
-        A bin of 3 s in which 2 of 5 gaps ended, 3 of them outlasting it, was idle for 3 x (3 + 2 / 2) = 12 s: 2 / 12 a second.
+        A bin of 3 s in which 2 of 5 gaps ended, 3 of them outlasting it, was idle for 3 x (3 + 2 / 2) = 12 s: 2 / 12 a
+        second.
         """
         counts = self._counts / self._weight
         ending = np.add.accumulate(counts[::-1])[::-1]
@@ -226,7 +227,10 @@ class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kept_max_s(self) -> float:
-        """Longest first window: a gap may cost ``max_s`` pod-seconds. With 30 min, 10 s and a fifth it is 150 min less 40 s."""
+        """Longest first window: a gap may cost ``max_s`` pod-seconds.
+
+        With 30 min, 10 s and a fifth it is 150 min less 40 s.
+        """
         longest_s = max(self.max_s, self.min_s)
         if self.dormant_after_s >= longest_s:
             return longest_s
@@ -249,13 +253,15 @@ class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keep_windows(hazard: Array, bounds: KeepBounds) -> tuple[KeepWindow, ...]:
-    """The keep windows, in order. The first begins at 0 and lasts from ``min_s`` to ``max_s``; later ones are for pre-warming.
+    """The keep windows, in order.
 
-    ``hazard`` is the rate by bin. A pause of at most ``bridge_s`` joins two windows. A later window must also pay for the start
-    of its pod: its expected saving less its cost is at least the start time of the pod.
+    The first begins at 0 and lasts from ``min_s`` to ``max_s``; later ones are for pre-warming.
 
-    A pod stays while the rate times the worth of a cold start is at least the price of a second. At a worth of 100 s a running
-    pod needs a rate of 0.01 a second, and a dormant pod at a price of 0.2 a rate of 0.002.
+    ``hazard`` is the rate by bin. A pause of at most ``bridge_s`` joins two windows. A later window must also pay for
+    the start of its pod: its expected saving less its cost is at least the start time of the pod.
+
+    A pod stays while the rate times the worth of a cold start is at least the price of a second. At a worth of 100 s a
+    running pod needs a rate of 0.01 a second, and a dormant pod at a price of 0.2 a rate of 0.002.
     """
     prices = bounds.prices
     is_worthwhile = np.zeros(len(hazard) + 1, dtype=bool)

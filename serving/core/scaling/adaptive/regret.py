@@ -1,9 +1,9 @@
 """Compares the costs of a revision's learnt keep-alive with Knative's, gap by gap, and decides which is used.
 
-The policies differ only in the pods that they keep through a gap, so the length of a gap gives the cost of the other one without
-simulating a queue. Both are counted whichever decides, in pod-seconds and in cold requests, and a gap counts half after 50 more.
-Knative's decides until the learnt one would have saved a part of what a cold start is worth, at half of the dial, and if it had more
-cold requests.
+The policies differ only in the pods that they keep through a gap, so the length of a gap gives the cost of the other
+one without simulating a queue. Both are counted whichever decides, in pod-seconds and in cold requests, and a gap
+counts half after 50 more. Knative's decides until the learnt one would have saved a part of what a cold start is worth,
+at half of the dial, and if it had more cold requests.
 """
 
 from collections.abc import Sequence
@@ -38,8 +38,9 @@ class GapCost(msgspec.Struct, frozen=True):
 def cost_of(gap_s: float, windows: Sequence[KeepWindow], *, pod_count: int, start_s: float) -> GapCost:
     """The cost of keeping pods through the windows of one gap.
 
-    ``pod_count`` pods stay through the first window, which begins at 0, and one through each later one, started ahead of it. A
-    cold request waits for a pod that costs its start. 2 pods for 60 s of a gap of 100 s, with a start of 10 s: 130 pod-seconds.
+    ``pod_count`` pods stay through the first window, which begins at 0, and one through each later one, started ahead
+    of it. A cold request waits for a pod that costs its start. 2 pods for 60 s of a gap of 100 s, with a start of 10 s:
+    130 pod-seconds.
     """
     pod_seconds = pod_count * min(gap_s, windows[0].to_s)
     is_cold = gap_s > windows[0].to_s
@@ -76,7 +77,10 @@ class KeepRegret:
         self.cold_requests = self.cold_requests * _KEPT + cold_requests
 
     def is_worse(self, dial_s: float) -> bool:
-        """Whether Knative's keep-alive decides. Dial 120: the learnt one must save 15 pod-seconds, or a cold request for 45."""
+        """Whether Knative's keep-alive decides.
+
+        Dial 120: the learnt one must save 15 pod-seconds, or a cold request for 45.
+        """
         worth_s = _WORTH_RATIO * dial_s
         cost_s = self.pod_seconds + worth_s * self.cold_requests
         return self.cold_requests > _NOISE_COUNT or cost_s > -_SAVED_MIN_COUNT * worth_s

@@ -1,8 +1,8 @@
 """The autoscaler of June 2018: computes a number of pods from points, in stable and panic mode.
 
-In: one point a second of each pod (mean requests in flight, requests that arrived), the settings, the target per pod, and the
-time. Out: how many pods, with everything that led there, or "no data". Pods are those that reported within the stable window. It
-drops only points that are too old.
+In: one point a second of each pod (mean requests in flight, requests that arrived), the settings, the target per pod,
+and the time. Out: how many pods, with everything that led there, or "no data". Pods are those that reported within the
+stable window. It drops only points that are too old.
 
 Source: knative/serving ea02baa, pkg/autoscaler/autoscaler.go; worked numbers in docs/calculations.md.
 """
@@ -42,8 +42,8 @@ class ClassicLimit(enum.StrEnum):
 class ClassicDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A decision of the classic algorithm. Concurrencies are means over points, pod counts are before rounding up.
 
-    ``desired_panic_count`` and ``observed_panic_concurrency`` are None while the panic window is empty. ``idle_s`` is the
-    only input of a decision for idleness.
+    ``desired_panic_count`` and ``observed_panic_concurrency`` are None while the panic window is empty. ``idle_s`` is
+    the only input of a decision for idleness.
     """
 
     desired_count: int
@@ -151,7 +151,10 @@ class ClassicScaler:
         )
 
     def _stable_demand(self, sums: WindowSums, target: float, rate_max: float) -> "_ClassicDemand":
-        """The demand of the stable window. It uses the fast sum, unless rounding up depends on the order of additions."""
+        """The demand of the stable window.
+
+        It uses the fast sum, unless rounding up depends on the order of additions.
+        """
 
         def demand(stable_sum: float) -> _ClassicDemand:
             demand = _demand(
@@ -178,7 +181,10 @@ class _ClassicDemand(msgspec.Struct, frozen=True, kw_only=True):
 def _demand(
     concurrency_sum: float, point_count: int, pod_count: int, *, target: float, rate_max: float
 ) -> _ClassicDemand | None:
-    """The demand as a mean over points, not pods; None without points. Mean 15 over 3 pods, target 10: ratio 1.5, 4.5 pods."""
+    """The demand as a mean over points, not pods; None without points.
+
+    Mean 15 over 3 pods, target 10: ratio 1.5, 4.5 pods.
+    """
     if not point_count:
         return None
     concurrency = concurrency_sum / point_count

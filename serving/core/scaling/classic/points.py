@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from serving.core.model.stat import Stat
 from serving.core.settings.classic import ClassicQuirks
 
-# Times are compared in whole nanoseconds, as in the original, so that float rounding does not decide at the window's edge.
+# Times are compared in whole nanoseconds, as in the original, so that float rounding does not decide at the window's
+# edge.
 NANOSECONDS_PER_SECOND = 1_000_000_000
 # Space for a dozen pods at one point a second; most revisions never need more.
 _ROOM_START = 1024

@@ -1,6 +1,7 @@
 """Runs user policies, and uses Knative's policy when they fail.
 
-A policy fails if it raises, takes too long, or returns no usable count. The reason is in the advice, and so in ``serving why``.
+A policy fails if it raises, takes too long, or returns no usable count. The reason is in the advice, and so in
+``serving why``.
 """
 
 import math
@@ -137,7 +138,10 @@ class GuardedPolicy(RevisionPolicy):
             self._left_out_until_s = now_s + _LEFT_OUT_S
 
     def _checked(self, answer: object, view: PolicyView) -> Advice:
-        """Convert a user's proposal to advice, with at least one pod if requests are in flight. Raises ``ValueError``, ``TypeError``."""
+        """Convert a user's proposal to advice, with at least one pod if requests are in flight.
+
+        Raises ``ValueError``, ``TypeError``.
+        """
         if isinstance(answer, Proposal):
             answer = Advice(proposals=(answer,))
         if not isinstance(answer, Advice):

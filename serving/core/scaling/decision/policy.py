@@ -1,8 +1,8 @@
 """Scaling policies: the protocol, what a policy sees and returns, and Knative's own policy.
 
-A policy observes each second of load, and advises at each decision how many pods a revision has. Knative's algorithm runs under
-every policy: a policy receives its proposal and replaces or keeps it. Triggers, further metrics, bounds, budgets
-and the gate to zero apply after the policy. A policy reads no clock and does no I/O: ``now_s`` is in its view.
+A policy observes each second of load, and advises at each decision how many pods a revision has. Knative's algorithm
+runs under every policy: a policy receives its proposal and replaces or keeps it. Triggers, further metrics, bounds,
+budgets and the gate to zero apply after the policy. A policy reads no clock and does no I/O: ``now_s`` is in its view.
 """
 
 import math
@@ -139,8 +139,8 @@ class Policy(Protocol):
 class RevisionPolicy:
     """The policy of one revision as used by the scaler. The base class is Knative's policy, which gives no advice.
 
-    ``start_s`` is the mean time of a pod's start. ``idle_since_s`` is when the last request ended; None if there was none, or
-    if the policy does not observe seconds.
+    ``start_s`` is the mean time of a pod's start. ``idle_since_s`` is when the last request ended; None if there was
+    none, or if the policy does not observe seconds.
     """
 
     name = KNATIVE_POLICY

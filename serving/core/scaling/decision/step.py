@@ -1,8 +1,9 @@
 """One scaling decision of a revision, from updated windows to the outcome.
 
-``step`` is the only place where the parts of a decision meet, in this order: the algorithm and each further metric, the policy's
-advice, the proposals of triggers and of loading pods, bounds, the budget, the gate to zero, and the path. The autoscaler, the
-simulator, the shadow and ``serving replay`` call it and add nothing to it. It reads no clock, and returns the next state.
+``step`` is the only place where the parts of a decision meet, in this order: the algorithm and each further metric, the
+policy's advice, the proposals of triggers and of loading pods, bounds, the budget, the gate to zero, and the path. The
+autoscaler, the simulator, the shadow and ``serving replay`` call it and add nothing to it. It reads no clock, and
+returns the next state.
 """
 
 import msgspec
@@ -157,7 +158,8 @@ def _decide(
 ) -> tuple[KpaState, ScaleDecision | NoData]:
     """Decide by one metric. If the current load exceeds the averages, it replaces them.
 
-    They understate it while no request is served, because then the queue only grows, and before the first second is complete.
+    They understate it while no request is served, because then the queue only grows, and before the first second is
+    complete.
     """
     if inputs.in_flight.is_waiting or isinstance(observed, NoData):
         observed = _at_least(observed, inputs.in_flight.load(spec.load_metric))

@@ -1,8 +1,8 @@
 """Computes excess burst capacity, and decides whether the activator stays in the path.
 
-Input: ready pods, the load in the panic window, the revision's numbers. Output: requests that could arrive simultaneously
-beyond those asked for; the path of traffic. It changes no endpoint. Follows
-knative/serving 98e5ef90, pkg/autoscaler/scaling and pkg/reconciler/autoscaling/kpa.
+Input: ready pods, the load in the panic window, the revision's numbers. Output: requests that could arrive
+simultaneously beyond those asked for; the path of traffic. It changes no endpoint. Follows knative/serving 98e5ef90,
+pkg/autoscaler/scaling and pkg/reconciler/autoscaling/kpa.
 """
 
 import math

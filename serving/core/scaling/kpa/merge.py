@@ -1,8 +1,8 @@
 """The bounds of a revision's pods, and the merge of the proposals of several deciders within them.
 
 Input: a ``Proposal`` a decider (today's algorithm, the classic one, each trigger), the present scale, the revision's
-numbers. Output: a ``MergeDecision`` with all proposals, whose count it is and what changed it; ``NoData`` if no decider has
-any. The inputs exclude the reasons of a decider's count. Ours; Knative has one decider a revision.
+numbers. Output: a ``MergeDecision`` with all proposals, whose count it is and what changed it; ``NoData`` if no decider
+has any. The inputs exclude the reasons of a decider's count. Ours; Knative has one decider a revision.
 """
 
 import enum
@@ -131,11 +131,11 @@ def merge(
 
     Load wants 3, cpu 5, at a maximum of 4: 4. Load wants 3, cpu is silent, at a present scale of 10: 10; at 2: 3.
 
-    A decider without data counts as asking for the present scale. Ignored, or counted as 0, it would let the others remove pods
-    that may still be needed: request metrics are lost, cpu is low, and ten pods become one. So missing data prevents scaling
-    down, never up, and at scale 0 it requests no pod. Precedent: a HorizontalPodAutoscaler does not scale down while one of its
-    metrics is missing. The price, that a decider without any data keeps all pods, is visible: ``decided_by`` is then None, and
-    ``silent`` names it.
+    A decider without data counts as asking for the present scale. Ignored, or counted as 0, it would let the others
+    remove pods that may still be needed: request metrics are lost, cpu is low, and ten pods become one. So missing data
+    prevents scaling down, never up, and at scale 0 it requests no pod. Precedent: a HorizontalPodAutoscaler does not
+    scale down while one of its metrics is missing. The price, that a decider without any data keeps all pods, is
+    visible: ``decided_by`` is then None, and ``silent`` names it.
     """
     heard = [(proposal.desired, proposal) for proposal in proposals if not isinstance(proposal.desired, NoData)]
     if not heard:

@@ -1,8 +1,8 @@
 """The load of a revision over the last seconds: a ring of buckets, read as a plain or weighted average.
 
-Input: values with the time at which they came; a bucket holds the sum of all that came in its second, over all sources, so the
-average over buckets is the load of the whole revision. Output: that average, and whether there is anything to average. Missing
-values at the end mean an unknown load, not 0. Seconds without a value in between do count as 0.
+Input: values with the time at which they came; a bucket holds the sum of all that came in its second, over all sources,
+so the average over buckets is the load of the whole revision. Output: that average, and whether there is anything to
+average. Missing values at the end mean an unknown load, not 0. Seconds without a value in between do count as 0.
 
 A window uses neither pods nor clocks: times are arguments, in seconds on one clock. Follows knative/serving 98e5ef90,
 pkg/autoscaler/aggregation, but for what ``KpaQuirks`` lists. Recording is O(1), an average one pass over the buckets in
@@ -305,8 +305,8 @@ class MetricWindows:
     def record(self, stat: Stat, now_s: float) -> bool:
         """Count a report received at ``now_s``; return whether it has a load.
 
-        An infinite report or NaN is refused, because a running sum would keep it. One without the gauge of the metric has none. 5 in flight, 3 of them by way of an
-        activator, count as 2.
+        An infinite report or NaN is refused, because a running sum would keep it. One without the gauge of the metric
+        has none. 5 in flight, 3 of them by way of an activator, count as 2.
         """
         load = self._metric.of_stat(stat)
         if load is None or not math.isfinite(load):
@@ -322,9 +322,9 @@ class MetricWindows:
     def query(self, now_s: float, *, silence_is_idle: bool = False) -> Observation | NoData:
         """The load at ``now_s``; ``NoData`` if the stable window is empty.
 
-        ``silence_is_idle`` says that nothing sends stats while there is no load, so that an empty window reads 0. In Knative that
-        holds with a target burst capacity of -1, when only activators report; our pods always do. A gauge that no pod has
-        reported for a panic window is no data: earlier values do not describe the present.
+        ``silence_is_idle`` says that nothing sends stats while there is no load, so that an empty window reads 0. In
+        Knative that holds with a target burst capacity of -1, when only activators report; our pods always do. A gauge
+        that no pod has reported for a panic window is no data: earlier values do not describe the present.
         """
         metric = self._metric
         if not silence_is_idle and (self._panic if metric.gauge else self._stable).is_empty(now_s):

@@ -1,10 +1,11 @@
 """Decides when the last pod may be removed, and sets the Active condition of a revision.
 
-Input: the merged answer, the present scale, ready pods, since when the activators are the endpoints, the last proof that the
-service answers as the activator, and the time. Output: the next state and what to do: apply a count, hold, or prove the hand-off,
-and when to check again; always with the reason. Counts above 0 pass. 0 passes only after the revision was active for a stable
-window, was marked inactive, which puts the activators in the path, and that was proved and lasted. It sends no probe and patches
-nothing. Follows knative/serving 98e5ef90, pkg/reconciler/autoscaling/kpa, but for what ``KpaQuirks`` lists.
+Input: the merged answer, the present scale, ready pods, since when the activators are the endpoints, the last proof
+that the service answers as the activator, and the time. Output: the next state and what to do: apply a count, hold, or
+prove the hand-off, and when to check again; always with the reason. Counts above 0 pass. 0 passes only after the
+revision was active for a stable window, was marked inactive, which puts the activators in the path, and that was proved
+and lasted. It sends no probe and patches nothing. Follows knative/serving 98e5ef90, pkg/reconciler/autoscaling/kpa, but
+for what ``KpaQuirks`` lists.
 """
 
 import enum

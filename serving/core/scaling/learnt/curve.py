@@ -1,12 +1,14 @@
 """Models of one pod: response time and knee by concurrency, and memory by requests in flight.
 
-Input: seconds of pods, each with the mean concurrency and the requests that ended in it. Output: a ``Knee``. Seconds fall into
-bins of concurrency, two for each factor of 2; old ones count for less. The response time of the bins is made monotone (isotonic
-regression, pool adjacent violators): more concurrent requests never take less time, so a decrease is noise.
+Input: seconds of pods, each with the mean concurrency and the requests that ended in it. Output: a ``Knee``. Seconds
+fall into bins of concurrency, two for each factor of 2; old ones count for less. The response time of the bins is made
+monotone (isotonic regression, pool adjacent violators): more concurrent requests never take less time, so a decrease is
+noise.
 
-Source of the knee: operational analysis, "asymptotic bounds" (Denning and Buzen 1978; Lazowska et al., Quantitative System
-Performance, 1984, chapter 5). Throughput is at most N / R and at most its maximum X, so that they cross at N* = R x X, with the
-response time R of an idle pod: 20 ms and 200 requests a second make 4 in flight. It is the bandwidth-delay product that BBR holds a connection to.
+Source of the knee: operational analysis, "asymptotic bounds" (Denning and Buzen 1978; Lazowska et al., Quantitative
+System Performance, 1984, chapter 5). Throughput is at most N / R and at most its maximum X, so that they cross at N* =
+R x X, with the response time R of an idle pod: 20 ms and 200 requests a second make 4 in flight. It is the
+bandwidth-delay product that BBR holds a connection to.
 """
 
 import math

@@ -3,8 +3,8 @@
 Input: a ``LearntState``, as the learner keeps it and the autoscaler saves it, and the revision's own numbers. Output: a
 ``LearntTarget`` in the unit of the revision's metric. The autoscaler scales by it, and the activator pokes by it.
 
-The learner counts requests in flight. A target in requests a second follows from it by Little's law with the response time of an
-idle pod: a pod limited to 8 concurrent requests of 0.1 s processes 80 per second.
+The learner counts requests in flight. A target in requests a second follows from it by Little's law with the response
+time of an idle pod: a pod limited to 8 concurrent requests of 0.1 s processes 80 per second.
 """
 
 import enum

@@ -140,8 +140,8 @@ class PanicVerdict(enum.StrEnum):
 class PanicDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The pods that panic adds.
 
-    Pass ``locked_until_s`` to the next call, or None once the pods exist. ``starts_cooldown`` says whether the change, once made,
-    is one to tell the triggers about (``tick.changed``).
+    Pass ``locked_until_s`` to the next call, or None once the pods exist. ``starts_cooldown`` says whether the change,
+    once made, is one to tell the triggers about (``tick.changed``).
     """
 
     verdict: PanicVerdict

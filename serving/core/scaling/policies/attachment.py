@@ -1,8 +1,8 @@
 """A ScalingPolicy attached to one revision: evaluated once a period; a proposal is valid until the next evaluation.
 
-Input: the observed pods, the time, and whether the scale changed. Output: proposals for the merge, each with its reason in words,
-and the state for the next evaluation, also in another process. A cooldown starts only when the scale has changed: a proposal that
-was outvoted or bounded starts none.
+Input: the observed pods, the time, and whether the scale changed. Output: proposals for the merge, each with its reason
+in words, and the state for the next evaluation, also in another process. A cooldown starts only when the scale has
+changed: a proposal that was outvoted or bounded starts none.
 """
 
 import enum

@@ -1,9 +1,9 @@
 """Matches revisions with ScalingPolicies and collects their proposals; an autoscaler has one engine.
 
-Input: policies, and with each decision about a revision what is known of it. Output: proposals for its merge, when its next
-evaluation is due, and the status of each policy. ``on_change`` is called with each policy whose status has news. A revision
-without a route follows no policy, so that none delays its scale-down. It uses no cluster and no clock; times in a status are
-rebased by the difference of the two clocks, an argument.
+Input: policies, and with each decision about a revision what is known of it. Output: proposals for its merge, when its
+next evaluation is due, and the status of each policy. ``on_change`` is called with each policy whose status has news. A
+revision without a route follows no policy, so that none delays its scale-down. It uses no cluster and no clock; times
+in a status are rebased by the difference of the two clocks, an argument.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -204,7 +204,9 @@ class Triggers:
         now_s: float,
         wall_offset_s: float,
     ) -> tuple[Proposal, ...]:
-        """The proposals of a revision's policy; none without a policy. ``wall_offset_s`` is wall clock minus monotonic clock.
+        """The proposals of a revision's policy; none without a policy.
+
+        ``wall_offset_s`` is wall clock minus monotonic clock.
 
         ``observe`` is called only if there is something to evaluate.
         """

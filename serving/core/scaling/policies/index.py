@@ -1,9 +1,9 @@
 """Indexes ScalingPolicies: the effective policy of each revision, and the status of each policy.
 
-Input: policies as the API has them, and revisions. Output: the policy of a revision, and an ``Attachment`` for each policy. Of
-several policies for one target the oldest has it; the others wait, and their status says so. A revision with policies of several
-levels follows the closest: its own, its Configuration's, its Service's. State that an earlier autoscaler stored in a policy's
-status is restored (``KeptState``). This module makes no decisions.
+Input: policies as the API has them, and revisions. Output: the policy of a revision, and an ``Attachment`` for each
+policy. Of several policies for one target the oldest has it; the others wait, and their status says so. A revision with
+policies of several levels follows the closest: its own, its Configuration's, its Service's. State that an earlier
+autoscaler stored in a policy's status is restored (``KeptState``). This module makes no decisions.
 """
 
 import enum
@@ -63,7 +63,10 @@ class KeptState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class ScalingPolicyView(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy. ``spec`` is None if it is invalid, with the reason in ``problem``; another API server may have accepted it."""
+    """A policy.
+
+    ``spec`` is None if it is invalid, with the reason in ``problem``; another API server may have accepted it.
+    """
 
     key: PolicyKey
     uid: str
@@ -249,7 +252,10 @@ class Policies:
     def attachment(
         self, policy: ScalingPolicyView, *, revisions: Collection[RevisionKey], problems: Collection[str]
     ) -> Attachment:
-        """The status of a policy. ``revisions`` use it; ``problems`` are those of targeted revisions that cannot use it."""
+        """The status of a policy.
+
+        ``revisions`` use it; ``problems`` are those of targeted revisions that cannot use it.
+        """
         if policy.spec is None:
             return Attachment(is_attached=False, reason=Reason.NOT_USABLE, message=policy.problem)
         kind, name = policy.target.kind, policy.target.name

@@ -1,10 +1,11 @@
 """ScalingPolicy: triggers that scale a revision up and down, in the form of a manifest.
 
-The records keep the manifest's whole percents and seconds: comparisons are exact in integers (8 of 10 points at 80 percent), and
-a record is written back unchanged. The deciding code turns percents into ratios at the place where a usage is compared.
+The records keep the manifest's whole percents and seconds: comparisons are exact in integers (8 of 10 points at 80
+percent), and a record is written back unchanged. The deciding code turns percents into ratios at the place where a
+usage is compared.
 
-``check_scaling_policy`` lists all problems of one; the known policy types are an argument. Follows topfreegames/maestro v9
-(dbbfd74), ``autoscaling`` of a scheduler, which checks no range and no contradiction.
+``check_scaling_policy`` lists all problems of one; the known policy types are an argument. Follows topfreegames/maestro
+v9 (dbbfd74), ``autoscaling`` of a scheduler, which checks no range and no contradiction.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -60,7 +61,10 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     1000; above 100 an occupancy trigger never meets it. None: 90. A down trigger has none."""
 
     delta: int = 0
-    """Pods that a fixed-step trigger adds (above 0, for up) or removes (below 0, for down). Other types do not read it."""
+    """Pods that a fixed-step trigger adds (above 0, for up) or removes (below 0, for down).
+
+    Other types do not read it.
+    """
 
     def __post_init__(self) -> None:
         """Replace an old spelling of the type by the current one."""

@@ -1,11 +1,11 @@
 """One evaluation of a policy: from an observation to a change of the number of pods, with its reason.
 
-A fold: the state goes in and comes out, with the decision beside it. Precedence: min and max, then limits, then points and
-cooldowns; up before down. The decision is a proposal. Its ``desired_count`` is merged with what request metrics want, the larger
-wins, so a policy whose triggers do not act holds the present size; one without data returns NoData.
+A fold: the state goes in and comes out, with the decision beside it. Precedence: min and max, then limits, then points
+and cooldowns; up before down. The decision is a proposal. Its ``desired_count`` is merged with what request metrics
+want, the larger wins, so a policy whose triggers do not act holds the present size; one without data returns NoData.
 
-The shell evaluates once per ``period_s``, makes the change, and confirms it with ``changed``. This module uses no pods and no
-clock. Source: topfreegames/maestro v9 (dbbfd74), watcher.checkState.
+The shell evaluates once per ``period_s``, makes the change, and confirms it with ``changed``. This module uses no pods
+and no clock. Source: topfreegames/maestro v9 (dbbfd74), watcher.checkState.
 """
 
 import enum
@@ -262,9 +262,9 @@ def _desired_count(
 ) -> int | NoData:
     """The count proposed to the merger, which uses the largest proposal.
 
-    A policy whose triggers do not act holds the present size. One without down triggers never holds pods that it does not request
-    now, or they could never be removed. A policy that may scale to 0 does not keep the last idle pod: the request metrics decide on
-    it, by the gate to zero.
+    A policy whose triggers do not act holds the present size. One without down triggers never holds pods that it does
+    not request now, or they could never be removed. A policy that may scale to 0 does not keep the last idle pod: the
+    request metrics decide on it, by the gate to zero.
     """
     if rule is TriggerRule.PAUSED:
         return NoData(missing="a revision that is running")

@@ -1,11 +1,11 @@
 """The types of triggers: the usage that each measures, and the number of pods computed from it.
 
-A type computes two numbers for the pods of a revision: their usage (1.0 is full), and how many pods more or fewer would bring the
-usage to the trigger's target. It is stateless, and does not decide whether to act.
+A type computes two numbers for the pods of a revision: their usage (1.0 is full), and how many pods more or fewer would
+bring the usage to the trigger's target. It is stateless, and does not decide whether to act.
 
 **A new type is one class and one line in ``REGISTRY``.** Triggers then name it in ``type``. Further measurements are in
-``ObservedPods.gauges``. Source of the formulas: topfreegames/maestro v9 (dbbfd74), package autoscaler, and its documentation;
-worked numbers in docs/calculations.md.
+``ObservedPods.gauges``. Source of the formulas: topfreegames/maestro v9 (dbbfd74), package autoscaler, and its
+documentation; worked numbers in docs/calculations.md.
 """
 
 import math
@@ -35,7 +35,8 @@ def single(number: float) -> float:
 def share_of(parts: Sequence[int], wholes: Sequence[int], quirks: TriggerQuirks) -> Share | NoData:
     """The sum of the parts divided by the sum of the wholes: ([1, 2], [4, 2]) is 1/2.
 
-    NoData if the wholes add up to 0. Original: terms and running sums in 32 bits, and 0/0 is not a number, 1/0 infinite.
+    NoData if the wholes add up to 0. Original: terms and running sums in 32 bits, and 0/0 is not a number, 1/0
+    infinite.
     """
     part, whole = _sum(parts, quirks), _sum(wholes, quirks)
     if whole:

@@ -91,8 +91,8 @@ def observed_pods(
 ) -> ObservedPods:
     """A revision's pods by state for triggers; their sum is the scale, even if pods do not exist yet.
 
-    A pod is occupied if it had ``occupied_concurrency`` requests in flight on the average of its last report. Scale 5, 3
-    of 4 ready pods busy: 3 occupied, 1 idle, 1 that is being created.
+    A pod is occupied if it had ``occupied_concurrency`` requests in flight on the average of its last report. Scale 5,
+    3 of 4 ready pods busy: 3 occupied, 1 idle, 1 that is being created.
     """
     names = sorted(ready)
     ready_count = min(len(names), present_scale)

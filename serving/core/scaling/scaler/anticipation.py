@@ -1,9 +1,10 @@
 """Anticipates the pods that a revision will need when a node requested now becomes ready.
 
-Input: each decision, what the revision's policy expects, and the time that a node takes to boot; output: a number of pods, and
-the annotation to write for node groups. The expected load extrapolates a line through the load of the same duration, or is the
-load of the decision's windows. A number above the decided number counts immediately, and is held for the boot time of a node, so that a
-requested node is still needed when it is ready. Nothing is published while the decided pods are as many. Pure.
+Input: each decision, what the revision's policy expects, and the time that a node takes to boot; output: a number of
+pods, and the annotation to write for node groups. The expected load extrapolates a line through the load of the same
+duration, or is the load of the decision's windows. A number above the decided number counts immediately, and is held
+for the boot time of a node, so that a requested node is still needed when it is ready. Nothing is published while the
+decided pods are as many. Pure.
 """
 
 import math
@@ -133,8 +134,8 @@ class Anticipation:
 def _window_load(detail: object, spec: ScalingSpec, *, ahead_s: float) -> float:
     """The stable window's load in ``ahead_s`` seconds, if the panic window's load continues.
 
-    By then that load fills as much of the stable window. 10 in flight in the stable window of 60 s, 40 in the panic window, 30 s
-    ahead: 10 + 30 x 30 / 60 = 25. No rate of change limits it, as many decisions follow.
+    By then that load fills as much of the stable window. 10 in flight in the stable window of 60 s, 40 in the panic
+    window, 30 s ahead: 10 + 30 x 30 / 60 = 25. No rate of change limits it, as many decisions follow.
     """
     if not isinstance(detail, ScaleDecision):
         return 0.0

@@ -1,8 +1,8 @@
 """The June 2018 algorithm for one revision, fed with seconds of load.
 
-Each pod that reports gives a point a second. Requests in activators are on their way to the pods, so they are spread evenly over
-them: the sum stays the load, each request counts once, and a pod's point is its load once they arrive. While no pod reports, the
-activators together give one point.
+Each pod that reports gives a point a second. Requests in activators are on their way to the pods, so they are spread
+evenly over them: the sum stays the load, each request counts once, and a pod's point is its load once they arrive.
+While no pod reports, the activators together give one point.
 """
 
 from serving.core.model.nodata import NoData

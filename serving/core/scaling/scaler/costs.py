@@ -1,7 +1,7 @@
 """Costs of two policies over the last day, by hour: pod-seconds, and requests that found no ready pod.
 
-Input: costs with the time at which they arose, in seconds since the epoch. Output: their sums over the last 24 hours, and the
-hours as text for a revision's annotation. Older hours are dropped.
+Input: costs with the time at which they arose, in seconds since the epoch. Output: their sums over the last 24 hours,
+and the hours as text for a revision's annotation. Older hours are dropped.
 """
 
 import math

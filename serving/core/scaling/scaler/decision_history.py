@@ -1,8 +1,8 @@
 """Keeps the last decisions about a revision, and selects decisions for the decision log.
 
-A decision equal to the previous one replaces it and increases its count, so that an idle hour is one line and earlier decisions
-are kept. The log gets each decision with news, and occasional samples of the others, with all inputs needed to decide again
-(``serving.core.scaling.scaler.replay``).
+A decision equal to the previous one replaces it and increases its count, so that an idle hour is one line and earlier
+decisions are kept. The log gets each decision with news, and occasional samples of the others, with all inputs needed
+to decide again (``serving.core.scaling.scaler.replay``).
 """
 
 from collections import deque

@@ -1,10 +1,10 @@
 """Runs the policy that is not in force in shadow, on the same reports, to estimate its costs.
 
-Input: each second of load, the arrivals that sources report, and at each decision the pods that there are. Output: pod-seconds of
-both policies and the requests that arrived while no pod was ready, over the last day. Beside Knative's policy the shadow is the
-adaptive one, with gaps of its own; beside any other it is Knative's. The shadow has pods of its own: its windows, its panic and
-its gate to zero, and its pods take the measured time to start. Reports are those of the running pods, so they cannot show the
-queues of the shadow's pods. It uses no clock.
+Input: each second of load, the arrivals that sources report, and at each decision the pods that there are. Output:
+pod-seconds of both policies and the requests that arrived while no pod was ready, over the last day. Beside Knative's
+policy the shadow is the adaptive one, with gaps of its own; beside any other it is Knative's. The shadow has pods of
+its own: its windows, its panic and its gate to zero, and its pods take the measured time to start. Reports are those of
+the running pods, so they cannot show the queues of the shadow's pods. It uses no clock.
 """
 
 import math

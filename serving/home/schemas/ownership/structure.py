@@ -1,8 +1,8 @@
 """Compares, merges and prunes objects field by field, by the structure in their schema.
 
-A schema says which lists are maps (``x-kubernetes-list-type: map`` with their keys) or sets, and which objects and lists are
-atomic: one value with one owner. Without a schema objects are merged and lists are atomic. Inputs never change; results
-share parts with them. Follows the rules of sigs.k8s.io/structured-merge-diff. Pure.
+A schema says which lists are maps (``x-kubernetes-list-type: map`` with their keys) or sets, and which objects and
+lists are atomic: one value with one owner. Without a schema objects are merged and lists are atomic. Inputs never
+change; results share parts with them. Follows the rules of sigs.k8s.io/structured-merge-diff. Pure.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -3,13 +3,13 @@
 Input: the lease's record, the own identity, three durations, and the times of the last observations and writes. Output:
 acquire, renew, wait until a time, or lost. The rules are those of client-go (tools/leaderelection):
 
-- A record is valid for its duration from the moment at which *this process* saw it change. The timestamps in it come from
-  another clock and are not used.
-- A holder relies on the lease for ``renew_deadline_s`` from the moment at which it *sent* the last confirmed renewal. The
-  server stored it later, and others saw it later still, so no other process can have taken the lease by then, as long as no
-  clock runs ``duration / deadline`` (1.5 by default) times faster than another.
-- Holding a lease is therefore a function of the clock and not a flag: a process that was frozen detects at the first look
-  that it has lost.
+- A record is valid for its duration from the moment at which *this process* saw it change. The timestamps in it come
+  from another clock and are not used.
+- A holder relies on the lease for ``renew_deadline_s`` from the moment at which it *sent* the last confirmed renewal.
+  The server stored it later, and others saw it later still, so no other process can have taken the lease by then, as
+  long as no clock runs ``duration / deadline`` (1.5 by default) times faster than another.
+- Holding a lease is therefore a function of the clock and not a flag: a process that was frozen detects at the first
+  look that it has lost.
 
 It uses no store and no clock; ``leader`` is the shell around it.
 """
@@ -21,13 +21,16 @@ import msgspec
 
 from serving.core.settings.election import ElectionSettings
 
-# Reads per retry period while waiting. A takeover is timed from the observation of the last renewal; with a single read per
-# period the observation, and the takeover, could be a whole period late.
+# Reads per retry period while waiting. A takeover is timed from the observation of the last renewal; with a single read
+# per period the observation, and the takeover, could be a whole period late.
 _CHECKS = 4
 
 
 class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """The times of a lease, in seconds; ``retry_period_s`` < ``renew_deadline_s`` < ``duration_s``. Defaults: client-go's."""
+    """The times of a lease, in seconds; ``retry_period_s`` < ``renew_deadline_s`` < ``duration_s``.
+
+    Defaults: client-go's.
+    """
 
     duration_s: float = 14.0
     """How long other processes respect an unchanged record."""
@@ -40,7 +43,10 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a lease. ``holder`` "" means free. The timestamps are for people, and only compared for equality."""
+    """The content of a lease.
+
+    ``holder`` "" means free. The timestamps are for people, and only compared for equality.
+    """
 
     holder: str
     duration_s: float

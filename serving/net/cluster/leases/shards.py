@@ -1,9 +1,9 @@
 """Holds a fair share of several leases: ``allotment`` plans the share, ``elector`` holds each lease.
 
 One watch delivers all leases, so that every process has all owners within milliseconds. ``on_won`` is called when this
-process gets a shard, and must not block. ``on_lost`` is awaited after a shard is lost and before its lease is released, so
-that no late write lands beside the next owner's. ``owns`` and ``check`` read the clock, so they are right in a process that
-was frozen, even before ``on_lost`` has run.
+process gets a shard, and must not block. ``on_lost`` is awaited after a shard is lost and before its lease is released,
+so that no late write lands beside the next owner's. ``owns`` and ``check`` read the clock, so they are right in a
+process that was frozen, even before ``on_lost`` has run.
 
 Leases of another shard count divide the same work differently: while any of those is held, no shard is taken.
 """
@@ -208,7 +208,8 @@ class Shards:
                 calls.append(self._acquire(shard))
         await asyncio.gather(*calls)
         later = [self._at(shard).decide() for shard in range(self.options.count)]
-        # An unwanted or failed step is decided again with the next step, at the latest after a quarter of the retry period.
+        # An unwanted or failed step is decided again with the next step, at the latest after a quarter of the retry
+        # period.
         then_s = self._clock() + self.options.times.retry_period_s / 4
         return min((step.until_s for step in later if step.action is LeaseAction.WAIT), default=then_s)
 

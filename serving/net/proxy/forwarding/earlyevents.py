@@ -1,8 +1,8 @@
 """Starts an event stream before a pod exists: immediate status 200 and comments, then the app's stream.
 
-``EarlyEvents`` takes the place of an exchange's client. The head is the proxy's own, so a response of the app must be an event stream
-with status 200. Any other response, and any refusal of the proxy, comes too late for a status: it becomes one event named ``error``, with an
-object in OpenAI's form, and the stream ends.
+``EarlyEvents`` takes the place of an exchange's client. The head is the proxy's own, so a response of the app must be
+an event stream with status 200. Any other response, and any refusal of the proxy, comes too late for a status: it
+becomes one event named ``error``, with an object in OpenAI's form, and the stream ends.
 """
 
 import re
@@ -48,7 +48,10 @@ def wants_events(head: RequestHead, body: bytes) -> bool:
 
 
 class EarlyEvents:
-    """A client of HTTP/1.1 or HTTP/2 that already has the head of an event stream. ``extra`` are further header lines."""
+    """A client of HTTP/1.1 or HTTP/2 that already has the head of an event stream.
+
+    ``extra`` are further header lines.
+    """
 
     def __init__(self, client: Client, *, extra: bytes) -> None:
         self._client = client

@@ -1,19 +1,20 @@
 """One request and its response, and the daemon's decisions about it.
 
-A daemon gives the engine a ``Handler``. For each request the engine calls ``begin`` once, and ``finish`` once afterwards,
-whatever happens in between. ``begin`` decides immediately, or keeps the exchange and decides later; it decides by one call of:
+A daemon gives the engine a ``Handler``. For each request the engine calls ``begin`` once, and ``finish`` once
+afterwards, whatever happens in between. ``begin`` decides immediately, or keeps the exchange and decides later; it
+decides by one call of:
 
 - ``exchange.forward((host, port), ...)``: the request goes there, and the response comes back, with bodies streamed; or
 - ``exchange.respond(status, body, headers)``: a response without an upstream.
 
-While an exchange waits, the engine watches its client and its time. A client that leaves ends it, and ``finish`` sees the
-outcome CLIENT_GONE; at ``exchange.wait_until_s`` the engine calls ``overdue``. If no connection can be made, the engine calls
-``unreachable``: nothing of the request was sent, and the handler forwards it elsewhere or answers. If the upstream dies
-before any byte of its answer, and the request is still here in whole, the engine calls ``lost``.
+While an exchange waits, the engine watches its client and its time. A client that leaves ends it, and ``finish`` sees
+the outcome CLIENT_GONE; at ``exchange.wait_until_s`` the engine calls ``overdue``. If no connection can be made, the
+engine calls ``unreachable``: nothing of the request was sent, and the handler forwards it elsewhere or answers. If the
+upstream dies before any byte of its answer, and the request is still here in whole, the engine calls ``lost``.
 
-Everything is called in the loop's thread and nothing awaits, so that a slot that ``begin`` takes and ``finish`` gives back is
-never lost. In ``finish`` the upstream's connection is in the pool again. Calls of ``forward`` and ``respond`` on an exchange that
-has ended do nothing.
+Everything is called in the loop's thread and nothing awaits, so that a slot that ``begin`` takes and ``finish`` gives
+back is never lost. In ``finish`` the upstream's connection is in the pool again. Calls of ``forward`` and ``respond``
+on an exchange that has ended do nothing.
 """
 
 import math
@@ -101,11 +102,13 @@ class Handler(Protocol):
 
 
 class BodyWait:
-    """Delays a listener's requests until enough of their bodies has arrived to use a pod's slot. If not ``is_on``, none waits.
+    """Delays a listener's requests until enough of their bodies has arrived to use a pod's slot.
 
-    A client that sends a head and no body then holds a connection, and no slot. A body with Content-Length is ready in whole, or
-    with ``held_bytes_max`` of it; one without is ready with its first byte, because it may be a stream that the app reads piece by
-    piece. A gRPC call is ready immediately: its client may wait for the server.
+    If not ``is_on``, none waits.
+
+    A client that sends a head and no body then holds a connection, and no slot. A body with Content-Length is ready in
+    whole, or with ``held_bytes_max`` of it; one without is ready with its first byte, because it may be a stream that
+    the app reads piece by piece. A gRPC call is ready immediately: its client may wait for the server.
     """
 
     __slots__ = ("_byte_count", "_held_bytes_max", "_is_on")
@@ -152,10 +155,11 @@ class BodyWait:
 class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     """The components that all exchanges of one listener share.
 
-    ``pool`` has connections to upstreams, ``stream_pool`` connections over HTTP/2. ``tunnel_limits`` are the longest silence and
-    life of a tunnel, in seconds. ``body_wait`` has requests that wait for their bodies; ``body_pace`` and ``read_pace`` are minimum
-    rates of clients. ``buffers`` counts unread responses. ``trusts`` returns whether X-Forwarded-* of an address are trusted;
-    ``replaces_claims`` drops others' ways. ``full_host`` completes a short Host of a client. With a ``name``, the proxy's own errors have a reason in Proxy-Status (RFC 9209).
+    ``pool`` has connections to upstreams, ``stream_pool`` connections over HTTP/2. ``tunnel_limits`` are the longest
+    silence and life of a tunnel, in seconds. ``body_wait`` has requests that wait for their bodies; ``body_pace`` and
+    ``read_pace`` are minimum rates of clients. ``buffers`` counts unread responses. ``trusts`` returns whether
+    X-Forwarded-* of an address are trusted; ``replaces_claims`` drops others' ways. ``full_host`` completes a short
+    Host of a client. With a ``name``, the proxy's own errors have a reason in Proxy-Status (RFC 9209).
     """
 
     handler: Handler
@@ -481,10 +485,13 @@ class Exchange:
 
 
 class Attempt:
-    """One attempt to forward a request. ``wire`` is the encoded head; with ``hears_marks`` the upstream is our queue-proxy.
+    """One attempt to forward a request.
 
-    A request of which no byte reached the app, because its pooled connection was closed, is sent once more on a fresh one. Any other
-    failure before the response is passed to the exchange, whose handler may forward the request elsewhere in a new attempt.
+    ``wire`` is the encoded head; with ``hears_marks`` the upstream is our queue-proxy.
+
+    A request of which no byte reached the app, because its pooled connection was closed, is sent once more on a fresh
+    one. Any other failure before the response is passed to the exchange, whose handler may forward the request
+    elsewhere in a new attempt.
     """
 
     __slots__ = (
@@ -683,9 +690,9 @@ class Attempt:
     def upstream_lost(self, reason: str, *, heard: bool, unseen: bool, is_cancelled: bool = False) -> None:
         """Process a connection lost before its response was complete.
 
-        ``heard`` says that some bytes of a response were received, ``unseen`` that no byte of the request reached the app,
-        ``is_cancelled`` that the app cancelled the stream. A request that the app has seen may be what ended it: it is sent
-        again only if its client says that it may be.
+        ``heard`` says that some bytes of a response were received, ``unseen`` that no byte of the request reached the
+        app, ``is_cancelled`` that the app cancelled the stream. A request that the app has seen may be what ended it:
+        it is sent again only if its client says that it may be.
         """
         self.upstream = None
         exchange = self._exchange

@@ -1,7 +1,7 @@
 """Redirects plain HTTP to https, in front of another handler.
 
-Each request for which ``stays`` is false gets a 301 to the same address over https; the other handler gets all others, and those
-that reached a trusted proxy over https. It is used only if redirects are enabled.
+Each request for which ``stays`` is false gets a 301 to the same address over https; the other handler gets all others,
+and those that reached a trusted proxy over https. It is used only if redirects are enabled.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,9 @@
 """Relays a TCP connection from an activator through a queue-proxy to the app.
 
-The activator asks the queue-proxy for it as for a websocket: an upgrade to ``serving-tcp``, which the queue-proxy answers itself
-with 101 once the app has accepted a connection. A connection is an exchange to both, with a place in the queue, a slot,
-statistics and the time limits of a tunnel. The header that asks for it is one that clients cannot set: bytes for an HTTP
-app must not bypass what the proxy does to requests.
+The activator asks the queue-proxy for it as for a websocket: an upgrade to ``serving-tcp``, which the queue-proxy
+answers itself with 101 once the app has accepted a connection. A connection is an exchange to both, with a place in the
+queue, a slot, statistics and the time limits of a tunnel. The header that asks for it is one that clients cannot set:
+bytes for an HTTP app must not bypass what the proxy does to requests.
 """
 
 from serving.net.proxy.http1.pool import Pool

@@ -1,7 +1,8 @@
 """The functions by which shared slots see exchanges: their client, and how far the client has read.
 
-A queue-proxy sees the address of an activator. An activator that proves itself appends its peer to X-Forwarded-For, and names the
-client in a separate header if it differs: behind a trusted proxy. Such a header from other senders is ignored.
+A queue-proxy sees the address of an activator. An activator that proves itself appends its peer to X-Forwarded-For, and
+names the client in a separate header if it differs: behind a trusted proxy. Such a header from other senders is
+ignored.
 """
 
 from collections.abc import Callable, Hashable

@@ -1,11 +1,12 @@
 """Parses a header line of HTTP/1.1 strictly, with a cache of parsed lines.
 
-A line is ``name ":" OWS value OWS`` (RFC 9112 section 5): the name a token with nothing between it and the colon, the value
-without NUL, CR, LF or another control character but tab. A line that begins with a space (a folded header) has no name and is
-rejected. Forwarded lines are rendered from name and value, never copied.
+A line is ``name ":" OWS value OWS`` (RFC 9112 section 5): the name a token with nothing between it and the colon, the
+value without NUL, CR, LF or another control character but tab. A line that begins with a space (a folded header) has no
+name and is rejected. Forwarded lines are rendered from name and value, never copied.
 
-Lines repeat (``Accept-Encoding: gzip`` of every request of a client), so parsed and rendered lines are cached: 1.2 us for a head
-of 12 known lines, where matching each takes 6 us. Long lines and secrets are not cached, and the cache is bounded.
+Lines repeat (``Accept-Encoding: gzip`` of every request of a client), so parsed and rendered lines are cached: 1.2 us
+for a head of 12 known lines, where matching each takes 6 us. Long lines and secrets are not cached, and the cache is
+bounded.
 """
 
 import re
@@ -63,7 +64,8 @@ _INSPECTED = (RESERVED | _LEFT_OUT) | {
 _SECRET = frozenset(
     {b"authorization", b"cookie", b"k-pod-secret", b"proxy-authorization", b"set-cookie", b"x-serving-caller"}
 )
-# Most request lines of real clients except cookies are shorter; with the limit below, 4096 x 128 bytes = half a megabyte.
+# Most request lines of real clients except cookies are shorter; with the limit below, 4096 x 128 bytes = half a
+# megabyte.
 _REMEMBERED_BYTES_MAX = 128
 _REMEMBERED_MAX = 4096
 
@@ -77,7 +79,8 @@ class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``name`` is in lower case, ``value`` without surrounding space, ``wire`` the line to forward, with CR LF and the
     original case of its name. ``plain`` lines are forwarded as they are; ``matters`` marks lines that the proxy
-    interprets, and those with "_" in their name. Other lines concern one hop, such as ``Connection: keep-alive``, and are dropped.
+    interprets, and those with "_" in their name. Other lines concern one hop, such as ``Connection: keep-alive``, and
+    are dropped.
     """
 
     name: bytes

@@ -1,12 +1,12 @@
 """Upstream connections that are kept open between requests, by address.
 
-The most recently used connection is taken first, so that the others become idle and are closed. Their number is bounded by the
-peak of requests in flight, which the listeners limit: with fewer idle connections each burst would open many new ones. A request
-that must not be sent twice takes only a recently used connection: an upstream may be closing an idle one, and then it is unknown
-whether the request arrived.
+The most recently used connection is taken first, so that the others become idle and are closed. Their number is bounded
+by the peak of requests in flight, which the listeners limit: with fewer idle connections each burst would open many new
+ones. A request that must not be sent twice takes only a recently used connection: an upstream may be closing an idle
+one, and then it is unknown whether the request arrived.
 
-A request without an idle connection waits for a new one, or for another request's if that is done first. Few connections to one
-address are opened at a time, so that the handshakes of a burst do not delay each other.
+A request without an idle connection waits for a new one, or for another request's if that is done first. Few
+connections to one address are opened at a time, so that the handshakes of a burst do not delay each other.
 """
 
 import asyncio
@@ -26,7 +26,10 @@ from serving.net.proxy.http1.upstream import Address, RequestCarrier, Upstream
 
 
 class Waiter(Protocol):
-    """Waits for a connection. The pool calls one of its methods at most once, and none after ``is_waiting`` became False."""
+    """Waits for a connection.
+
+    The pool calls one of its methods at most once, and none after ``is_waiting`` became False.
+    """
 
     @property
     def is_waiting(self) -> bool:
@@ -140,7 +143,8 @@ class Connector(Protocol):
 class PlainConnector:
     """Opens plain TCP connections.
 
-    ``check`` gets the host and port before and after a connection is opened, and raises ``OSError`` where it must not be used.
+    ``check`` gets the host and port before and after a connection is opened, and raises ``OSError`` where it must not
+    be used.
     """
 
     turn = 0
@@ -177,8 +181,8 @@ class PlainConnector:
 class AppConnector(PlainConnector):
     """Opens connections to the app of the same pod, one handshake at a time.
 
-    Several at once overfill a short accept queue: the kernel drops the last packet of a handshake that this side takes for
-    complete. The request on it then waits for retransmissions, which come after 0.2, 0.4 and up to 100 s.
+    Several at once overfill a short accept queue: the kernel drops the last packet of a handshake that this side takes
+    for complete. The request on it then waits for retransmissions, which come after 0.2, 0.4 and up to 100 s.
     """
 
     attempts_max = 1

@@ -1,10 +1,10 @@
 """Parses the head of a request, or refuses it with a status.
 
-Input: the bytes before the empty line. Output: a ``RequestHead``, or ``RequestRefusal`` with the status to answer. Heads that two
-parsers could read differently is refused and never forwarded: request smuggling depends on it. Follows RFC
-9110 and 9112 where they say "MUST", and refuses where they leave a choice: repeated Content-Length, any transfer coding
-but one "chunked", any of it on HTTP/1.0, several or missing Hosts, an authority that differs from Host, a body with an
-Upgrade, h2c. It is independent of the request's destination.
+Input: the bytes before the empty line. Output: a ``RequestHead``, or ``RequestRefusal`` with the status to answer.
+Heads that two parsers could read differently is refused and never forwarded: request smuggling depends on it. Follows
+RFC 9110 and 9112 where they say "MUST", and refuses where they leave a choice: repeated Content-Length, any transfer
+coding but one "chunked", any of it on HTTP/1.0, several or missing Hosts, an authority that differs from Host, a body
+with an Upgrade, h2c. It is independent of the request's destination.
 """
 
 import enum
@@ -63,12 +63,12 @@ class RequestRefusal(Exception):
 class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
     """The parsed head of a request.
 
-    ``target`` is in origin form ("/path?query", or "*"), whatever form came. ``host`` is the Host as sent, empty only for
-    HTTP/1.0 without one. ``content_length`` is None without the header. ``keep_alive`` says that the client wants to keep the
-    connection; ``upgrade`` is the protocol asked for, if any. ``nominated`` are the names that its Connection header takes out of
-    it, in lower case. ``reserved``: it has headers that only this system may set; ``forwarded``: it has X-Forwarded-* or
-    Forwarded headers. ``wire`` are the rendered lines to forward unchanged; ``is_plain``: nothing else is to be written, no body
-    and nothing about the connection.
+    ``target`` is in origin form ("/path?query", or "*"), whatever form came. ``host`` is the Host as sent, empty only
+    for HTTP/1.0 without one. ``content_length`` is None without the header. ``keep_alive`` says that the client wants
+    to keep the connection; ``upgrade`` is the protocol asked for, if any. ``nominated`` are the names that its
+    Connection header takes out of it, in lower case. ``reserved``: it has headers that only this system may set;
+    ``forwarded``: it has X-Forwarded-* or Forwarded headers. ``wire`` are the rendered lines to forward unchanged;
+    ``is_plain``: nothing else is to be written, no body and nothing about the connection.
     """
 
     method: bytes
@@ -123,8 +123,9 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
 class HeadMemory:
     """Caches the last request head of one connection, because clients repeat their heads.
 
-    ``read`` returns the result of ``read_request_head``: in 0.1 us for the same head, 1 us if only the request line differs, and sooner
-    where some lines are the same. It keeps one head of at most 2 KiB while the connection lasts, with its secrets.
+    ``read`` returns the result of ``read_request_head``: in 0.1 us for the same head, 1 us if only the request line
+    differs, and sooner where some lines are the same. It keeps one head of at most 2 KiB while the connection lasts,
+    with its secrets.
     """
 
     __slots__ = ("_head", "_keeps_underscores", "_lines", "_raw", "_texts")

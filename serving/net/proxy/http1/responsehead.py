@@ -1,8 +1,8 @@
 """Parses the head of a response: status, framing of the body, and whether its connection can be reused.
 
 Input: the bytes before the empty line, and the method of the request that it answers. Output: a ``ResponseHead``, or
-``BadResponse``, which the client sees as 502. As strict as for requests: an app's bytes go to a client over a connection that
-other requests use next.
+``BadResponse``, which the client sees as 502. As strict as for requests: an app's bytes go to a client over a
+connection that other requests use next.
 """
 
 import enum
@@ -15,7 +15,8 @@ from serving.net.proxy.http1.lines import MARKED, BadHeaderLine, HeaderLine, rea
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: ([\t\x20-\x7e\x80-\xff]*))?")
 # 18 digits are below 2**63, and above the length of any body.
 _LENGTH_DIGITS_MAX = 18
-# Hop-by-hop headers are never forwarded. Content-Length, Transfer-Encoding and Trailer depend on the next hop's framing.
+# Hop-by-hop headers are never forwarded. Content-Length, Transfer-Encoding and Trailer depend on the next hop's
+# framing.
 _HOP = frozenset(
     {
         b"connection",
@@ -55,9 +56,10 @@ _WITHOUT, _BY_LENGTH = Framing.NONE, Framing.LENGTH
 class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
     """The parsed head of a response.
 
-    ``wire`` are the rendered lines to forward, without hop-by-hop headers and lengths. ``content_length`` is the header's value,
-    which for HEAD and 304 is not the length of the body; None without. ``trailer`` is its Trailer header. ``marks`` are our own
-    entries (``lines.py``), which are not in ``wire``. ``is_dated`` says that it has a Date.
+    ``wire`` are the rendered lines to forward, without hop-by-hop headers and lengths. ``content_length`` is the
+    header's value, which for HEAD and 304 is not the length of the body; None without. ``trailer`` is its Trailer
+    header. ``marks`` are our own entries (``lines.py``), which are not in ``wire``. ``is_dated`` says that it has a
+    Date.
     """
 
     status: int

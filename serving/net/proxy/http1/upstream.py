@@ -1,8 +1,8 @@
 """A connection to an upstream: carries one request at a time, and parses its response as it arrives.
 
-It passes parsed parts to a ``ResponseReceiver`` (an exchange), returns to the pool when the response is complete and clean, and
-is closed otherwise: after Connection: close, a body until the end of the connection, unexpected bytes, or a response that came
-before its request was sent in whole. It decides nothing about requests.
+It passes parsed parts to a ``ResponseReceiver`` (an exchange), returns to the pool when the response is complete and
+clean, and is closed otherwise: after Connection: close, a body until the end of the connection, unexpected bytes, or a
+response that came before its request was sent in whole. It decides nothing about requests.
 """
 
 import asyncio
@@ -27,7 +27,8 @@ _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 _READ_BYTES = 256 * 1024
 # Most interim responses (1xx) per request: an app that sends more costs other requests time.
 _INTERIM_MAX = 1000
-# Fields of struct tcp_info (linux/tcp.h, since Linux 4.19): bytes_acked, which counts the SYN, bytes_sent, bytes_retrans.
+# Fields of struct tcp_info (linux/tcp.h, since Linux 4.19): bytes_acked, which counts the SYN, bytes_sent,
+# bytes_retrans.
 _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
 _ACKED = struct.Struct("=Q")
 _ACKED_OFFSET = 120
@@ -39,7 +40,8 @@ _INFO_BYTES = _SENT_OFFSET + _SENT.size
 class ResponseReceiver(Protocol):
     """Receives a response from a connection, and supplies the rest of the request.
 
-    ``heard`` says that some bytes of the response were received, ``unseen`` that no byte of the request reached the app.
+    ``heard`` says that some bytes of the response were received, ``unseen`` that no byte of the request reached the
+    app.
     """
 
     head: RequestHead
@@ -276,8 +278,8 @@ class Upstream(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the request of a lost connection.
 
-        After a failed write the loop reads no more. A response that was received before is read first: an app may respond to
-        a request whose body it does not read (RFC 9112, section 9.6).
+        After a failed write the loop reads no more. A response that was received before is read first: an app may
+        respond to a request whose body it does not read (RFC 9112, section 9.6).
         """
         self._home.forget(self)
         if exc is not None and self._receiver is not None:
@@ -416,8 +418,8 @@ class Upstream(asyncio.Protocol):
     def _acknowledge(self) -> None:
         """Acknowledge the received part of a response immediately.
 
-        An app that writes head and body apart, without TCP_NODELAY, sends the body only after the head is acknowledged, and the
-        kernel would delay that by 40 ms. Source: RFC 896, and tcp(7), TCP_QUICKACK.
+        An app that writes head and body apart, without TCP_NODELAY, sends the body only after the head is acknowledged,
+        and the kernel would delay that by 40 ms. Source: RFC 896, and tcp(7), TCP_QUICKACK.
         """
         if _QUICK_ACK is not None and not self._transport.is_closing():
             self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
@@ -451,7 +453,8 @@ class Upstream(asyncio.Protocol):
 def unread_pieces(transport: asyncio.BaseTransport) -> Iterator[bytes]:
     """Read the bytes that the event loop has not read, as after a failed write: at most a receive buffer.
 
-    To be called within ``connection_lost``, while the socket is still open. A transport over TLS passes the socket below it.
+    To be called within ``connection_lost``, while the socket is still open. A transport over TLS passes the socket
+    below it.
     """
     descriptor = _descriptor_of(transport)
     while descriptor >= 0:

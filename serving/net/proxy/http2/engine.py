@@ -4,9 +4,10 @@
 parsed where they lie in the buffer of the socket; only an incomplete frame is kept, and a frame that is too large is
 rejected by its head. There are no objects for frames and events: a unary call passes in about twenty calls.
 
-Memory is bounded by the number of concurrent streams, each with one window in either direction. ``flow`` counts frames that are
-cheap to send and costly to handle. A stream error ends that stream only; a connection error is a ``Violation``. The connection's
-window opens as bytes arrive, because the streams' windows bound the buffered bytes: an unread stream blocks no other.
+Memory is bounded by the number of concurrent streams, each with one window in either direction. ``flow`` counts frames
+that are cheap to send and costly to handle. A stream error ends that stream only; a connection error is a
+``Violation``. The connection's window opens as bytes arrive, because the streams' windows bound the buffered bytes: an
+unread stream blocks no other.
 
 The file is longer than others: streams, frames in and frames out share their state, and the hot path crosses all three.
 """
@@ -79,7 +80,8 @@ _WINDOWS_AT_FIRST = 100
 _JOINED_BYTES_MAX = 4096
 # Size of a write batch: 64 KiB, heads and payloads of four frames; a full transport leaves the rest in the streams.
 _BATCH_PIECES = 8
-# Frames of a client parsed at a time: a millisecond of work. A read with few frames, or many bytes per frame, costs the normal amount.
+# Frames of a client parsed at a time: a millisecond of work. A read with few frames, or many bytes per frame, costs the
+# normal amount.
 _FRAMES_AT_ONCE, _FRAMES_FREE, _FRAME_COST_BYTES = 256, 64, 128
 _INCREMENT_BYTES = INCREMENT.size
 _FRAME_AFTER_END = "a frame on a closed stream"

@@ -1,8 +1,8 @@
 """Flow control of one stream: windows and buffered bytes; and rate limits of cheap frames.
 
-A producer whose bytes wait is paused at a limit, so that a stream holds at most that and one more piece. The peer's window grows
-while its bytes are consumed at once, so that large messages do not wait for updates; the growth comes from a budget of the whole
-connection.
+A producer whose bytes wait is paused at a limit, so that a stream holds at most that and one more piece. The peer's
+window grows while its bytes are consumed at once, so that large messages do not wait for updates; the growth comes from
+a budget of the whole connection.
 """
 
 from serving.core.settings.http import HttpSettings
@@ -27,7 +27,10 @@ class PeerBudget:
         self._resets = self._pings = self._settings_frames = self._idle_frames = 0
 
     def count_reset(self, now_s: float) -> None:
-        """Count a reset by the peer, or a reset that the peer provoked. Raises ``Violation`` beyond the budget, like all counts here."""
+        """Count a reset by the peer, or a reset that the peer provoked.
+
+        Raises ``Violation`` beyond the budget, like all counts here.
+        """
         self._begin(now_s)
         self._resets += 1
         self._check(self._resets, self._settings.http2_resets_max, "resets")

@@ -1,7 +1,7 @@
 """Decodes HPACK header blocks (RFC 7541) strictly and within limits, and caches blocks that leave the table unchanged.
 
-A client whose requests resemble each other sends the same few bytes again: indices into the table. The meaning of such a block
-depends on the table only, so the last blocks that did not change it are cached until it changes.
+A client whose requests resemble each other sends the same few bytes again: indices into the table. The meaning of such
+a block depends on the table only, so the last blocks that did not change it are cached until it changes.
 """
 
 from collections import deque

@@ -98,7 +98,8 @@ class FrameSender(asyncio.Protocol):
 class _PresentRead:
     """The read being processed, in any connection.
 
-    An object and not attributes of ``FrameSender``: each change of a class empties the interpreter's caches of its methods.
+    An object and not attributes of ``FrameSender``: each change of a class empties the interpreter's caches of its
+    methods.
     """
 
     __slots__ = ("is_running", "senders")

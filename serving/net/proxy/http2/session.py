@@ -1,12 +1,12 @@
 """A client's HTTP/2 connection: each stream is an exchange of the same handler as in HTTP/1.1.
 
-``Connection`` hands over here after the preface, in plain text or after ALPN. A stream is an exchange's client:
-it takes the HTTP/1.1 that the exchange writes, and sends it as frames (``stream.py``). Memory is limited by the number of open streams,
-each with one window in either direction; frames that cost the peer nothing are counted (``frames.py``).
+``Connection`` hands over here after the preface, in plain text or after ALPN. A stream is an exchange's client: it
+takes the HTTP/1.1 that the exchange writes, and sends it as frames (``stream.py``). Memory is limited by the number of
+open streams, each with one window in either direction; frames that cost the peer nothing are counted (``frames.py``).
 
-The connection ends in two steps, so that no request in flight is lost (RFC 9113, section 6.8): a GOAWAY that names no stream and asks for no
-new ones, and, after a ping has gone to the client and back, a GOAWAY that names the last served stream. The connection ends
-with that stream.
+The connection ends in two steps, so that no request in flight is lost (RFC 9113, section 6.8): a GOAWAY that names no
+stream and asks for no new ones, and, after a ping has gone to the client and back, a GOAWAY that names the last served
+stream. The connection ends with that stream.
 """
 
 import asyncio

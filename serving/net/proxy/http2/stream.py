@@ -1,7 +1,7 @@
 """One stream of a client's HTTP/2 connection: the ``Client`` of one exchange.
 
-A paused stream accepts no more than its window allows; the window opens again when it resumes. ``response.py`` sends the
-response.
+A paused stream accepts no more than its window allows; the window opens again when it resumes. ``response.py`` sends
+the response.
 """
 
 import math
@@ -16,8 +16,8 @@ from serving.net.proxy.http2.hpack_decoder import FieldSection
 from serving.net.proxy.http2.response import RespondingStream, StreamCarrier
 
 _NOT_PAUSED = Pause(0)
-# How long the rest of a request is read after its response, in seconds: between pieces, and at most in total. Clients such as curl
-# and httpx do not read the response to an upload that is reset.
+# How long the rest of a request is read after its response, in seconds: between pieces, and at most in total. Clients
+# such as curl and httpx do not read the response to an upload that is reset.
 _LINGER_S, _LINGER_MAX_S = 1.0, 30.0
 
 

@@ -1,8 +1,9 @@
 """Parses the server name from the first bytes of a TLS connection, without I/O.
 
-Input: all bytes that a client has sent so far. Output: the name in its ClientHello, or that more bytes are needed. The bytes are
-only read, so that they reach the app as they came. Follows RFC 8446 (sections 4.1.2 and 5.1) and RFC 6066 (section 3). Unknown
-extensions, such as those of GREASE (RFC 8701), are skipped. With Encrypted Client Hello (RFC 9849) the name is that of the outer ClientHello.
+Input: all bytes that a client has sent so far. Output: the name in its ClientHello, or that more bytes are needed. The
+bytes are only read, so that they reach the app as they came. Follows RFC 8446 (sections 4.1.2 and 5.1) and RFC 6066
+(section 3). Unknown extensions, such as those of GREASE (RFC 8701), are skipped. With Encrypted Client Hello (RFC 9849)
+the name is that of the outer ClientHello.
 """
 
 import re

@@ -1,9 +1,9 @@
 """A client's HTTP/1.1 connection: parses requests one after the other, and creates an exchange for each.
 
-A request is read only after the client has received the previous response, so that neither pipelined requests
-nor unread responses grow memory. Violations of the protocol get a response here and never reach the handler;
-after such a response, and after any response to an incomplete request, the rest of the connection is not read as HTTP: its
-sending direction is closed, and after a moment the connection. Closing at once would reset it and lose the response.
+A request is read only after the client has received the previous response, so that neither pipelined requests nor
+unread responses grow memory. Violations of the protocol get a response here and never reach the handler; after such a
+response, and after any response to an incomplete request, the rest of the connection is not read as HTTP: its sending
+direction is closed, and after a moment the connection. Closing at once would reset it and lose the response.
 """
 
 import asyncio
@@ -20,14 +20,18 @@ from serving.net.proxy.http1.requesthead import HeadMemory, RefusalCode, Request
 from serving.net.proxy.server.writing import PREFACE, ResponseProtocol, hand_over
 
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
-# Long enough for a client anywhere on earth to read a response and close (five round trips of 200 ms). A client that still
-# sends its request gets this after each piece, in total at most the second time, because some read nothing before the end.
+# Long enough for a client anywhere on earth to read a response and close (five round trips of 200 ms). A client that
+# still sends its request gets this after each piece, in total at most the second time, because some read nothing before
+# the
+# end.
 _LINGER_S = 1.0
 _LINGER_MAX_S = 30.0
-# Longer than TCP stalls between two full buffers on a bad line, in seconds; a client that accepts no bytes for so long is cut off.
+# Longer than TCP stalls between two full buffers on a bad line, in seconds; a client that accepts no bytes for so long
+# is cut off.
 _FLUSH_S = 60.0
-# A client that closes its direction after a request has disconnected, or waits for the response: TCP shows the difference only
-# when bytes are sent. Longer than most starts from zero; a client that has disconnected keeps its place that long.
+# A client that closes its direction after a request has disconnected, or waits for the response: TCP shows the
+# difference only when bytes are sent. Longer than most starts from zero; a client that has disconnected keeps its place
+# that long.
 _HALF_CLOSED_S = 5.0
 # Requests parsed at a time: a client may send thousands in one read, each as costly as any other.
 _HEADS_AT_ONCE = 16
@@ -115,13 +119,17 @@ class Connection(ResponseProtocol):
         elif not self._lingering:
             self._consume(self._buffer + data if self._buffer else data)
         else:
-            # Discarded bytes cost time too, and an event loop reads up to 8 MiB of a connection at a time: pause reading.
+            # Discarded bytes cost time too, and an event loop reads up to 8 MiB of a connection at a time: pause
+            # reading.
             self._yield_turn()
             if not self._full and not self._registry.finishing:
                 self._due_s = min(self._clock() + _LINGER_S, self._linger_end_s)
 
     def eof_received(self) -> bool:
-        """Close one direction of a tunnel. A client with a complete request may wait for its response; others have disconnected."""
+        """Close one direction of a tunnel.
+
+        A client with a complete request may wait for its response; others have disconnected.
+        """
         exchange = self._exchange
         if exchange is not None and exchange.response.tunnel is not None:
             exchange.response.tunnel.send_eof()

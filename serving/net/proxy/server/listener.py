@@ -1,9 +1,9 @@
 """Listening sockets and their connections: time limits and shutdown.
 
-``HttpServer`` makes a ``Connection`` for each client. No request has a timer: each connection reports when it is due, and one
-sweep checks all of them, at most once in 100 ms and not before the first is due. The end has two steps (docs/architecture.md,
-drain): ``drain`` makes every response the last of its connection while new connections are still accepted; ``finish`` accepts no
-more, waits for running requests, and cuts them off after the grace.
+``HttpServer`` makes a ``Connection`` for each client. No request has a timer: each connection reports when it is due,
+and one sweep checks all of them, at most once in 100 ms and not before the first is due. The end has two steps
+(docs/architecture.md, drain): ``drain`` makes every response the last of its connection while new connections are still
+accepted; ``finish`` accepts no more, waits for running requests, and cuts them off after the grace.
 """
 
 import asyncio
@@ -168,8 +168,8 @@ class HttpServer:
     ) -> tuple[str, int]:
         """Accept connections from a bound socket, or at an address; return the address.
 
-        ``listener`` names it to the handler. ``takes_turns`` with other processes on the same socket. ``make`` creates the
-        protocol of a new connection, for example TLS. ``shares_port`` lets other processes of this user listen at
+        ``listener`` names it to the handler. ``takes_turns`` with other processes on the same socket. ``make`` creates
+        the protocol of a new connection, for example TLS. ``shares_port`` lets other processes of this user listen at
         the same address.
         """
         wiring = self._wiring(handler, listener)

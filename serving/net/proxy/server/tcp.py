@@ -1,10 +1,11 @@
 """A client's TCP connection that is relayed to a pod, for any protocol.
 
-It is an exchange from its first moment, before the client has sent a byte: with many protocols the server speaks first. What
-the client sends while no pod is ready is kept, up to the bound of a held body. A connection that gets no pod is reset.
+It is an exchange from its first moment, before the client has sent a byte: with many protocols the server speaks first.
+What the client sends while no pod is ready is kept, up to the bound of a held body. A connection that gets no pod is
+reset.
 
-With TLS several services may share a port: ``SharedConnection`` finds the service by the server name of the ClientHello, and
-relays all bytes unchanged.
+With TLS several services may share a port: ``SharedConnection`` finds the service by the server name of the
+ClientHello, and relays all bytes unchanged.
 """
 
 import asyncio

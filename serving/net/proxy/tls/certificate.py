@@ -1,8 +1,8 @@
 """Loads certificates with their keys from PEM, and selects one by server name.
 
-OpenSSL reports its names in a handshake in memory, which also proves that the certificate works with its key. An expired
-certificate is accepted and reported by its loader, because it tells clients more than none. Keys with a password are rejected.
-Raises ``InvalidCertificate`` with the reason.
+OpenSSL reports its names in a handshake in memory, which also proves that the certificate works with its key. An
+expired certificate is accepted and reported by its loader, because it tells clients more than none. Keys with a
+password are rejected. Raises ``InvalidCertificate`` with the reason.
 """
 
 import ssl

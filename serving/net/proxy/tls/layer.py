@@ -1,12 +1,12 @@
 """TLS between a client and its server: a protocol for the event loop, a transport for ``Connection`` or ``Session``.
 
-This module decides when to read, write and close; ``records.py`` handles the records. uvloop's own TLS is not used:
-it drops the alert that tells a client why its handshake failed, it cannot close one direction, so the end of a response may be
-lost, and it does not count failed handshakes.
+This module decides when to read, write and close; ``records.py`` handles the records. uvloop's own TLS is not used: it
+drops the alert that tells a client why its handshake failed, it cannot close one direction, so the end of a response
+may be lost, and it does not count failed handshakes.
 
-During the handshake the connection counts towards all limits of connections, and its time is bounded. Then ALPN selects the
-protocol: ``h2`` starts an HTTP/2 session at once, anything else is HTTP/1.1. Memory is bounded as without TLS:
-a client that does not read is not read from, and bytes not yet decrypted are at most one read of the socket.
+During the handshake the connection counts towards all limits of connections, and its time is bounded. Then ALPN selects
+the protocol: ``h2`` starts an HTTP/2 session at once, anything else is HTTP/1.1. Memory is bounded as without TLS: a
+client that does not read is not read from, and bytes not yet decrypted are at most one read of the socket.
 """
 
 import asyncio

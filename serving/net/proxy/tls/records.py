@@ -1,8 +1,8 @@
 """Encrypts and decrypts the bytes of one TLS connection, without I/O.
 
-The cryptography is the standard library's, over two buffers in memory. This module does what the library leaves to its user:
-several records form one piece, the client's close_notify follows the last byte before it, and our own does not discard received
-bytes that are still unread.
+The cryptography is the standard library's, over two buffers in memory. This module does what the library leaves to its
+user: several records form one piece, the client's close_notify follows the last byte before it, and our own does not
+discard received bytes that are still unread.
 """
 
 import contextlib

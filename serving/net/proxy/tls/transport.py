@@ -1,7 +1,7 @@
 """A TLS connection as a transport: the common part of both ends.
 
-To the loop it is a protocol, to the protocol behind it a transport. This module decides when to read, write and close after the
-handshake; ``records.py`` handles the records, and the subclass the handshake.
+To the loop it is a protocol, to the protocol behind it a transport. This module decides when to read, write and close
+after the handshake; ``records.py`` handles the records, and the subclass the handshake.
 """
 
 import asyncio
@@ -13,7 +13,10 @@ from serving.net.proxy.tls.records import Records
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """One end of a TLS connection. A subclass sets ``_outer`` and ``_records``, shakes hands, and then sets ``_app``."""
+    """One end of a TLS connection.
+
+    A subclass sets ``_outer`` and ``_records``, shakes hands, and then sets ``_app``.
+    """
 
     __slots__ = (
         "_app",

@@ -1,8 +1,8 @@
 """The extender's HTTP server: ``POST /filter``, ``/prioritize``, ``/explain`` and ``/bind``, ``GET /healthz``, ``GET /watcher``.
 
 A call that cannot be read is a 400 with what was expected; before all nodes and pods are known it is a 503, and a
-scheduler whose extender is ``ignorable`` goes on without. ``/watcher`` is load-watcher's API, so that Trimaran's own plugins
-can use the same measurements.
+scheduler whose extender is ``ignorable`` goes on without. ``/watcher`` is load-watcher's API, so that Trimaran's own
+plugins can use the same measurements.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,8 +1,8 @@
 """Reads node loads from the configured source, and creates a ``LoadReport``.
 
 Each call is one attempt; the next follows a period later. A source that is down, refuses or returns invalid data raises
-``Unavailable`` or ``InvalidValue``; neither repeats the token, which is read from its file for each call. Redirects are not
-followed: they would disclose the token.
+``Unavailable`` or ``InvalidValue``; neither repeats the token, which is read from its file for each call. Redirects are
+not followed: they would disclose the token.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """Executes the effects of a pass, in order, and reports failures.
 
-The pass decided on a copy of the cluster. Right before each write the node is read again, and an effect that no longer applies is
-skipped: a node that was cordoned, protected, untainted, or that got a pod since is not deleted. Writes to the cluster carry the
-version that was read and are fenced by the lease; calls to the cloud are made only while the lease is held. Effects of one kind
-on several nodes run side by side.
+The pass decided on a copy of the cluster. Right before each write the node is read again, and an effect that no longer
+applies is skipped: a node that was cordoned, protected, untainted, or that got a pod since is not deleted. Writes to
+the cluster carry the version that was read and are fenced by the lease; calls to the cloud are made only while the
+lease is held. Effects of one kind on several nodes run side by side.
 """
 
 import asyncio
@@ -101,7 +101,10 @@ class Done(msgspec.Struct, kw_only=True):
 
 
 class Actor:
-    """Executes effects for one group. ``check`` raises ``NotLeading`` without the lease; ``seen`` receives each written Node."""
+    """Executes effects for one group.
+
+    ``check`` raises ``NotLeading`` without the lease; ``seen`` receives each written Node.
+    """
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """The passes of all node groups: observe, decide, write the state, act, write the status.
 
-The state is written to the NodeGroup's status before machines are requested, so that a crash in between never requests them
-twice. The next pass gets the failed effects. A group whose cloud does not respond, or whose settings are invalid, is skipped.
-Nodes and pods come from reflectors; a pass's own writes count before the watch delivers them.
+The state is written to the NodeGroup's status before machines are requested, so that a crash in between never requests
+them twice. The next pass gets the failed effects. A group whose cloud does not respond, or whose settings are invalid,
+is skipped. Nodes and pods come from reflectors; a pass's own writes count before the watch delivers them.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """BalancedResourceAllocation: scores the balance of cpu and memory on a node with the pod, from 0 to 10.
 
-Input: a pod and all nodes; output: a score for each node, and its explanation. An evenly full node is as good as an empty one
-here, so this score is meant beside LeastRequested or MostRequested, never alone.
+Input: a pod and all nodes; output: a score for each node, and its explanation. An evenly full node is as good as an
+empty one here, so this score is meant beside LeastRequested or MostRequested, never alone.
 
 Source: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithm/priorities/balanced_resource_allocation.go; the order
 of the floating-point operations is the original's: shares of 0.6 and 0.8 give 7.999... and so 7, 0.5 and 0.7 give 8.
@@ -65,6 +65,7 @@ class BalancedResourceAllocation:
         full = share(binding, allocatable, of_nothing=1.0) >= 1.0
         cpu, memory = ratio
         evenness = 10.0 - np.abs(cpu - memory) * 10.0
-        # astype truncates towards 0, as the original's int() does. A full node's value may be far below 0; it is not used.
+        # astype truncates towards 0, as the original's int() does. A full node's value may be far below 0; it is not
+        # used.
         score = np.where(full.any(axis=0), 0.0, evenness).astype(np.int64)
         return BalancedResult(score=score, ratio=ratio, full=full)

@@ -1,7 +1,7 @@
 """LeastRequested and MostRequested: score the free or the used part of a node with the pod, from 0 to 10.
 
-Input: a pod and all nodes; output: a score for each node, and its explanation. LeastRequested spreads pods, MostRequested packs
-them. The score does not decide whether a pod fits, but never favours a node that is too small.
+Input: a pod and all nodes; output: a score for each node, and its explanation. LeastRequested spreads pods,
+MostRequested packs them. The score does not decide whether a pod fits, but never favours a node that is too small.
 
 Source: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithm/priorities/{least,most}_requested.go.
 """

@@ -1,7 +1,7 @@
 """LoadVariationRiskBalancing: scores a low and steady load of a node with the pod, from 0 to 100.
 
-Input: a pod and all nodes; output: a score for each node, and its explanation. Limits have no effect. A node without measurements
-scores 0. The age of metrics is treated as in LowRiskOverCommitment.
+Input: a pod and all nodes; output: a score for each node, and its explanation. Limits have no effect. A node without
+measurements scores 0. The age of metrics is treated as in LowRiskOverCommitment.
 
 Source: kubernetes-sigs/scheduler-plugins 903da7d, pkg/trimaran/loadvariationriskbalancing.
 """

@@ -1,8 +1,9 @@
 """LowRiskOverCommitment: scores the risk that a node's pods need more than it has, from 0 (certain) to 100.
 
-Input: a pod and all nodes; output: a score for each node, and its explanation. The risk from load does not depend on the pending
-pod, so it is kept for a version of the nodes and renewed only for those that changed. Two pods placed within one refresh of the
-metrics therefore see the same load; only the risk from limits tells the second about the first.
+Input: a pod and all nodes; output: a score for each node, and its explanation. The risk from load does not depend on
+the pending pod, so it is kept for a version of the nodes and renewed only for those that changed. Two pods placed
+within one refresh of the metrics therefore see the same load; only the risk from limits tells the second about the
+first.
 
 Source: kubernetes-sigs/scheduler-plugins 903da7d, pkg/trimaran/lowriskovercommitment; KEP 357.
 """

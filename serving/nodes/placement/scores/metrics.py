@@ -1,6 +1,7 @@
 """Converts a node's metrics to its load: mean and deviation of cpu and memory.
 
-Input: a node's list of metrics as load-watcher sends it; output: ``NodeUsage``, or ``NoData`` for missing measurements. Pure.
+Input: a node's list of metrics as load-watcher sends it; output: ``NodeUsage``, or ``NoData`` for missing measurements.
+Pure.
 
 Source: kubernetes-sigs/scheduler-plugins 903da7d, pkg/trimaran/resourcestats.go.
 """

@@ -1,8 +1,8 @@
 """Combines several node scores to one number per node, by the selected scores and their weights.
 
 Input: settings, then one table of nodes and one pod at a time; output: ``Scores``, from which ``pick`` takes the node.
-Kubernetes' providers also have scores that are not about resources (spreading of a service, affinity, taints); those are not
-supported.
+Kubernetes' providers also have scores that are not about resources (spreading of a service, affinity, taints); those
+are not supported.
 
 Source: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithmprovider/defaults and core/generic_scheduler.go.
 """

@@ -1,8 +1,8 @@
 """The risk that a node's pods need more than the node has, from limits and from beta-distributed load, by resource.
 
-Input: the limits of pods, the capacity of nodes, and the load, as arrays; output: risks from 0 to 1, with the rule that decided.
-Arithmetic only; ``low_risk`` knows which nodes and pods these are. Only the distribution needs scipy, which is imported on first
-use.
+Input: the limits of pods, the capacity of nodes, and the load, as arrays; output: risks from 0 to 1, with the rule that
+decided. Arithmetic only; ``low_risk`` knows which nodes and pods these are. Only the distribution needs scipy, which is
+imported on first use.
 
 Source: kubernetes-sigs/scheduler-plugins 903da7d, pkg/trimaran/lowriskovercommitment; the idea and its words (excess,
 allowed, overuse) are those of its proposal, KEP 357.

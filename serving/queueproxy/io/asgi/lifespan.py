@@ -58,7 +58,10 @@ async def run_lifespan(
     start: Callable[[], Awaitable[None]],
     stop: Callable[[], Awaitable[None]],
 ) -> None:
-    """Run both lifespans. ``start`` may raise ``OSError`` or ``ServingError``, which the server reports before it exits."""
+    """Run both lifespans.
+
+    ``start`` may raise ``OSError`` or ``ServingError``, which the server reports before it exits.
+    """
     await receive()
     app_side = _AppSide(app, scope)
     reply = await app_side.send_event("lifespan.startup")

@@ -1,7 +1,7 @@
 """The CLI's client of a Kubernetes API: the API of a running ``serving up``, or of a cluster.
 
-``--kubeconfig`` selects the API, else ``--state``, else KUBECONFIG, else the default state folder. Calls are sequential. An error
-that the API returns ends the command with the error's message.
+``--kubeconfig`` selects the API, else ``--state``, else KUBECONFIG, else the default state folder. Calls are
+sequential. An error that the API returns ends the command with the error's message.
 """
 
 import contextlib
@@ -73,7 +73,10 @@ def fail_usage(message: str) -> NoReturn:
 
 
 class ApiCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One API call. Empty ``query`` values are omitted, a sequence is repeated; ``media`` is the body's content type."""
+    """One API call.
+
+    Empty ``query`` values are omitted, a sequence is repeated; ``media`` is the body's content type.
+    """
 
     method: str = "GET"
     path: str
@@ -112,7 +115,10 @@ def place_of(state_path: Path | None = None, kubeconfig: Path | None = None, con
 
 
 class ApiClient:
-    """The client of one API; the first call connects. ``place`` is the system, or the state folder of a ``serving up``."""
+    """The client of one API; the first call connects.
+
+    ``place`` is the system, or the state folder of a ``serving up``.
+    """
 
     def __init__(
         self,
@@ -158,7 +164,10 @@ class ApiClient:
         return response
 
     def read(self, call: ApiCall) -> Any:  # noqa: ANN401 - as above
-        """Send a call; return the response. Raises ``ServingError`` with the API's message if the API rejects the call."""
+        """Send a call; return the response.
+
+        Raises ``ServingError`` with the API's message if the API rejects the call.
+        """
         status, response = self.send(call)
         if status >= 400:
             raise ServingError(message_of(response))
@@ -170,7 +179,10 @@ class ApiClient:
         return response if status < 400 else {}
 
     def send(self, call: ApiCall) -> tuple[int, Any]:
-        """Send a prepared call; return status and decoded response. Prints warnings; exits if the server does not respond."""
+        """Send a prepared call; return status and decoded response.
+
+        Prints warnings; exits if the server does not respond.
+        """
         with Progress("waiting for the API"):
             try:
                 response = self._send(call, timeout_s=_TIMEOUT_S)

@@ -46,8 +46,8 @@ class WebsocketPlace(msgspec.Struct, frozen=True):
 def chosen_kubeconfig(named: str, context: str | None) -> tuple[str, str | None]:
     """The kubeconfig and its context, from the files in KUBECONFIG, merged as by kubectl.
 
-    Missing files are skipped; the first file with a value has precedence. The context of a ``serving up`` needs only its file.
-    Raises ``SettingsError``.
+    Missing files are skipped; the first file with a value has precedence. The context of a ``serving up`` needs only
+    its file. Raises ``SettingsError``.
     """
     paths = [Path(name).expanduser() for name in named.split(os.pathsep) if name]
     files = [path for path in paths if path.exists()] or paths[:1]
@@ -75,7 +75,10 @@ def chosen_kubeconfig(named: str, context: str | None) -> tuple[str, str | None]
 
 
 def connect(kubeconfig: str, context: str | None = None) -> "ApiConnection":
-    """An unopened connection for a kubeconfig, or for several as returned by ``chosen_kubeconfig``. Raises ``SettingsError``."""
+    """An unopened connection for a kubeconfig, or for several as returned by ``chosen_kubeconfig``.
+
+    Raises ``SettingsError``.
+    """
     if os.pathsep in kubeconfig:
         return ForeignConnection(kubeconfig, context)
     path = Path(kubeconfig)

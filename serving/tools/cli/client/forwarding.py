@@ -1,7 +1,7 @@
 """Forwards ports of this machine to ports of pods, as ``kubectl port-forward`` does, with one websocket per connection.
 
-The protocol is ``v4.channel.k8s.io``: the first byte of a message is the channel, 0 for data and 1 for errors, and the first
-message of each channel is the port.
+The protocol is ``v4.channel.k8s.io``: the first byte of a message is the channel, 0 for data and 1 for errors, and the
+first message of each channel is the port.
 """
 
 import asyncio

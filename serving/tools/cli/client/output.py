@@ -21,7 +21,8 @@ _FEW = 10
 _SHORT_S = 120
 
 _PATIENCE_S = 1.0
-# Control characters except line ends and tabs, as kubectl prints them: ESC is ^[. Latin 1 has further control characters.
+# Control characters except line ends and tabs, as kubectl prints them: ESC is ^[. Latin 1 has further control
+# characters.
 _VISIBLE = {code: f"^{chr(code ^ 64)}" for code in (*range(9), *range(11, 32), 127)} | {
     code: f"\\x{code:02x}" for code in range(128, 160)
 }
@@ -129,7 +130,8 @@ def print_aside(text: str) -> None:
 class Progress:
     """Shows the progress of a command after the first second. A nested progress updates the outermost.
 
-    Without a terminal each text is a line; with ``terminal_only`` there are no such lines, for a command that prints results early.
+    Without a terminal each text is a line; with ``terminal_only`` there are no such lines, for a command that prints
+    results early.
     """
 
     _outermost: ClassVar["Progress | None"] = None

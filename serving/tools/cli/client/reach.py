@@ -1,7 +1,7 @@
 """Finds the address of a component: ports of this machine's ``serving up``, or forwarded ports of a cluster's pods.
 
-On a cluster the module needs the user's rights to list the pods of the system's namespace, to forward their ports, and to read
-the Secret with the query token (the Role serving-queries).
+On a cluster the module needs the user's rights to list the pods of the system's namespace, to forward their ports, and
+to read the Secret with the query token (the Role serving-queries).
 """
 
 import base64
@@ -131,7 +131,10 @@ def state_token(state_path: Path | None) -> str:
 
 
 def machine_url(component: Component, state_path: Path) -> str:
-    """The address of a component of a running ``serving up``. Raises ``ServingError`` if the component has no address."""
+    """The address of a component of a running ``serving up``.
+
+    Raises ``ServingError`` if the component has no address.
+    """
     state = StateFolder(state_path)
     try:
         return f"http://127.0.0.1:{state.read_ports()[component.port]}"

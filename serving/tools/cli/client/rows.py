@@ -1,7 +1,7 @@
 """The columns of ``serving get`` for each kind, one row per object.
 
-Services and revisions have special columns that fit into 80 characters: scale to zero, traffic, and the reason for not being
-ready. Other kinds use the server's columns.
+Services and revisions have special columns that fit into 80 characters: scale to zero, traffic, and the reason for not
+being ready. Other kinds use the server's columns.
 """
 
 from collections import Counter, defaultdict
@@ -112,7 +112,9 @@ def dormant_counts(pods: Iterable[Object]) -> Counter[Key]:
 
 
 def pods_of(revisions: Iterable[Object], dormant_of: Mapping[Key, int]) -> dict[Key, str]:
-    """Ready pods by namespace and name of the service: "2", or "1/2" while a pod is missing. Superseded failures do not count.
+    """Ready pods by namespace and name of the service: "2", or "1/2" while a pod is missing.
+
+    Superseded failures do not count.
 
     ``dormant_of`` has the number of dormant pods per revision.
     """

@@ -32,7 +32,10 @@ autoscaler_option = click.option(
 
 
 class Stats:
-    """Queries the autoscalers. A failed query ends the command. Raises ``ServingError`` if no autoscaler can be reached."""
+    """Queries the autoscalers.
+
+    A failed query ends the command. Raises ``ServingError`` if no autoscaler can be reached.
+    """
 
     def __init__(self, url: str | None, api: ApiClient) -> None:
         self._reach = Reach(api)

@@ -1,8 +1,8 @@
 """Reads the objects of an installation from ``config/kustomization.yaml`` and the components, in apply order.
 
-Input: the folder, in an installed package or the checkout, and the user's changes; output: objects as JSON. The module supports
-the parts of kustomize in this one file (resources, namespace, images) and rejects other parts, so that ``serving install``
-needs no kubectl; a test compares the objects with the output of ``kubectl kustomize``.
+Input: the folder, in an installed package or the checkout, and the user's changes; output: objects as JSON. The module
+supports the parts of kustomize in this one file (resources, namespace, images) and rejects other parts, so that
+``serving install`` needs no kubectl; a test compares the objects with the output of ``kubectl kustomize``.
 """
 
 import copy
@@ -182,7 +182,10 @@ def _needs(folder: Path, name: str, *, kind: str, wanted: str) -> ServingError:
 
 
 def _documents(path: Path) -> list[Object]:
-    """The documents of a YAML file. Parsing takes most of the time, and a chart reads each file many times: it is done once."""
+    """The documents of a YAML file.
+
+    Parsing takes most of the time, and a chart reads each file many times: it is done once.
+    """
     documents: list[Object] = msgspec.json.decode(_parsed(path, path.stat().st_mtime_ns))
     return documents
 

@@ -71,8 +71,8 @@ _BOUNDS = ("oracle", "clairvoyant")
 def arena(*, plan_file: Path | None, traces: Path, out: Path, jobs: int, **options: object) -> None:
     """Compare policies over workloads and seeds on one page.
 
-    PLAN.yaml names them; without one the options do, and without options three policies run over made-up workloads. A plan with
-    pins is run only with the versions and files that it names.
+    PLAN.yaml names them; without one the options do, and without options three policies run over made-up workloads. A
+    plan with pins is run only with the versions and files that it names.
     """
     try:
         plan = _plan_of(plan_file, msgspec.convert(options, _Options))

@@ -31,8 +31,8 @@ _Difference = dict[str, Any]
 def replay(files: tuple[Path, ...], changes: tuple[str, ...], output: str) -> None:
     """Recompute the decisions of FILES of the decision log, oldest file first.
 
-    With the same settings every decision must be the same, else the command exits with 1. With --set, each decision is made with
-    the old and the new settings, with the load and pods of that time.
+    With the same settings every decision must be the same, else the command exits with 1. With --set, each decision is
+    made with the old and the new settings, with the load and pods of that time.
     """
     by_revision: dict[tuple[str, str], list[DecisionRecord]] = {}
     for record in _read(files):

@@ -44,7 +44,8 @@ _DEFAULT_LOAD = "0:0 5:1 20:40 25:400 70:20 100:0"
 def simulate(context: click.Context, /, changes: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
     """Run a service on the virtual clock: the product's decisions, a simulated world.
 
-    With --trace, replay a recorded workload under policies and compare them. Any setting of config-autoscaler is an option.
+    With --trace, replay a recorded workload under policies and compare them. Any setting of config-autoscaler is an
+    option.
     """
     try:
         settings = changed_settings(AutoscalerSettings(), [*changes, *settings_pairs(context.args)])

@@ -167,7 +167,10 @@ workload_options = adding(
 
 
 def settings_pairs(words: Sequence[str]) -> list[str]:
-    """Settings from the options, ``--stable-window 30s`` or ``--stable-window=30s``, as pairs. Raises ``SettingsError``."""
+    """Settings from the options, ``--stable-window 30s`` or ``--stable-window=30s``, as pairs.
+
+    Raises ``SettingsError``.
+    """
     pairs, remaining = [], list(words)
     while remaining:
         word = remaining.pop(0)
@@ -210,7 +213,10 @@ def _with(record: Record, path: Sequence[str], value: Value) -> Record:
 
 
 def read_scaling(pairs: Sequence[str], settings: AutoscalerSettings, *, slo: str | None = None) -> ScalingAnnotations:
-    """Annotations of the revision, each as ``key=value``; the key may lack Knative's group. Raises ``SettingsError``."""
+    """Annotations of the revision, each as ``key=value``; the key may lack Knative's group.
+
+    Raises ``SettingsError``.
+    """
     named = (pair.partition("=") for pair in pairs)
     annotations = {key if "/" in key else GROUP + key: value for key, _, value in named}
     if slo is not None:

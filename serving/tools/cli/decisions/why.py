@@ -1,7 +1,7 @@
 """``serving why``: changes of a service's or revision's scale, one sentence with numbers each, and moves of traffic.
 
-Present problems come first. Recent decisions come from the autoscaler; decisions that the autoscaler no longer stores come from
-the decision log in the state folder. Without a connection to a cluster's autoscaler, the command uses Events.
+Present problems come first. Recent decisions come from the autoscaler; decisions that the autoscaler no longer stores
+come from the decision log in the state folder. Without a connection to a cluster's autoscaler, the command uses Events.
 """
 
 import contextlib
@@ -411,7 +411,10 @@ _SHOWN_MAX = 5
 
 
 def print_cold_starts(api: ApiClient, name: str, *, dashboard: str | None, output: str) -> None:
-    """Print the cold starts of the service or revision NAME. Ends the command without a dashboard or without such a name."""
+    """Print the cold starts of the service or revision NAME.
+
+    Ends the command without a dashboard or without such a name.
+    """
     revisions: list[dict[str, Any]] = DashboardPages(api, dashboard).read(
         "coldstarts", {"name": f"{api.namespace}/{name}"}
     )

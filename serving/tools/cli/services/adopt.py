@@ -1,6 +1,7 @@
 """``serving adopt`` and ``serving release``: start and stop to scale an existing workload by its requests.
 
-``adopt`` writes a ScaledWorkload with the present replicas in an annotation. ``release`` deletes it and restores the workload.
+``adopt`` writes a ScaledWorkload with the present replicas in an annotation. ``release`` deletes it and restores the
+workload.
 """
 
 import json
@@ -128,7 +129,10 @@ def _selects(service: Object, labels: dict[str, str]) -> bool:
 
 
 def port_of(service: Object, wanted: str | None) -> Any:  # noqa: ANN401 - a number or a name
-    """The port of a Service: the requested port, the only port, or the port for requests. Exits if the port is ambiguous."""
+    """The port of a Service: the requested port, the only port, or the port for requests.
+
+    Exits if the port is ambiguous.
+    """
     ports: list[Object] = nested(service, "spec", "ports") or []
     by_word = {word: port["port"] for port in ports for word in (str(port["port"]), port.get("name")) if word}
     if wanted is not None:

@@ -1,7 +1,8 @@
 """Removes the Cloud Run parts of a manifest. Pure.
 
 ``gcloud run services describe --format export`` writes annotations and labels, an account of Google Cloud, and machine
-selectors. None has a meaning here, and the last two would prevent the creation of pods. One note names the removed parts.
+selectors. None has a meaning here, and the last two would prevent the creation of pods. One note names the removed
+parts.
 """
 
 import msgspec

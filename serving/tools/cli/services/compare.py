@@ -29,7 +29,8 @@ def compare(  # noqa: PLR0913 - a range, and what to compare
 ) -> None:
     """Compare two revisions of the service NAME: requests, errors, latency, pods, cost, and settings that differ.
 
-    Without revisions it compares the two with the most traffic, or a revision with all traffic with the previous revision.
+    Without revisions it compares the two with the most traffic, or a revision with all traffic with the previous
+    revision.
     """
     if len(revisions) not in {0, _PAIR}:
         fail_usage(f"{' '.join(revisions)}: expected two revisions, or none")

@@ -1,8 +1,9 @@
 """Converts compose files: a Knative Service for each service, and the images to build. Pure.
 
-Follows the Compose Specification (github.com/compose-spec/compose-spec): the parts ``build``, ``ports``, ``expose``, ``environment``,
-``command``, ``entrypoint``, ``working_dir``, ``profiles`` and the limits of ``deploy``. Each other field is a note. A program
-without HTTP, known by its image or its ports, becomes a service of TCP connections with one pod.
+Follows the Compose Specification (github.com/compose-spec/compose-spec): the parts ``build``, ``ports``, ``expose``,
+``environment``, ``command``, ``entrypoint``, ``working_dir``, ``profiles`` and the limits of ``deploy``. Each other
+field is a note. A program without HTTP, known by its image or its ports, becomes a service of TCP connections with one
+pod.
 """
 
 import re

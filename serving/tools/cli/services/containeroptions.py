@@ -1,6 +1,7 @@
 """The options common to ``serving deploy``, ``update`` and ``scale``.
 
-``deploy`` and ``update`` have all: variables, limits, ports, scaling, and the route's policy. ``scale`` has those of scaling.
+``deploy`` and ``update`` have all: variables, limits, ports, scaling, and the route's policy. ``scale`` has those of
+scaling.
 """
 
 import re

@@ -94,8 +94,8 @@ def _title(document: Object) -> str:
 def convert(*, files: tuple[str, ...], is_building: bool, profiles: tuple[str, ...], state_path: Path | None) -> None:
     """Print Knative manifests for compose files, and ScaledWorkloads for HTTPScaledObjects or InterceptorRoutes.
 
-    Notes about parts without an equivalent go to standard error. `serving convert compose.yaml | serving apply -f -` applies
-    them.
+    Notes about parts without an equivalent go to standard error. `serving convert compose.yaml | serving apply -f -`
+    applies them.
     """
     chosen = {name for profile in profiles for name in profile.split(",")}
     converted = _converted([(file, document) for file in files for document in _documents(file)], chosen)
@@ -128,7 +128,10 @@ def _name_notes(manifests: Iterable[Object]) -> Iterator[str]:
 
 
 def _build(converted: Converted, store: ImageStore) -> None:
-    """Build the images, and name them in the manifests. The images stay until a user removes them, because manifests may be stored."""
+    """Build the images, and name them in the manifests.
+
+    The images stay until a user removes them, because manifests may be stored.
+    """
     for build, container in converted.builds:
         try:
             with Progress(f"building {build.name}"):

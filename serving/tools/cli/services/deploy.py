@@ -75,7 +75,8 @@ _NOT_WITH_ASGI = ("command", "image", "preload", "fixed_port", "h2c")
 class How(msgspec.Struct, frozen=True, kw_only=True):
     """Options of the deployment, not of the service.
 
-    ``is_found``: ``detect`` found the command, so the app's port may be found too. ``is_kept``: the service outlives the command.
+    ``is_found``: ``detect`` found the command, so the app's port may be found too. ``is_kept``: the service outlives
+    the command.
     """
 
     wait: bool
@@ -151,11 +152,12 @@ deploy_options = adding(
 def deploy(*, api: ApiClient, wait: bool, wait_s: float, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Run a folder or an image as a service NAME: create it, or make a new revision of it.
 
-    Without --command, --asgi and --image it finds what to run: a Containerfile, a Procfile, a Python or Node app, or pages.
-    NAME is that of the folder if it is left out, as in `serving deploy .`.
+    Without --command, --asgi and --image it finds what to run: a Containerfile, a Procfile, a Python or Node app, or
+    pages. NAME is that of the folder if it is left out, as in `serving deploy .`.
 
     The revision runs a copy of FOLDER, so that changed files are a new revision and an old one keeps its own. A virtual
-    environment in FOLDER, or the active one, is used. Options that are not given keep the value of the previous revision.
+    environment in FOLDER, or the active one, is used. Options that are not given keep the value of the previous
+    revision.
     """
     traffic = taken_traffic(options, wait=wait)
     how = how_of(options, wait=wait, wait_s=wait_s, output=output, traffic=traffic)
@@ -478,7 +480,10 @@ def _chosen(folder: Path, several: Sequence[Choice]) -> Choice | None:
 
 
 def _install(folder: Path, commands: Sequence[str], *, build: bool) -> None:
-    """Run the commands with --build, or with the user's consent on a terminal. Exits if they fail or are not allowed."""
+    """Run the commands with --build, or with the user's consent on a terminal.
+
+    Exits if they fail or are not allowed.
+    """
     if not commands:
         return
     text = " && ".join(commands)

@@ -1,7 +1,8 @@
 """Builds the Knative Service of ``serving deploy`` from options and the existing service.
 
-Input: the command's options and the existing service; output: a manifest. A second deploy changes only the given options:
-other variables, scaling, limits and traffic stay. Also finds the folder's virtual environment and an ASGI app's command.
+Input: the command's options and the existing service; output: a manifest. A second deploy changes only the given
+options: other variables, scaling, limits and traffic stay. Also finds the folder's virtual environment and an ASGI
+app's command.
 """
 
 import re
@@ -239,7 +240,10 @@ def environment_of(virtualenv: Path) -> dict[str, str]:
 
 
 def asgi_command(app: str, virtualenv: Path | None) -> str:
-    """The command for "module:name". Raises ``InvalidValue`` for another text, or for a missing package in the environment."""
+    """The command for "module:name".
+
+    Raises ``InvalidValue`` for another text, or for a missing package in the environment.
+    """
     if not _ASGI_APP.fullmatch(app):
         raise InvalidValue(text=app, expected="a module and the name of an ASGI app in it, as in --asgi app:app")
     interpreter = str(virtualenv / "bin" / "python") if virtualenv else sys.executable

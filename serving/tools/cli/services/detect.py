@@ -1,7 +1,7 @@
 """Finds the command for a folder, and the packages to install first.
 
-Input: a folder and the programs of its environment. Output: choices, each with the command and its source file. A Procfile has
-precedence; then come Python, Node and a folder of pages. Nothing of the folder is executed.
+Input: a folder and the programs of its environment. Output: choices, each with the command and its source file. A
+Procfile has precedence; then come Python, Node and a folder of pages. Nothing of the folder is executed.
 """
 
 import json
@@ -155,7 +155,10 @@ def named_port(command: str) -> int | None:
 
 
 def name_of_folder(folder: Path) -> str:
-    """The service name for a folder: "My_Shop" is "my-shop". Raises ``InvalidValue`` if no part of the name is valid."""
+    """The service name for a folder: "My_Shop" is "my-shop".
+
+    Raises ``InvalidValue`` if no part of the name is valid.
+    """
     name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).lstrip("-0123456789")[:_NAME_MAX].rstrip("-")
     if not name:
         raise InvalidValue(

@@ -1,8 +1,9 @@
 """Interpolates variables into the texts of a compose file. Pure.
 
-Follows the Compose Specification (12-interpolation.md) and the reference implementation (github.com/compose-spec/compose-go,
-``template``): ``$NAME``, ``${NAME}``, ``${NAME-default}``, ``${NAME+other}``, ``${NAME?message}``, with a colon where an empty
-variable counts as unset, and ``$$`` for a dollar sign. Inserted text is not interpolated again.
+Follows the Compose Specification (12-interpolation.md) and the reference implementation
+(github.com/compose-spec/compose-go, ``template``): ``$NAME``, ``${NAME}``, ``${NAME-default}``, ``${NAME+other}``,
+``${NAME?message}``, with a colon where an empty variable counts as unset, and ``$$`` for a dollar sign. Inserted text
+is not interpolated again.
 """
 
 import re
@@ -44,7 +45,10 @@ class Interpolation:
         return self._defined[name]
 
     def services(self, services: object, where: str) -> Any:  # noqa: ANN401 - as it came from YAML
-        """Copy the services with all texts except keys interpolated. ``where`` is for errors. Raises ``SettingsError`` with all problems."""
+        """Copy the services with all texts except keys interpolated.
+
+        ``where`` is for errors. Raises ``SettingsError`` with all problems.
+        """
         problems: list[Problem] = []
         # A YAML anchor is one object in several places, and may contain itself.
         copies: dict[int, Any] = {}

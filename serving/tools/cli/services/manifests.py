@@ -1,8 +1,8 @@
 """Reads manifests before the command sends anything: files and folders of YAML or JSON, several documents per file.
 
-Input: paths, "-" for standard input; output: the documents with their positions, or ``SettingsError`` with every problem in
-any document, so that no half of a broken folder is applied. An unsupported kind is no problem: files for a cluster may contain
-such objects, and the other documents are read.
+Input: paths, "-" for standard input; output: the documents with their positions, or ``SettingsError`` with every
+problem in any document, so that no half of a broken folder is applied. An unsupported kind is no problem: files for a
+cluster may contain such objects, and the other documents are read.
 """
 
 import difflib
@@ -35,7 +35,8 @@ _SUFFIXES = {".yaml", ".yml", ".json"}
 _DEPTH_MAX = 100
 # Dependencies are created first, regardless of the order of the files.
 _FIRST = {NAMESPACE: 0, **dict.fromkeys((CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LIMIT_RANGE, RESOURCE_QUOTA), 1)}
-# Names and versions above this similarity are misspelt: "Deploymnet", "app/v1". PersistentVolume and PersistentVolumeClaim: 0.86.
+# Names and versions above this similarity are misspelt: "Deploymnet", "app/v1". PersistentVolume and
+# PersistentVolumeClaim: 0.86.
 _NEAR = 0.88
 # Kinds of other platforms, and their replacements.
 _CLOUD_RUN_GROUP = "run.googleapis.com"
@@ -91,7 +92,10 @@ class ManifestLoader(JsonTypesLoader):
     """Rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the library's own
-        """Build a mapping. Raises ``YAMLError`` for a duplicate key: the last value would silently replace the first."""
+        """Build a mapping.
+
+        Raises ``YAMLError`` for a duplicate key: the last value would silently replace the first.
+        """
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":

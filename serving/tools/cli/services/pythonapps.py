@@ -1,7 +1,7 @@
 """Finds the web apps in a folder of Python files from the syntax trees, without importing a file.
 
-Input: a folder. Output: apps with module, object and kind, and commands that run them. An app imported from another module
-belongs to that module. Files with invalid Python are skipped.
+Input: a folder. Output: apps with module, object and kind, and commands that run them. An app imported from another
+module belongs to that module. Files with invalid Python are skipped.
 """
 
 import ast
@@ -83,7 +83,9 @@ class PythonApp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """A way to run a folder. ``source`` says where it was found; ``missing`` is a Python package without which it cannot run.
+    """A way to run a folder.
+
+    ``source`` says where it was found; ``missing`` is a Python package without which it cannot run.
 
     ``is_grpc``: the app speaks HTTP/2 with prior knowledge.
     """

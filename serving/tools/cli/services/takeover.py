@@ -1,7 +1,7 @@
 """Moves a user's Service from its pods to the activators, and back.
 
-A headless twin gets the selector, so that the EndpointSlices of the pods belong to the twin. The Service stays without a
-selector: the controller writes its slices. After each step the Service leads to pods or to activators.
+A headless twin gets the selector, so that the EndpointSlices of the pods belong to the twin. The Service stays without
+a selector: the controller writes its slices. After each step the Service leads to pods or to activators.
 """
 
 import json
@@ -40,7 +40,10 @@ def short_hosts(api: ApiClient, service: Object) -> tuple[str, ...]:
 
 
 def make_twin(api: ApiClient, name: str, *, wait_s: float) -> None:
-    """Create the twin of a Service, and wait until the twin leads to the existing pods. Exits for a Service with several ports."""
+    """Create the twin of a Service, and wait until the twin leads to the existing pods.
+
+    Exits for a Service with several ports.
+    """
     service = api.done("GET", path_of(SERVICE, api.namespace, name))
     ports: list[Object] = nested(service, "spec", "ports") or []
     if len(ports) != 1:

@@ -150,8 +150,8 @@ def create(  # noqa: PLR0913 - the options of the command
 ) -> None:
     """Make a token for the API of this machine, and print it: it is shown this once.
 
-    `view` reads all but Secrets; `deploy` also writes services and what they need, and enters pods of images; `admin` may do all
-    in its namespaces, and everything with -A. The namespace is that of --namespace, or of the kubeconfig.
+    `view` reads all but Secrets; `deploy` also writes services and what they need, and enters pods of images; `admin`
+    may do all in its namespaces, and everything with -A. The namespace is that of --namespace, or of the kubeconfig.
     """
     # Other commands do not need the server side of the API.
     from serving.core.model.grants import Grant, Role  # noqa: PLC0415 - as above

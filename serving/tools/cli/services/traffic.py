@@ -77,7 +77,8 @@ def tagged(api: ApiClient, service: Object, tag: str) -> Object:
 def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, wait: bool, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Show how traffic is split, or split it: hello-00001=90 hello-00002=10.
 
-    A revision may be shortened to 00002 or 2, and @latest is the newest ready one. Tags stay unless --untag removes them.
+    A revision may be shortened to 00002 or 2, and @latest is the newest ready one. Tags stay unless --untag removes
+    them.
     """
     if sum((bool(shares), options["to_latest"], options["rollback"])) > 1:
         fail_usage("REVISION=PERCENT, --to-latest and --rollback each direct all traffic: use only one of them")
@@ -100,7 +101,10 @@ def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, 
 
 
 def _record(api: ApiClient, service: Object, shares: Mapping[str, int], *, is_rollback: bool) -> None:
-    """Record an Event of the service for ``serving why``. Without the right to write Events, the command records nothing."""
+    """Record an Event of the service for ``serving why``.
+
+    Without the right to write Events, the command records nothing.
+    """
     from serving.net.aio.clock import stamp  # noqa: PLC0415 - it loads asyncio, which other commands of this file do not need
 
     reason, flag = (ROLLBACK_REASON, " --rollback") if is_rollback else (TRAFFIC_REASON, "")

@@ -60,7 +60,8 @@ _SETTLE_MIN_S, _SETTLE_MAX_S = 1.0, 5.0
 class NotReady(ServingError):
     """A service that is not ready, with the reason and the end of the log.
 
-    ``port`` is the port on which the app listens, or tried to, in place of $PORT; 0 if unknown, None if the port is right.
+    ``port`` is the port on which the app listens, or tried to, in place of $PORT; 0 if unknown, None if the port is
+    right.
     """
 
     def __init__(self, message: str) -> None:
@@ -178,7 +179,8 @@ def _has_failed(service: Object, route_failed_s: list[float], *, now_s: float) -
     """Whether the applied generation has failed.
 
     The controller reports on a configuration only after observing the present generation. A route still repeats the
-    failure of the previous revision until the new revision is ready: such a route has failed if the configuration is ready.
+    failure of the previous revision until the new revision is ready: such a route has failed if the configuration is
+    ready.
     """
     if not is_settled(service):
         route_failed_s.clear()

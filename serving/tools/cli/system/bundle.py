@@ -52,8 +52,8 @@ _OPTION = re.compile(r"""(?i)(--[\w-]*(?:password|passwd|secret|token|api[_-]?ke
 _URL_PASSWORD = re.compile(r"""(://[^\s/:@"']*:)[^\s/@"']+(?=@)""")
 # Words of a command in a pod, as in a request's URI in the audit log.
 _WORDS = re.compile(r"""([?&]command=)[^&\s"']+""")
-# Tokens by their form, also of deleted Secrets: JSON Web Tokens, tokens of clouds and forges, and long random words. Names and digests have
-# no capitals.
+# Tokens by their form, also of deleted Secrets: JSON Web Tokens, tokens of clouds and forges, and long random words.
+# Names and digests have no capitals.
 _SHAPES = (
     re.compile(r"\beyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?"),
     re.compile(
@@ -75,8 +75,8 @@ _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE
 def bundle(*, place: Place, file: Path) -> None:
     """Write FILE (.tar.gz) for a bug report: checks, versions, settings with their origin, objects, decisions, logs.
 
-    Secrets, values of environment variables and ConfigMaps, and logs of pods are not in it. Look into it before you publish it: a command line
-    or a log may have what only you know to be secret.
+    Secrets, values of environment variables and ConfigMaps, and logs of pods are not in it. Look into it before you
+    publish it: a command line or a log may have what only you know to be secret.
     """
     if place.state_path is None:
         api = place.api()

@@ -1,6 +1,7 @@
 """``serving backup`` on a cluster.
 
-The file has the users' objects as manifests for ``serving apply -f`` and kubectl: services, objects that their specs name, and settings.
+The file has the users' objects as manifests for ``serving apply -f`` and kubectl: services, objects that their specs
+name, and settings.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""The checks of ``serving doctor`` on a cluster, with the user's rights. A check without the required right reports this and does not fail."""
+"""The checks of ``serving doctor`` on a cluster, with the user's rights.
+
+A check without the required right reports this and does not fail.
+"""
 
 import base64
 import datetime as dt

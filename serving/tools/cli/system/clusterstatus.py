@@ -27,7 +27,10 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of an installation. Counts include all namespaces, or only ``namespace`` without the right to list others."""
+    """The state of an installation.
+
+    Counts include all namespaces, or only ``namespace`` without the right to list others.
+    """
 
     server: str
     system_namespace: str

@@ -1,7 +1,7 @@
 """``serving config``: shows settings in force with their origin, checks files, prints defaults.
 
-Settings in force come from the store and from the environments of running daemons. Exit code 2 means invalid settings; then
-each problem is one line on standard error.
+Settings in force come from the store and from the environments of running daemons. Exit code 2 means invalid settings;
+then each problem is one line on standard error.
 """
 
 import json
@@ -207,8 +207,9 @@ def show(
 ) -> None:
     """Print each setting and the origin of its value; -o json does not shorten long values.
 
-    If a system is running, these are the settings that its daemons use now: the ConfigMaps in its store and the environment
-    of its processes. With --config or --set, or without a running system, they are those of a daemon started here.
+    If a system is running, these are the settings that its daemons use now: the ConfigMaps in its store and the
+    environment of its processes. With --config or --set, or without a running system, they are those of a daemon
+    started here.
     """
     names = names or tuple(sorted(_BY_NAME))
     live = None if files or settings else _live(place)
@@ -237,7 +238,8 @@ def show(
 def check(files: tuple[Path, ...]) -> None:
     """Check ConfigMaps and files of node groups; print each problem on a line and exit with 2 if there are any.
 
-    A file of node groups is Escalator's own, or NodeGroup manifests; those in the ConfigMap config-nodegroup are checked too.
+    A file of node groups is Escalator's own, or NodeGroup manifests; those in the ConfigMap config-nodegroup are
+    checked too.
     """
     groups = read_group_files(files)
     config_maps, problems = _read(groups.others)

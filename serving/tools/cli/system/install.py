@@ -147,7 +147,8 @@ class Installation:
     def leftovers(self) -> list[Object]:
         """Objects of an earlier installation that this installation lacks, in reverse order.
 
-        Definitions stay, because their deletion would delete users' objects, and so do ConfigMaps with keys of other managers.
+        Definitions stay, because their deletion would delete users' objects, and so do ConfigMaps with keys of other
+        managers.
         """
         present = {path_of(resource) for resource in self._objects}
         namespace = _namespace_of(self._objects)

@@ -147,7 +147,10 @@ def _packages() -> Iterator[tuple[str, str]]:
 @wait_timeout_option(_TIMEOUT_S)
 @state_option
 def down(*, state_path: Path | None, wait_s: float) -> None:
-    """Stop the system and its pods, and wait until they have ended. Services stay in the state folder for the next `up`."""
+    """Stop the system and its pods, and wait until they have ended.
+
+    Services stay in the state folder for the next `up`.
+    """
     state = StateFolder((state_path or default_state_path()).absolute())
     pid = state.holder()
     if pid is None:

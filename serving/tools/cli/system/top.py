@@ -144,7 +144,10 @@ def _amount(part: int | None, whole: int, unit: int) -> Text:
 @click.option("-n", "--namespace", default="", help="Show this namespace only.")
 @place_options
 def top(*, place: Place, once: bool, output: str, url: str | None, namespace: str) -> None:
-    """Display the load of revisions and workloads, with pods and last decisions, and the usage of nodes. Ctrl-C stops it."""
+    """Display the load of revisions and workloads, with pods and last decisions, and the usage of nodes.
+
+    Ctrl-C stops it.
+    """
     pages = DashboardPages(place.api(), url)
     if output == "json":
         click.echo(json.dumps(record_of(pages.read("state"), namespace=namespace), indent=2))

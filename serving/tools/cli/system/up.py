@@ -122,7 +122,8 @@ def check_environment(environment: Mapping[str, str]) -> None:
 def path_lines(program: Path, python: Path, path: str) -> list[str]:
     """Advice for running this program in another shell; empty if ``serving`` on PATH is this program.
 
-    ``program`` is the path that started this process, ``python`` the interpreter; the interpreter's folder has the program too.
+    ``program`` is the path that started this process, ``python`` the interpreter; the interpreter's folder has the
+    program too.
     """
     own = program.absolute() if program.name == _NAME else python.with_name(_NAME)
     program_path = shutil.which(_NAME, path=path)

@@ -1,7 +1,8 @@
 """Every key of Knative's ConfigMaps is read, or named with the reason why it sets nothing.
 
-Keys and values: the blocks ``_example`` of knative/serving 98e5ef90 (config/core/configmaps) and knative.dev/networking 17b28c62
-(config/config-network.yaml), and further keys that their code reads (pkg/deployment, pkg/leaderelection, networking/pkg/config).
+Keys and values: the blocks ``_example`` of knative/serving 98e5ef90 (config/core/configmaps) and knative.dev/networking
+17b28c62 (config/config-network.yaml), and further keys that their code reads (pkg/deployment, pkg/leaderelection,
+networking/pkg/config).
 """
 
 from collections.abc import Mapping

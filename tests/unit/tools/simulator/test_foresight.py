@@ -103,7 +103,10 @@ def test_no_request_costs_nothing() -> None:
     worth_s=st.sampled_from([1.0, 30.0, 120.0]),
 )
 def test_no_policy_costs_less(times_s: list[float], policy: str, retention_s: float, worth_s: float) -> None:
-    """One pod serves all. A cold start delays requests, which may shorten a pause: by a start for each of them at most."""
+    """One pod serves all.
+
+    A cold start delays requests, which may shorten a pause: by a start for each of them at most.
+    """
     autoscaler = AutoscalerSettings(
         policy=policy, scale_to_zero_pod_retention_period_s=retention_s, cold_start_worth_s=worth_s
     )

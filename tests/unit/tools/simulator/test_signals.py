@@ -62,7 +62,8 @@ def test_cpu_that_is_not_measured_is_no_data() -> None:
 
 
 def learning(source: str) -> RevisionResult:
-    # A pod is slower beyond two requests at once, as in each burst of ten seconds; nothing but the learnt target says so.
+    # A pod is slower beyond two requests at once, as in each burst of ten seconds; nothing but the learnt target says
+    # so.
     times_s = [60.0 * burst + number / 6 for burst in range(20) for number in range(60)]
     scaling = ScalingAnnotations(target_source=source)
     slow = msgspec.structs.replace(config(concurrency=0, start_s=1.0, scaling=scaling), knee=2.0)

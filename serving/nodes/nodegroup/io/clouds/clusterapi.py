@@ -1,10 +1,11 @@
 """Cluster API as a cloud: MachineDeployments, MachineSets and MachinePools, over the Kubernetes API.
 
-A group is named "KIND/NAMESPACE/NAME", or "NAMESPACE/NAME" for a MachineDeployment. The target is ``spec.replicas``, the bounds are the
-annotations that cluster-autoscaler reads. Growing writes ``/scale``. Deleting marks the Machines of the nodes with the annotation
-delete-machine, then lowers ``/scale``; the marks make a repeated call lower it once only.
+A group is named "KIND/NAMESPACE/NAME", or "NAMESPACE/NAME" for a MachineDeployment. The target is ``spec.replicas``,
+the bounds are the annotations that cluster-autoscaler reads. Growing writes ``/scale``. Deleting marks the Machines of
+the nodes with the annotation delete-machine, then lowers ``/scale``; the marks make a repeated call lower it once only.
 
-Source of names: kubernetes-sigs/cluster-api, api/v1beta1 (annotations of Machine and of the cluster-autoscaler provider).
+Source of names: kubernetes-sigs/cluster-api, api/v1beta1 (annotations of Machine and of the cluster-autoscaler
+provider).
 """
 
 from collections.abc import Sequence

@@ -180,11 +180,13 @@ def _workload_view(cache: ControllerCache, where: Key) -> WorkloadView:
         return WorkloadView(own=known)
     kind, name = known.target
     scales = cache.indexes.workloads.scales
+    fallback = known.spec.cold_start.fallback
     holders = {host: holder_of(cache, namespace, host) for host in known.spec.all_hosts}
     return WorkloadView(
         own=known,
         target=scales.get(where) if kind is None else cache.get(kind, (namespace, name)),
         service=cache.get(kinds.SERVICE, (namespace, known.spec.service.name)),
+        fallback=None if fallback is None else cache.get(kinds.SERVICE, (namespace, fallback.name)),
         is_known_kind=kind is not None or where in scales,
         scalers=cache.within(kinds.HORIZONTAL_POD_AUTOSCALER, namespace),
         workloads=cache.indexes.workloads,

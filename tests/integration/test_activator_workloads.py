@@ -1,8 +1,10 @@
 """An activator in front of pods without a queue-proxy: those of a ScaledWorkload."""
 
+import asyncio
 import ssl
 from typing import Any
 
+import pytest
 import trustme
 
 from serving.activator.routing.sites import Listener
@@ -64,3 +66,87 @@ async def test_a_pod_that_does_not_speak_tls_costs_no_more_than_the_wait_for_a_p
         response = await ask(stage)
     assert response.status in {502, 503}
     assert server.heads == []
+
+
+async def serve_cold(stage: Stage, *, fallback: PodServer | None = None, **spec: object) -> None:
+    """A workload without pods. Its fallback is the Service of another pod."""
+    whole = {"target": {"name": "shop"}, "service": {"name": "shop"}, "hosts": [HOST], **spec}
+    workload = {"apiVersion": "serving.dev/v1alpha1", "kind": "ScaledWorkload", "spec": whole}
+    if fallback is not None:
+        stage.pods.append(fallback)
+        pods = endpoint_slice(fallback.port, protocol="http")
+        pods["metadata"] |= {"name": "m", "labels": {"kubernetes.io/service-name": "maintenance"}}
+        await stage.cluster.create(ENDPOINT_SLICE, pods)
+    await stage.cluster.create(SCALED_WORKLOAD, {**workload, "metadata": {"name": "shop", "namespace": "default"}})
+    await until(lambda: stage.activator.ingress.routes.find(Listener.PUBLIC, HOST))
+
+
+async def test_a_request_without_a_pod_in_time_gets_the_response_of_the_fallback() -> None:
+    async with staged() as stage:
+        server = PodServer("m")
+        await server.start()
+        cold_start = {"fallback": {"name": "maintenance"}}
+        await serve_cold(stage, fallback=server, waitTimeoutSeconds=1, coldStart=cold_start)
+        await until(lambda: stage.activator.ingress.router.directory.pods_of(("default", "shop:fallback")))
+        response = await ask(stage)
+        assert (response.status, response.body) == (200, "m")
+        # The load is the workload's alone.
+        await until(lambda: stage.autoscaler.stats)
+        assert {stat.revision for stat in stage.autoscaler.stats} == {"shop"}
+        # Without pods of the fallback a request gets 503.
+        await stage.cluster.delete(ENDPOINT_SLICE, "default", "m")
+        await until(lambda: not stage.activator.ingress.router.directory.pods_of(("default", "shop:fallback")))
+        assert (await ask(stage)).status == 503
+        # A fallback that is removed is forgotten.
+        patch = {"spec": {"coldStart": None}}
+        await stage.cluster.patch(SCALED_WORKLOAD, "default", "shop", patch=patch)
+        keys = stage.activator.ingress.router.directory
+        await until(lambda: keys.revision(("default", "shop:fallback")) is None)
+
+
+async def test_a_placeholder_is_sent_at_once_and_starts_the_workload() -> None:
+    async with staged() as stage:
+        placeholder = {"statusCode": 202, "headers": {"Refresh": "5"}, "body": "<p>soon"}
+        await serve_cold(stage, coldStart={"placeholder": placeholder})
+        response = await ask(stage)
+        assert (response.status, response.body, response.headers["refresh"]) == (202, "<p>soon", "5")
+        assert response.headers["content-type"] == "text/html; charset=utf-8"
+        await until(lambda: stage.autoscaler.stats)
+        assert stage.autoscaler.stats[0].revision == "shop"
+        server = PodServer("p")
+        await server.start()
+        stage.pods.append(server)
+        await stage.cluster.create(ENDPOINT_SLICE, endpoint_slice(server.port, protocol="http"))
+        await until(lambda: stage.activator.ingress.router.directory.pods_of(("default", "shop")))
+        assert (await ask(stage)).body == "p"
+
+
+@pytest.mark.parametrize(
+    ("placeholder", "status", "kind", "body"),
+    [
+        ({}, 503, "text/plain; charset=utf-8", ""),
+        ({"statusCode": 204, "body": "never sent"}, 204, "text/plain; charset=utf-8", ""),
+        ({"headers": {"content-type": "application/json"}, "body": "{}"}, 503, "application/json", "{}"),
+    ],
+)
+async def test_a_placeholder_has_the_form_of_its_status_and_type(
+    placeholder: dict[str, object], status: int, kind: str, body: str
+) -> None:
+    async with staged() as stage:
+        await serve_cold(stage, coldStart={"placeholder": placeholder})
+        response = await ask(stage)
+    assert (response.status, response.headers["content-type"], response.body) == (status, kind, body)
+
+
+async def test_with_overflow_requests_wait_up_to_the_bound_and_the_others_get_the_placeholder() -> None:
+    async with staged() as stage:
+        cold_start = {"placeholder": {"body": "later"}, "overflow": "Placeholder"}
+        await serve_cold(stage, maxPendingRequests=1, coldStart=cold_start)
+        first = asyncio.create_task(ask(stage))
+        await until(lambda: stage.level == 1)
+        assert (await ask(stage)).body == "later"
+        server = PodServer("p")
+        await server.start()
+        stage.pods.append(server)
+        await stage.cluster.create(ENDPOINT_SLICE, endpoint_slice(server.port, protocol="http"))
+        assert (await first).body == "p"

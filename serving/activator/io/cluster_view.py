@@ -11,9 +11,15 @@ from collections.abc import Callable, Mapping
 
 from serving.activator.io.ingress import Ingress
 from serving.activator.queueing.outcome import RevisionWake
-from serving.activator.queueing.revisions import ServedRevision, revision_of, workload_of
+from serving.activator.queueing.revisions import ServedRevision, fallback_of, revision_of, workload_of
 from serving.activator.queueing.slices import ServedSlice, slice_of
-from serving.activator.queueing.workloads import SERVICE_NAME_LABEL, WorkloadBackends, backend_of
+from serving.activator.queueing.workloads import (
+    SERVICE_NAME_LABEL,
+    WorkloadBackend,
+    WorkloadBackends,
+    backend_of,
+    fallback_backend_of,
+)
 from serving.activator.routing.hostclaims import (
     DomainTargets,
     ServedRoute,
@@ -28,7 +34,7 @@ from serving.core.model.knative import REVISION_LABEL, RevisionKey, ServingState
 from serving.core.model.nodata import NoData
 from serving.core.model.objects import Object
 from serving.core.model.routehosts import HostRules
-from serving.core.model.scaledworkload import ScaledWorkloadSpec, serving_state_patch
+from serving.core.model.scaledworkload import ScaledWorkloadSpec, fallback_key, serving_state_patch
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.net.aio.supervise import SupervisedTasks, supervise
 from serving.net.cluster.kinds import (
@@ -172,16 +178,12 @@ class ClusterView:
         return served
 
     def _workload_changed(self, change: CacheChange) -> None:
-        owner = "/".join(change.key)
         if change.type is not EventType.DELETED:
             self._workload_seen(change.new)
             return
-        for endpoint_slice in self._backends.own_slices(change.key, self._workload_slices.cache(change.key[0])):
-            if isinstance(endpoint_slice, ServedSlice):
-                self._ingress.apply(self._ingress.router.remove_slice(endpoint_slice.key, self._clock()))
-        self._backends.put(change.key, None)
-        self._workload_slices.choose(self._backends.namespaces)
-        self._ingress.routes.set_rules(owner, ())
+        self._set_backend(change.key, None)
+        self._set_fallback(fallback_key(change.key), None, None)
+        self._ingress.routes.set_rules("/".join(change.key), ())
         if change.key not in self._revisions.cache:
             self._ingress.apply(self._ingress.router.remove_revision(change.key, self._clock()))
 
@@ -199,18 +201,32 @@ class ClusterView:
         if served.key in self._revisions.cache:
             # The controller says so in a condition.
             return served
-        cached = self._workload_slices.cache(served.key[0])
-        if self._backends.backend(served.key) != backend:
-            for endpoint_slice in self._backends.own_slices(served.key, cached):
-                if isinstance(endpoint_slice, ServedSlice):
-                    self._ingress.apply(self._ingress.router.remove_slice(endpoint_slice.key, self._clock()))
-            self._backends.put(served.key, backend)
-            self._workload_slices.choose(self._backends.namespaces)
-            for endpoint_slice in self._backends.own_slices(served.key, cached):
-                self._slice_seen(endpoint_slice)
+        self._set_backend(served.key, backend)
+        self._set_fallback(fallback_key(served.key), fallback_of(served), fallback_backend_of(workload, spec))
         self._ingress.routes.set_rules("/".join(served.key), list(host_rules_of(workload, spec)))
         self._ingress.apply(self._ingress.router.set_revision(served, self._clock()))
         return served
+
+    def _set_backend(self, key: RevisionKey, backend: WorkloadBackend | None) -> None:
+        """Replace the slices of a workload or fallback by those of its Service."""
+        if self._backends.backend(key) == backend:
+            return
+        cached = self._workload_slices.cache(key[0])
+        for endpoint_slice in self._backends.own_slices(key, cached):
+            if isinstance(endpoint_slice, ServedSlice):
+                self._ingress.apply(self._ingress.router.remove_slice(endpoint_slice.key, self._clock()))
+        self._backends.put(key, backend)
+        self._workload_slices.choose(self._backends.namespaces)
+        for endpoint_slice in self._backends.own_slices(key, cached):
+            self._slice_seen(endpoint_slice)
+
+    def _set_fallback(self, key: RevisionKey, fallback: ServedRevision | None, backend: WorkloadBackend | None) -> None:
+        is_known = self._ingress.router.directory.revision(key) is not None
+        self._set_backend(key, backend)
+        if fallback is not None:
+            self._ingress.apply(self._ingress.router.set_revision(fallback, self._clock()))
+        elif is_known:
+            self._ingress.apply(self._ingress.router.remove_revision(key, self._clock()))
 
     def _workload_slice_changed(self, change: CacheChange) -> None:
         for served in self._backends.slices(change.new):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from serving.activator.io.access import AccessGate, TokenGate, client_of
 from serving.activator.io.forwarding import RevisionTimeouts, Ticker
 from serving.activator.io.knownhead import KnownHead, known_head, marks_of, named_revision, without_agent
-from serving.activator.io.placeholder import respond_early
+from serving.activator.io.placeholder import respond_early, respond_with
 from serving.activator.io.prober import PodProber
 from serving.activator.io.recorder import RequestRecorder
 from serving.activator.io.visit import Visit
@@ -423,13 +423,22 @@ class Ingress:
 
     def _reject(self, rejection: Rejection[Exchange]) -> None:
         exchange = rejection.request
-        self.counts[f"refused-{rejection.reason}"] += 1
         visit = exchange.context
         assert isinstance(visit, Visit)
-        visit.rows.refused(rejection.reason)
+        if rejection.fallback is not None:
+            self.counts["fallback"] += 1
+            visit.key, visit.is_cold = rejection.fallback, False
+            self._arrive(exchange, visit)
+            return
         visit.noted().fail(ACTIVATOR, ": ".join(filter(None, (rejection.text, rejection.detail))))
         if visit.trace is not None:
             visit.trace.refused = rejection.reason
+        if rejection.placeholder is not None:
+            self.counts["placeholder"] += 1
+            respond_with(exchange, rejection.placeholder)
+            return
+        self.counts[f"refused-{rejection.reason}"] += 1
+        visit.rows.refused(rejection.reason)
         exchange.respond(503, f"{rejection.text}\n".encode(), _RETRY + exchange.response_headers)
 
     def _begin_trace(self, tracer: Tracer, exchange: Exchange, visit: Visit) -> None:

@@ -1,4 +1,4 @@
-"""Early responses to clients that wait for a pod: a page for browsers, or the beginning of an event stream.
+"""Early responses to clients that wait for a pod: a page, the beginning of an event stream, or a placeholder.
 
 The page reloads itself each second, and needs no script and no other file. Its status is 503 with Retry-After, so
 that no cache or crawler keeps it. API clients do not ask for text/html, so they wait as usual.
@@ -8,8 +8,12 @@ import asyncio
 import html
 
 from serving.activator.io.visit import Visit
+from serving.core.model.scaledworkload import PlaceholderResponse
 from serving.net.proxy.forwarding.exchange import Exchange
+from serving.net.proxy.http1.lines import header_lines
 
+# Responses with these statuses have no body.
+_BODILESS = frozenset({204, 304})
 _PAGE_AFTER_S = 0.5
 """How long a request waits before the page is sent, in seconds; most starts are shorter."""
 _PAGE_HEADERS = (
@@ -58,6 +62,17 @@ def wants_placeholder(method: bytes, accept: bytes | None) -> bool:
 def placeholder_page(service: str) -> bytes:
     """The page of a service, in UTF-8."""
     return _PAGE.format(name=html.escape(service)).encode()
+
+
+def respond_with(exchange: Exchange, placeholder: PlaceholderResponse) -> None:
+    """Send the placeholder of a ScaledWorkload."""
+    body = placeholder.body.encode()
+    lines = [(name.encode(), value.encode("latin-1")) for name, value in placeholder.headers.items()]
+    if not any(name.lower() == b"content-type" for name, _ in lines):
+        kind = b"text/html" if body.startswith(b"<") else b"text/plain"
+        lines.append((b"Content-Type", kind + b"; charset=utf-8"))
+    status = placeholder.status_code
+    exchange.respond(status, b"" if status in _BODILESS else body, header_lines(*lines) + exchange.response_headers)
 
 
 def respond_early(exchange: Exchange, visit: Visit) -> None:

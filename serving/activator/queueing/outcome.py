@@ -11,6 +11,7 @@ from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.slices import ServedPod
 from serving.activator.queueing.wake import Poke
 from serving.core.model.knative import RevisionKey, ServingState
+from serving.core.model.scaledworkload import PlaceholderResponse
 from serving.core.traffic.places import QueueLimit, Rejected
 from serving.core.traffic.prefixes import PrefixMatch
 
@@ -18,12 +19,13 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class RejectionReason(enum.StrEnum):
-    """Why a request is rejected with 503."""
+    """Why a request is rejected: with 503, or with the placeholder of a ScaledWorkload that is starting."""
 
     QUEUE_COUNT = "queue-count"
     QUEUE_BYTES = "queue-bytes"
     WAITED = "waited"
     FAILED = "failed"
+    STARTING = "starting"
     UNKNOWN = "unknown"
     RETIRED = "retired"
     SHUT_DOWN = "shut-down"
@@ -42,16 +44,18 @@ class Dispatch(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
 
 
 class Rejection(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """Reject this request with 503. The client gets ``text``.
+    """Reject this request with 503. The client gets ``text``, unless there is a ``placeholder``.
 
     ``detail`` is for the operator: it may have lines of the app's log, paths and addresses, and is never sent to a
-    client.
+    client. A request with a ``fallback`` is sent there instead.
     """
 
     request: RequestId
     reason: RejectionReason
     text: str
     detail: str = ""
+    placeholder: PlaceholderResponse | None = None
+    fallback: RevisionKey | None = None
 
 
 class RevisionWake(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,22 +91,29 @@ def rejected_at_once(request: RequestId, revision: ServedRevision) -> Rejection[
     if revision.serving_state is ServingState.RETIRED:
         text = f"revision {revision.key[1]} is retired"
         return Rejection(request=request, reason=RejectionReason.RETIRED, text=text)
+    placeholder = revision.cold_start.placeholder_at_once(waiting_max=revision.waiting_max)
+    if placeholder is not None:
+        text = "no pod is ready; the placeholder was sent"
+        return Rejection(request=request, reason=RejectionReason.STARTING, text=text, placeholder=placeholder)
     if revision.failure is not None:
         return Rejection(
             request=request,
             reason=RejectionReason.FAILED,
             text=failure_text(revision.key),
             detail=revision.failure,
+            fallback=revision.fallback,
         )
     return None
 
 
-def queue_full(request: RequestId, rejected: Rejected) -> Rejection[RequestId]:
+def queue_full(
+    request: RequestId, rejected: Rejected, *, placeholder: PlaceholderResponse | None = None
+) -> Rejection[RequestId]:
     """The rejection of a request because the queue is full."""
     is_count = rejected.limited_by is QueueLimit.COUNT
     reason = RejectionReason.QUEUE_COUNT if is_count else RejectionReason.QUEUE_BYTES
     text = f"pending request queue full: {rejected.depth} requests with {rejected.depth_bytes} bytes wait already"
-    return Rejection(request=request, reason=reason, text=text)
+    return Rejection(request=request, reason=reason, text=text, placeholder=placeholder)
 
 
 def failure_text(key: RevisionKey) -> str:

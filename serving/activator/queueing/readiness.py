@@ -250,7 +250,8 @@ class RevisionDirectory:
         """Add or update a revision; return whether it is new."""
         is_new = revision.key not in self._revisions
         self._gone.pop(revision.key, None)
-        (self._workloads.add if revision.is_workload else self._workloads.discard)(revision.key)
+        is_scaled = revision.is_workload and not revision.is_fallback
+        (self._workloads.add if is_scaled else self._workloads.discard)(revision.key)
         self._revisions[revision.key] = revision
         return is_new
 

@@ -19,7 +19,7 @@ from serving.core.model.knative import (
 )
 from serving.core.model.nodata import NoData
 from serving.core.model.objects import Object, condition_of, kubelet_decides
-from serving.core.model.scaledworkload import ScaledWorkloadSpec, as_revision
+from serving.core.model.scaledworkload import ColdStart, ScaledWorkloadSpec, as_revision, fallback_key
 from serving.core.scaling.learnt.target import with_saved_target
 from serving.core.scaling.resolve import resolve_annotations
 from serving.core.settings.activator import ActivatorSettings
@@ -65,6 +65,17 @@ class ServedRevision(msgspec.Struct, frozen=True, kw_only=True):
 
     wait_max_s: float | None = None
     """Longest time that a request waits for a pod of a ScaledWorkload; None is the activator's bound."""
+
+    cold_start: ColdStart = ColdStart()
+    """The response of a ScaledWorkload without pods."""
+
+    is_fallback: bool = False
+    """Whether the revision is the fallback of a ScaledWorkload: a Service that is not scaled here."""
+
+    @property
+    def fallback(self) -> RevisionKey | None:
+        """The key of the fallback; None without one."""
+        return None if self.cold_start.fallback is None else fallback_key(self.key)
 
     def bounded(self, settings: ActivatorSettings) -> ActivatorSettings:
         """The activator's settings, with the lower bounds of this revision."""
@@ -151,6 +162,25 @@ def workload_of(workload: Object, spec: ScaledWorkloadSpec, scaling: AutoscalerS
         is_workload=True,
         waiting_max=spec.max_pending_requests,
         wait_max_s=spec.wait_timeout_seconds,
+        cold_start=spec.cold_start,
+    )
+
+
+def fallback_of(workload: ServedRevision) -> ServedRevision | None:
+    """The fallback of a ScaledWorkload as a revision; None without one. Its requests never wait for a pod."""
+    service = workload.cold_start.fallback
+    if service is None:
+        return None
+    return msgspec.structs.replace(
+        workload,
+        key=fallback_key(workload.key),
+        container_concurrency=0,
+        failure=f"the fallback Service {service.name} has no ready pod",
+        delay=None,
+        waiting_max=None,
+        wait_max_s=None,
+        cold_start=ColdStart(),
+        is_fallback=True,
     )
 
 

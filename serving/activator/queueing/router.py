@@ -236,7 +236,7 @@ class RequestRouter(Generic[RequestId]):
         )
 
     def report(self, now_s: float) -> list[tuple[RevisionKey, RevisionLoad]]:
-        """Close the reporting period and return the load of each revision. Drops idle revisions.
+        """Close the reporting period and return the load of each revision that is scaled. Drops idle revisions.
 
         A ScaledWorkload with pods has a load of 0 while it is idle: nothing else would say so. A revision whose pods
         have known prefixes is idle with what these saved.
@@ -256,7 +256,9 @@ class RequestRouter(Generic[RequestId]):
                     load = msgspec.structs.replace(load, pod_loads=throttler.pod_loads())
                 if heats:
                     load = msgspec.structs.replace(load, pod_heats=heats)
-                loads.append((key, load))
+                revision = self.directory.revision(key)
+                if revision is None or not revision.is_fallback:
+                    loads.append((key, load))
                 self.schedule.schedule_tick(key)
         loads += [(key, _IDLE) for key in self.directory.idle_workloads(self.throttlers)]
         if self._slots is not None:
@@ -316,8 +318,9 @@ class RequestRouter(Generic[RequestId]):
         revision = self.directory.revision(key)
         late_text = f"no pod was free within {throttler.settings.queue_wait_max_s:g} s"
         delay = (revision.delay if revision is not None else None) or ""
+        fallback = None if revision is None else revision.fallback
         rejections = throttler.reject_waiting(
-            now_s, reason=RejectionReason.WAITED, text=late_text, detail=delay, is_late=True
+            now_s, reason=RejectionReason.WAITED, text=late_text, detail=delay, fallback=fallback, is_late=True
         )
         if revision is None:
             if now_s >= throttler.since_s + settings.revision_wait_max_s:
@@ -326,9 +329,15 @@ class RequestRouter(Generic[RequestId]):
         elif revision.failure is not None and not throttler.pods and throttler.waiting_count:
             throttler.has_rejected = True
             rejections += throttler.reject_waiting(
-                now_s, reason=RejectionReason.FAILED, text=failure_text(key), detail=revision.failure
+                now_s,
+                reason=RejectionReason.FAILED,
+                text=failure_text(key),
+                detail=revision.failure,
+                fallback=fallback,
             )
-        wakes, wake_due_s = ((), None) if revision is None else throttler.wake(revision, now_s, settings)
+        wakes, wake_due_s = (
+            ((), None) if revision is None or revision.is_fallback else throttler.wake(revision, now_s, settings)
+        )
         probes = self.directory.unready.due(key, now_s, is_waiting=throttler.waiting_count > 0)
         cuts = throttler.admission.late_readers(now_s)
         due_s = next_deadline_s(throttler, self.directory, settings, wake_due_s=wake_due_s, now_s=now_s)

@@ -26,6 +26,7 @@ from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.slices import ServedPod
 from serving.activator.queueing.wake import RevisionLoad, WakeInput, WakeState, calm, reported, wake
 from serving.core.model.knative import RevisionKey
+from serving.core.model.scaledworkload import ColdStart
 from serving.core.model.stat import POD_LOADS_MAX
 from serving.core.settings.activator import ActivatorSettings
 from serving.core.traffic.admission import Admission, AdmissionTerms
@@ -91,7 +92,7 @@ class RevisionThrottler(Generic[RequestId]):
         self.quiet_level = 0
         """No wake is due while no request is queued and at most this many are running."""
         self.has_rejected = False
-        """Whether a request was rejected since the last ``wake`` because the pods fail."""
+        """Whether a request was rejected since the last ``wake`` because the pods fail, or got the placeholder."""
         self.settings = settings
         """The activator's settings, within the bounds of the revision."""
         self._random = random
@@ -156,11 +157,12 @@ class RevisionThrottler(Generic[RequestId]):
             IllegalTransition: if the request is already inside.
         """
         if revision is not None and not self.pods and (rejection := rejected_at_once(request, revision)) is not None:
-            self.has_rejected = rejection.reason is RejectionReason.FAILED
+            self.has_rejected = rejection.reason in {RejectionReason.FAILED, RejectionReason.STARTING}
             return rejection
         admission = self.admission.arrive(request, now_s, client=client, weight_bytes=weight_bytes)
         if isinstance(admission, Rejected):
-            return queue_full(request, admission)
+            cold_start = ColdStart() if revision is None or self.pods else revision.cold_start
+            return queue_full(request, admission, placeholder=cold_start.placeholder_on_overflow)
         self._meter.arrive(now_s, proxied=False)
         if session is not None:
             self._session_of[request] = session
@@ -261,7 +263,14 @@ class RevisionThrottler(Generic[RequestId]):
         ]
 
     def reject_waiting(
-        self, now_s: float, *, reason: RejectionReason, text: str, detail: str = "", is_late: bool = False
+        self,
+        now_s: float,
+        *,
+        reason: RejectionReason,
+        text: str,
+        detail: str = "",
+        fallback: RevisionKey | None = None,
+        is_late: bool = False,
     ) -> list[Rejection[RequestId]]:
         """Reject all queued requests, oldest first; with ``is_late``, only those whose wait has expired."""
         late = self.admission.expire(now_s if is_late else now_s + self.settings.queue_wait_max_s)
@@ -271,7 +280,9 @@ class RevisionThrottler(Generic[RequestId]):
             self._away_from.pop(request, None)
         if not self.waiting_count:
             self.wake_state = calm(self.wake_state)
-        return [Rejection(request=request, reason=reason, text=text, detail=detail) for request in late]
+        return [
+            Rejection(request=request, reason=reason, text=text, detail=detail, fallback=fallback) for request in late
+        ]
 
     def wake(
         self, revision: ServedRevision, now_s: float, settings: ActivatorSettings

@@ -56,8 +56,8 @@ class WakeInput(msgspec.Struct, frozen=True, kw_only=True):
 
     ``level`` requests are inside, ``waiting_count`` of them without a pod; ``arrived_count`` came since the last
     report. ``desired_count`` pods are desired, each for ``target_concurrency`` concurrent requests. ``has_rejected``
-    says that a request was just rejected because the revision's pods fail: the revision then gets another try, with a
-    load of 1, once per reporting period.
+    says that a request was just rejected because the revision's pods fail, or got the placeholder: the revision then
+    gets a try, with a load of 1, once per reporting period.
     """
 
     level: int

@@ -11,7 +11,7 @@ import msgspec
 from serving.activator.queueing.slices import ServedSlice, workload_slice_of
 from serving.core.model.nodata import NoData
 from serving.core.model.objects import Key, Object, key_of, labels_of, nested
-from serving.core.model.scaledworkload import ScaledWorkloadSpec
+from serving.core.model.scaledworkload import ScaledWorkloadSpec, WorkloadService
 
 SERVICE_NAME_LABEL = "kubernetes.io/service-name"
 
@@ -28,9 +28,18 @@ def backend_of(workload: Object, spec: ScaledWorkloadSpec) -> WorkloadBackend:
 
     The controller resolves a number to the name in the status; until then the only port is taken.
     """
-    port = spec.service.port
-    port_name = port if isinstance(port, str) else nested(workload, "status", "portName")
-    return WorkloadBackend(service=spec.service.name, port_name=port_name)
+    return _backend(spec.service, nested(workload, "status", "portName"))
+
+
+def fallback_backend_of(workload: Object, spec: ScaledWorkloadSpec) -> WorkloadBackend | None:
+    """The Service of a workload's fallback; None without one."""
+    service = spec.cold_start.fallback
+    return None if service is None else _backend(service, nested(workload, "status", "fallbackPortName"))
+
+
+def _backend(service: WorkloadService, resolved: str | None) -> WorkloadBackend:
+    port_name = service.port if isinstance(service.port, str) else resolved
+    return WorkloadBackend(service=service.name, port_name=port_name)
 
 
 class WorkloadBackends:

@@ -19,7 +19,10 @@ from serving.core.model.knative import LOAD_ANNOTATION, RETENTION_ANNOTATION, UT
 from serving.core.model.objects import Object, annotations_of, name_of, namespace_of, nested
 from serving.core.model.quantity import format_duration_s, parse_duration_s
 from serving.core.model.scaledworkload import (
+    REJECT,
+    ColdStart,
     HeaderMatch,
+    PlaceholderResponse,
     RoutingRule,
     ScaledWorkloadSpec,
     Schedule,
@@ -32,7 +35,7 @@ from serving.core.settings.autoscaler import AutoscalerSettings
 
 HTTP_SCALED_OBJECT, INTERCEPTOR_ROUTE, SCALED_OBJECT = "HTTPScaledObject", "InterceptorRoute", "ScaledObject"
 # KEDA's defaults.
-_MAX_COUNT, _TARGET = 100, 100
+_MAX_COUNT, _TARGET, _FALLBACK_AFTER_S = 100, 100, 30
 _WINDOW_MIN_S, _WINDOW_MAX_S, _RETENTION_MAX_S = 6.0, 3600.0, 3600.0
 # Required fields of a cron trigger.
 _CRON_FIELDS = ("timezone", "start", "end", "desiredReplicas")
@@ -50,6 +53,7 @@ READ_FIELDS: Mapping[str, Fields] = {
             "pathPrefixes": None,
             "replicas": dict.fromkeys(("max", "min")),
             "scaleTargetRef": dict.fromkeys(("apiVersion", "kind", "name", *_PORT)),
+            "coldStartTimeoutFailoverRef": dict.fromkeys((*_PORT, "timeoutSeconds")),
             "scaledownPeriod": None,
             "scalingMetric": _METRIC,
             "targetPendingRequests": None,
@@ -59,7 +63,12 @@ READ_FIELDS: Mapping[str, Fields] = {
     INTERCEPTOR_ROUTE: {
         **_HEAD,
         "spec": {
-            "coldStart": {"maxPendingRequests": None},
+            "coldStart": {
+                "fallback": {"service": dict.fromkeys(("name", "port", "portName"))},
+                "maxPendingRequests": None,
+                "overflow": None,
+                "placeholder": {"response": dict.fromkeys(("body", "headers", "statusCode"))},
+            },
             "rules": dict.fromkeys(("headers", "hosts", "paths")),
             "scalingMetric": _METRIC,
             "target": dict.fromkeys(_PORT),
@@ -82,10 +91,7 @@ READ_FIELDS: Mapping[str, Fields] = {
 # Why a known field has no effect.
 _REASONS = {
     "spec.advanced": "`serving release` restores the replicas, and no HorizontalPodAutoscaler is made",
-    "spec.coldStart.fallback": "a request without a pod in time gets status 503",
-    "spec.coldStart.overflow": "a request above maxPendingRequests gets status 503",
-    "spec.coldStart.placeholder": "the annotation serving.dev/placeholder-page shows browsers the page of the activator",
-    "spec.coldStartTimeoutFailoverRef": "a request without a pod in time gets status 503",
+    "spec.coldStart.placeholder.response.bodyFromConfigMap": "activators read no ConfigMap; write the body inline",
     "spec.fallback": "the count stays while there is no data",
     "spec.pollingInterval": "requests are counted each second and decided on every two",
     "spec.scalingMetric.requestRate.granularity": "requests are counted each second",
@@ -189,11 +195,43 @@ def _spec(route: Object, scaled: Object, notes: list[str]) -> tuple[ScaledWorklo
             schedules=tuple(_schedules(scaled)),
         ),
         max_pending_requests=nested(spec, "coldStart", "maxPendingRequests"),
-        wait_timeout_seconds=_whole_seconds("conditionWait" if is_old else "readiness", timeouts),
+        wait_timeout_seconds=_wait_s(spec, is_old=is_old),
         timeout_seconds=_whole_seconds("request", timeouts),
         response_start_timeout_seconds=_whole_seconds("responseHeader", timeouts),
+        cold_start=_cold_start(spec),
     )
     return workload, annotations
+
+
+def _wait_s(spec: Mapping[str, Any], *, is_old: bool) -> int | None:
+    """The longest wait for a pod. With a fallback KEDA bounds it always."""
+    wait_s = _whole_seconds("conditionWait" if is_old else "readiness", spec.get("timeouts") or {})
+    failover = spec.get("coldStartTimeoutFailoverRef")
+    if failover is not None:
+        return int(failover.get("timeoutSeconds") or wait_s or _FALLBACK_AFTER_S)
+    has_fallback = nested(spec, "coldStart", "fallback", "service") is not None
+    return wait_s or (_FALLBACK_AFTER_S if has_fallback else None)
+
+
+def _cold_start(spec: Mapping[str, Any]) -> ColdStart:
+    failover, fallback = spec.get("coldStartTimeoutFailoverRef"), nested(spec, "coldStart", "fallback", "service")
+    response = nested(spec, "coldStart", "placeholder", "response")
+    if failover is not None:
+        fallback = {**failover, "name": failover["service"]}
+    placeholder = None
+    if response is not None:
+        placeholder = PlaceholderResponse(
+            status_code=_first(response.get("statusCode"), PlaceholderResponse().status_code),
+            headers=response.get("headers") or {},
+            body=response.get("body") or "",
+        )
+    return ColdStart(
+        fallback=None
+        if fallback is None
+        else WorkloadService(name=fallback["name"], port=_first(fallback.get("port"), fallback.get("portName"))),
+        placeholder=placeholder,
+        overflow=_first(nested(spec, "coldStart", "overflow"), REJECT),
+    )
 
 
 def _first(*values: Any) -> Any:  # noqa: ANN401 - JSON

@@ -48,10 +48,12 @@ class KnownWorkload(msgspec.Struct, frozen=True, kw_only=True):
         return target_kind(self.spec.target.api_version, self.spec.target.kind), self.spec.target.name
 
     def reads(self, kind: Kind, name: str) -> bool:
-        """Whether an object of the namespace is its target or its Service; any HorizontalPodAutoscaler may scale its target."""
+        """Whether an object of the namespace is its target, a Service that it names, or any HorizontalPodAutoscaler."""
         if self.spec is None or kind == kinds.HORIZONTAL_POD_AUTOSCALER:
             return self.spec is not None
-        return (kind, name) in ((kinds.SERVICE, self.spec.service.name), self.target)
+        fallback = self.spec.cold_start.fallback
+        services = (self.spec.service.name, None if fallback is None else fallback.name)
+        return (kind == kinds.SERVICE and name in services) or (kind, name) == self.target
 
 
 class KnownWorkloads:

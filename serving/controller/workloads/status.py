@@ -15,7 +15,13 @@ from serving.controller.workloads.known import KnownWorkload
 from serving.core.model.knative import CONDITION_ACTIVE, CONTESTED_ANNOTATION, ConditionStatus, TrafficPath
 from serving.core.model.objects import Object, annotations_of, generation_of, key_of, name_of, nested
 from serving.core.model.routehosts import inner_host
-from serving.core.model.scaledworkload import SCALED_ALONE, ScaledWorkloadSpec, WorkloadTarget, is_wildcard
+from serving.core.model.scaledworkload import (
+    SCALED_ALONE,
+    ScaledWorkloadSpec,
+    WorkloadService,
+    WorkloadTarget,
+    is_wildcard,
+)
 from serving.core.settings.annotations import read_annotations
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.controller import ControllerSettings
@@ -30,14 +36,15 @@ HOSTS_CLAIMED = "HostsClaimed"
 class WorkloadView(msgspec.Struct, frozen=True, kw_only=True):
     """A workload as it was read, and what exists around it.
 
-    ``is_known_kind``: the target's kind is scaled here. ``scalers`` are HorizontalPodAutoscalers of its namespace,
-    ``workloads`` those of all namespaces. ``is_revision``: a Revision has its name. ``holders`` names what holds a host
-    for another namespace.
+    ``fallback`` is the Service of the fallback. ``is_known_kind``: the target's kind is scaled here. ``scalers`` are
+    HorizontalPodAutoscalers of its namespace, ``workloads`` those of all namespaces. ``is_revision``: a Revision has
+    its name. ``holders`` names what holds a host for another namespace.
     """
 
     own: KnownWorkload
     target: Object | None = None
     service: Object | None = None
+    fallback: Object | None = None
     is_known_kind: bool = True
     scalers: Sequence[Object] = ()
     workloads: Iterable[KnownWorkload] = ()
@@ -56,7 +63,11 @@ def workload_status(
     if spec is None:
         invalid = false_condition(SCALING_VALID, "InvalidSpec", "; ".join(map(str, view.own.problems)))
         return {**observed, "conditions": updated_conditions([invalid, ready_of([invalid])], before=known, now=now)}
-    port_name, service = _service(spec, view.service)
+    port_name, service = _service(spec.service, view.service)
+    fallback_port_name = None
+    if spec.cold_start.fallback is not None:
+        fallback_port_name, fallback = _service(spec.cold_start.fallback, view.fallback)
+        service = service if service.status is ConditionStatus.FALSE else fallback
     older = sorted((other for other in view.workloads if other.age < view.own.age), key=lambda other: other.age)
     needed = [
         _target(spec.target, view),
@@ -76,8 +87,10 @@ def workload_status(
         **({**counts, "selector": _selector(view.target)} if view.target is not None else {}),
         "conditions": updated_conditions(conditions, before=known, now=now),
         "url": _url(workload, spec, settings),
+        "address": {"url": _inner_url(workload, settings)},
         "path": TrafficPath.PROXY.value,
         **({} if port_name is None else {"portName": port_name}),
+        **({} if fallback_port_name is None else {"fallbackPortName": fallback_port_name}),
     }
 
 
@@ -97,9 +110,9 @@ def _target(target: WorkloadTarget, view: WorkloadView) -> Condition:
     return _true(TARGET_RESOLVED)
 
 
-def _service(spec: ScaledWorkloadSpec, service: Object | None) -> tuple[str | None, Condition]:
+def _service(wanted: WorkloadService, service: Object | None) -> tuple[str | None, Condition]:
     """The name of the Service's port, "" if it has none; None and the reason if it is ambiguous."""
-    name, port = spec.service.name, spec.service.port
+    name, port = wanted.name, wanted.port
     if service is None:
         return None, false_condition(
             SERVICE_RESOLVED, "ServiceNotFound", f"there is no Service {name} in this namespace"
@@ -178,12 +191,16 @@ def _active(desired: int) -> Condition:
 
 def _url(workload: Object, spec: ScaledWorkloadSpec, settings: ControllerSettings) -> str:
     """The URL of the first exact host, with its first path; the cluster-local one without hosts."""
-    namespace, name = key_of(workload)
     for rule in spec.routing:
         for host in rule.hosts:
             if not is_wildcard(host):
                 path = rule.paths[0].rstrip("/") if rule.paths else ""
                 return url_of(host, settings.public_port) + path
+    return _inner_url(workload, settings)
+
+
+def _inner_url(workload: Object, settings: ControllerSettings) -> str:
+    namespace, name = key_of(workload)
     return f"http://{inner_host(name, namespace, settings.host_rules)}"
 
 

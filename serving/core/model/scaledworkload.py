@@ -45,13 +45,24 @@ HOSTS_MAX = PATHS_MAX = HEADERS_MAX = RULES_MAX = 16
 SCHEDULES_MAX = 16
 """Most schedules of one object."""
 
+REJECT, PLACEHOLDER = "Reject", "Placeholder"
+"""What a request gets above ``maxPendingRequests``: status 503, or the placeholder."""
+
+_FALLBACK = ":fallback"
 _TEXT_MAX = 253
+_BODY_MAX = 32768
+_STATUS_MIN, _STATUS_MAX = 200, 599
 _PATH_MAX = 1024
 _INT32_MAX = 2**31 - 1
 _TIMEOUT_MAX_S = 3600
 _PORT_MAX = 65535
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9](-?[a-z0-9]){0,14}")
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}")
+_HEADER_VALUE = re.compile(r"[\t -~\x80-\xff]{0,4096}")
+# The activator sets these itself.
+_FRAMING_HEADERS = frozenset(
+    {"connection", "content-length", "date", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
+)
 _DURATION = re.compile(r"([0-9]+(\.[0-9]+)?(ms|s|m|h))+|0")
 _API_VERSION = re.compile(r"([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?v[0-9][a-z0-9]*")
 _KIND = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
@@ -175,6 +186,42 @@ class WorkloadScaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         return {key: _text(value) for key, value in values.items() if value is not None}
 
 
+class PlaceholderResponse(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True
+):
+    """A response while the workload starts."""
+
+    status_code: int = 503
+    headers: dict[str, str] = {}
+    """Without Content-Type a body that begins with "<" is text/html, any other text/plain."""
+
+    body: str = ""
+
+
+class ColdStart(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True
+):
+    """The response to requests while no pod is ready."""
+
+    fallback: WorkloadService | None = None
+    """The Service for requests that got no pod within the wait, or whose pods fail."""
+
+    placeholder: PlaceholderResponse | None = None
+    """The immediate response to each request. It starts the workload, too."""
+
+    overflow: str = REJECT
+    """``REJECT``, or ``PLACEHOLDER``: requests wait, and only those above ``maxPendingRequests`` get the placeholder."""
+
+    def placeholder_at_once(self, *, waiting_max: int | None) -> PlaceholderResponse | None:
+        """The placeholder if no request waits at all."""
+        return None if self.overflow == PLACEHOLDER and waiting_max is not None else self.placeholder
+
+    @property
+    def placeholder_on_overflow(self) -> PlaceholderResponse | None:
+        """The placeholder for requests that the queue has no place for."""
+        return self.placeholder if self.overflow == PLACEHOLDER else None
+
+
 class ScaledWorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """The spec of a ScaledWorkload.
 
@@ -212,6 +259,8 @@ class ScaledWorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     idle_timeout_seconds: int | None = None
     """Longest pause within a response."""
+
+    cold_start: ColdStart = ColdStart()
 
     @classmethod
     def from_object(cls, resource: Mapping[str, Any]) -> "ScaledWorkloadSpec":
@@ -258,16 +307,13 @@ class ScaledWorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         yield from _matching(
             "spec.target.apiVersion", target.api_version, _API_VERSION, expected="group/version, such as apps/v1"
         )
-        if not is_dns_label(service.name):
-            yield Problem(where="spec.service.name", what=repr(service.name), expected="the name of a Service")
-        if not _is_port(service.port):
-            expected = "a port of the Service, by number (80) or name (http)"
-            yield Problem(where="spec.service.port", what=repr(service.port), expected=expected)
+        yield from _service_problems("spec.service", service)
         yield from _rule_problems("spec", self)
         for index, rule in enumerate(self.rules):
             yield from _rule_problems(f"spec.rules[{index}]", rule)
         yield from _too_many("spec.rules", self.rules, RULES_MAX)
         yield from _scaling_problems(self.scaling)
+        yield from _cold_start_problems(self.cold_start)
         yield from _in_range("spec.containerConcurrency", self.container_concurrency, low=0, high=_INT32_MAX)
         yield from _in_range("spec.maxPendingRequests", self.max_pending_requests, low=1, high=_INT32_MAX)
         for field in ("waitTimeoutSeconds", "timeoutSeconds", "responseStartTimeoutSeconds", "idleTimeoutSeconds"):
@@ -314,6 +360,19 @@ def is_wildcard(host: str) -> bool:
     return host.startswith("*.")
 
 
+def fallback_key(key: tuple[str, str]) -> tuple[str, str]:
+    """The key of a workload's fallback, as activators know it. No object has such a name."""
+    return key[0], key[1] + _FALLBACK
+
+
+def _service_problems(where: str, service: WorkloadService) -> Iterator[Problem]:
+    if not is_dns_label(service.name):
+        yield Problem(where=f"{where}.name", what=repr(service.name), expected="the name of a Service")
+    if not _is_port(service.port):
+        expected = "a port of the Service, by number (80) or name (http)"
+        yield Problem(where=f"{where}.port", what=repr(service.port), expected=expected)
+
+
 def _rule_problems(where: str, rule: RoutingRule | ScaledWorkloadSpec) -> Iterator[Problem]:
     for index, host in enumerate(rule.hosts):
         if not is_host(host):
@@ -348,6 +407,33 @@ def _scaling_problems(scaling: WorkloadScaling) -> Iterator[Problem]:
     yield from _too_many("spec.scaling.schedules", scaling.schedules, SCHEDULES_MAX)
     for index, schedule in enumerate(scaling.schedules):
         yield from _in_range(f"spec.scaling.schedules[{index}].min", schedule.min_count, low=1, high=_INT32_MAX)
+
+
+def _cold_start_problems(cold_start: ColdStart) -> Iterator[Problem]:
+    where, placeholder = "spec.coldStart", cold_start.placeholder
+    if cold_start.fallback is not None:
+        yield from _service_problems(f"{where}.fallback", cold_start.fallback)
+    if cold_start.overflow not in {REJECT, PLACEHOLDER}:
+        yield Problem(where=f"{where}.overflow", what=repr(cold_start.overflow), expected=f"{REJECT} or {PLACEHOLDER}")
+    if placeholder is None:
+        if cold_start.overflow == PLACEHOLDER:
+            yield Problem(where=f"{where}.overflow", what="there is no placeholder", expected=f"{where}.placeholder")
+        return
+    where += ".placeholder"
+    yield from _in_range(f"{where}.statusCode", placeholder.status_code, low=_STATUS_MIN, high=_STATUS_MAX)
+    yield from _too_many(f"{where}.headers", tuple(placeholder.headers), HEADERS_MAX)
+    if len(placeholder.body) > _BODY_MAX:
+        expected = f"at most {_BODY_MAX}"
+        yield Problem(where=f"{where}.body", what=f"{len(placeholder.body)} characters", expected=expected)
+    for name, value in placeholder.headers.items():
+        yield from _matching(f"{where}.headers", name, _HEADER_NAME, expected="the name of a header")
+        yield from _matching(
+            f"{where}.headers[{name}]", value, _HEADER_VALUE, expected="a value of printable characters"
+        )
+        if name.lower() in _FRAMING_HEADERS:
+            yield Problem(
+                where=f"{where}.headers", what=repr(name), expected="a header that the activator does not set"
+            )
 
 
 def _matching(where: str, text: str, pattern: re.Pattern[str], *, expected: str) -> Iterator[Problem]:

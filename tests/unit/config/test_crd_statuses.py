@@ -166,10 +166,12 @@ def scaling_policy() -> Object:
 
 def scaled_workload() -> Object:
     kind = {"apiVersion": "serving.dev/v1alpha1", "kind": "ScaledWorkload", "metadata": {"name": "shop"}}
-    one = stored({**kind, "spec": {"target": {"name": "shop"}, "service": {"name": "shop"}}})
+    cold_start = {"fallback": {"name": "maintenance"}}
+    one = stored({**kind, "spec": {"target": {"name": "shop"}, "service": {"name": "shop"}, "coldStart": cold_start}})
     target = {"spec": {"replicas": 0}}
     view = WorkloadView(own=KnownWorkload.of(one))
-    whole = msgspec.structs.replace(view, target=target, service={"spec": {"ports": [{"name": "http", "port": 80}]}})
+    service: Object = {"spec": {"ports": [{"name": "http", "port": 80}]}}
+    whole = msgspec.structs.replace(view, target=target, service=service, fallback=service)
     before = {**one, "status": workload_status(one, view, settings=SETTINGS, scaling=SCALING, now=NOW)}
     return workload_status(before, whole, settings=SETTINGS, scaling=SCALING, now=NOW)
 

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from serving.activator.queueing.outcome import Dispatch, Rejection, RejectionReason, RevisionWake, RoutingOutcome
 from serving.activator.queueing.readiness import PodProbe
-from serving.activator.queueing.revisions import ServedRevision
+from serving.activator.queueing.revisions import ServedRevision, fallback_of
 from serving.activator.queueing.router import RequestRouter, announce
 from serving.activator.queueing.schedule import TickSchedule
 from serving.activator.queueing.slices import ServedPod, ServedSlice
 from serving.activator.queueing.wake import Poke, PokeReason, RevisionLoad
 from serving.core.model.knative import ServingState
+from serving.core.model.scaledworkload import PLACEHOLDER, ColdStart, PlaceholderResponse, WorkloadService
 from serving.core.settings.activator import ActivatorSettings
 from serving.core.traffic.places import Queued
 from serving.core.traffic.prefixes import Prompt
@@ -756,3 +757,78 @@ def test_a_revision_that_goes_takes_its_announcements_with_it() -> None:
     announce(router, KEY, announced_pod(), now_s=1.0)
     router.remove_revision(KEY, 1.5)
     assert len(router.directory.announced) == 0
+
+
+PAGE = PlaceholderResponse(body="soon")
+FALLBACK = ("default", "hello-00001:fallback")
+
+
+def with_cold_start(
+    *addresses: str, waiting_max: int | None = None, failure: str | None = None, **fields: object
+) -> RequestRouter[str]:
+    """The router of a workload with these fields of its cold start, and its fallback if it has one."""
+    workload = msgspec.structs.replace(
+        revision(failure=failure),
+        cold_start=msgspec.convert(fields, ColdStart),
+        is_workload=True,
+        waiting_max=waiting_max,
+    )
+    router_of_it = router(*addresses, facts=workload)
+    if (fallback := fallback_of(workload)) is not None:
+        router_of_it.set_revision(fallback, 0.0)
+    return router_of_it
+
+
+def test_a_placeholder_is_sent_at_once_and_wakes() -> None:
+    cold = with_cold_start(placeholder=PAGE, failure="it crashes")
+    rejection = cold.arrive(KEY, "a", 0.0)
+    assert isinstance(rejection, Rejection)
+    assert (rejection.reason, rejection.placeholder) == (RejectionReason.STARTING, PAGE)
+    assert [wake.poke for wake in cold.tick(0.0).wakes] == [REJECTED]
+    assert level_of(cold) == 0
+
+
+def test_with_a_pod_there_is_no_placeholder() -> None:
+    warm = with_cold_start("p", placeholder=PAGE, overflow=PLACEHOLDER, waiting_max=1)
+    assert come(warm, "a") == ["a@p"]
+    assert isinstance(warm.arrive(KEY, "b", 0.0), Queued)
+    rejection = warm.arrive(KEY, "c", 0.0)
+    assert isinstance(rejection, Rejection)
+    assert rejection.placeholder is None
+
+
+def test_with_overflow_requests_wait_up_to_the_bound_and_the_others_get_the_placeholder() -> None:
+    cold = with_cold_start(placeholder=PAGE, overflow=PLACEHOLDER, waiting_max=1)
+    assert isinstance(cold.arrive(KEY, "a", 0.0), Queued)
+    rejection = cold.arrive(KEY, "b", 0.0)
+    assert isinstance(rejection, Rejection)
+    assert (rejection.reason, rejection.placeholder) == (RejectionReason.QUEUE_COUNT, PAGE)
+
+
+def test_a_request_without_a_pod_in_time_goes_to_the_fallback() -> None:
+    cold = with_cold_start(fallback=WorkloadService(name="maintenance"))
+    cold.set_slice(ServedSlice(key="default/m", revision=FALLBACK, pods=(pod("m"),)), 0.0)
+    come(cold, "a")
+    (rejection,) = cold.tick(1.5).rejections
+    assert (rejection.reason, rejection.fallback) == (RejectionReason.WAITED, FALLBACK)
+    assert cold.arrive(FALLBACK, "a", 1.5) == Dispatch(request="a", pod=pod("m"))
+
+
+def test_a_request_of_a_workload_whose_pods_fail_goes_to_the_fallback() -> None:
+    cold = with_cold_start(fallback=WorkloadService(name="maintenance"), failure="it crashes")
+    rejection = cold.arrive(KEY, "a", 0.0)
+    assert isinstance(rejection, Rejection)
+    assert (rejection.reason, rejection.fallback) == (RejectionReason.FAILED, FALLBACK)
+
+
+def test_a_fallback_without_pods_rejects_at_once_wakes_nothing_and_reports_nothing() -> None:
+    cold = with_cold_start(fallback=WorkloadService(name="maintenance"))
+    rejection = cold.arrive(FALLBACK, "a", 0.0)
+    assert isinstance(rejection, Rejection)
+    assert rejection.detail == "the fallback Service maintenance has no ready pod"
+    assert rejection.fallback is None
+    cold.set_slice(ServedSlice(key="default/m", revision=FALLBACK, pods=(pod("m"),)), 0.0)
+    assert isinstance(cold.arrive(FALLBACK, "b", 0.0), Dispatch)
+    assert cold.tick(0.0).wakes == []
+    assert cold.report(1.0) == []
+    assert cold.directory.idle_workloads(()) == []

@@ -3,7 +3,7 @@
 from typing import Any
 
 from serving.activator.queueing.slices import ServedSlice
-from serving.activator.queueing.workloads import WorkloadBackend, WorkloadBackends, backend_of
+from serving.activator.queueing.workloads import WorkloadBackend, WorkloadBackends, backend_of, fallback_backend_of
 from serving.core.model.nodata import NoData
 from serving.core.model.objects import Object
 from serving.core.model.scaledworkload import ScaledWorkloadSpec
@@ -97,3 +97,14 @@ def test_a_slice_that_cannot_be_read_says_why() -> None:
     backends.put(KEY, WorkloadBackend(service="web", port_name=None))
     (found,) = backends.slices({**endpoint_slice(), "endpoints": "many"})
     assert isinstance(found, NoData)
+
+
+def test_the_port_of_a_fallback_is_named_by_the_user_or_by_the_status() -> None:
+    def fallback(port: object) -> WorkloadBackend | None:
+        resource = workload(status={"portName": "http", "fallbackPortName": "page"})
+        resource["spec"]["coldStart"] = {"fallback": {"name": "maintenance", "port": port}}
+        return fallback_backend_of(resource, ScaledWorkloadSpec.from_object(resource))
+
+    assert fallback(80) == WorkloadBackend(service="maintenance", port_name="page")
+    assert fallback("web") == WorkloadBackend(service="maintenance", port_name="web")
+    assert fallback_backend_of(workload(), ScaledWorkloadSpec.from_object(workload())) is None

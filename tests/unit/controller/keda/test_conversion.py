@@ -9,7 +9,7 @@ import yaml
 
 from serving.controller.keda.conversion import Conversion, convert_route
 from serving.core.model.knative import LOAD_ANNOTATION
-from serving.core.model.scaledworkload import ScaledWorkloadSpec
+from serving.core.model.scaledworkload import ScaledWorkloadSpec, WorkloadService
 from serving.home.admission.admission import admit
 from serving.home.schemas.crds import crds
 from serving.net.cluster.kinds import HTTP_SCALED_OBJECT, INTERCEPTOR_ROUTE, KEDA_SCALED_OBJECT, SCALED_WORKLOAD, Kind
@@ -115,8 +115,9 @@ def test_an_http_scaled_object_is_a_scaled_workload() -> None:
         "paths": ["/api", "/v1"],
         "headers": [{"name": "X-Canary", "value": "yes"}, {"name": "X-Any"}],
         "scaling": {"min": 1, "max": 4, "metric": "concurrency", "target": 12.0},
-        "waitTimeoutSeconds": 25,
+        "waitTimeoutSeconds": 5,
         "responseStartTimeoutSeconds": 2,
+        "coldStart": {"fallback": {"name": "maintenance", "port": 80}},
     }
 
 
@@ -140,6 +141,11 @@ def test_an_interceptor_route_and_its_scaled_object_are_a_scaled_workload() -> N
         "waitTimeoutSeconds": 5,
         "timeoutSeconds": 120,
         "responseStartTimeoutSeconds": 10,
+        "coldStart": {
+            "fallback": {"name": "maintenance", "port": 80},
+            "placeholder": {"statusCode": 503, "headers": {"A": "b"}, "body": "wait"},
+            "overflow": "Placeholder",
+        },
     }
 
 
@@ -174,7 +180,8 @@ def test_what_is_left_out_has_the_defaults_of_keda() -> None:
 
 
 def test_a_timeout_of_0s_is_none() -> None:
-    spec = spec_of(converted(route(timeouts=dict.fromkeys(("readiness", "request", "responseHeader"), "0s"))))
+    timeouts = dict.fromkeys(("readiness", "request", "responseHeader"), "0s")
+    spec = spec_of(converted(route(timeouts=timeouts, coldStart=None)))
     assert (spec.wait_timeout_seconds, spec.timeout_seconds, spec.response_start_timeout_seconds) == (None, None, None)
 
 
@@ -268,8 +275,11 @@ def test_every_field_of_the_definition_acts_or_is_named(kind: Kind, text: str) -
             route(text, scalingMetric={"requestRate": {"targetValue": 2, "window": "2m", "granularity": "3s"}})
         )
         variants.append(route(text, scaleTargetRef={"name": "a", "service": "b", "port": 80}))
+        variants.append(route(text, coldStartTimeoutFailoverRef={"service": "m", "portName": "web"}))
     elif kind == INTERCEPTOR_ROUTE:
         variants = [document, route(target={"service": "shop-svc", "portName": "http"})]
+        variants.append(route(coldStart={"placeholder": {"response": {"statusCode": 202}}}))
+        variants.append(route(coldStart={"fallback": {"service": {"name": "m", "portName": "web"}}}))
     else:
         variants = [document]
     for path in leaves(crds()[kind].schema["properties"]["spec"], ("spec",)):
@@ -299,3 +309,38 @@ def is_named(kind: Kind, document: dict[str, Any], path: tuple[str, ...]) -> boo
     plain = [step for step in path if step != "[]"]
     ancestors = {".".join(plain[:length]) for length in range(2, len(plain) + 1)}
     return any(f"{ancestor} has no effect" in note for ancestor in ancestors for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("failover", "timeouts", "wait_s"),
+    [
+        ({"service": "m", "port": 80, "timeoutSeconds": 7}, {"conditionWait": "25s"}, 7),
+        ({"service": "m", "port": 80}, {"conditionWait": "25s"}, 25),
+        ({"service": "m", "port": 80}, {}, 30),
+    ],
+)
+def test_a_failover_bounds_the_wait(failover: dict[str, object], timeouts: dict[str, str], wait_s: int) -> None:
+    spec = spec_of(converted(route(OLD, coldStartTimeoutFailoverRef=failover, timeouts=timeouts)))
+    assert spec.wait_timeout_seconds == wait_s
+
+
+def test_a_fallback_without_a_time_bounds_the_wait_as_in_keda() -> None:
+    fallback = {"fallback": {"service": {"name": "m", "portName": "web"}}}
+    spec = spec_of(converted(route(coldStart=fallback, timeouts={"readiness": "0s"})))
+    assert spec.wait_timeout_seconds == 30
+    assert spec.cold_start.fallback == WorkloadService(name="m", port="web")
+
+
+def test_a_body_in_a_config_map_is_named() -> None:
+    note = "spec.coldStart.placeholder.response.bodyFromConfigMap"
+    (text,) = [text for text in converted(route()).notes if text.startswith(note)]
+    assert text == f"{note} has no effect: activators read no ConfigMap; write the body inline"
+
+
+def test_a_response_that_http_has_not_says_why() -> None:
+    placeholder = {"placeholder": {"response": {"statusCode": 100, "headers": {"Content-Length": "3"}}}}
+    problems = list(map(str, converted(route(coldStart=placeholder)).problems))
+    assert [text.partition(": ")[0] for text in problems] == [
+        "spec.coldStart.placeholder.statusCode",
+        "spec.coldStart.placeholder.headers",
+    ]

@@ -7,6 +7,7 @@ import pytest
 from serving.controller.workloads.known import KnownWorkload
 from serving.controller.workloads.status import WorkloadView, workload_status
 from serving.core.model.objects import Object, condition_of
+from serving.net.cluster.kinds import SERVICE
 from serving.net.cluster.schedules import schedule_problems
 from tests.unit.controller.builders import CREATED, NOW, SCALING, SETTINGS
 
@@ -199,3 +200,20 @@ def test_a_spec_that_cannot_be_read_keeps_the_rest_of_the_status() -> None:
         "InvalidSpec",
         "spec.service.name: ''; expected the name of a Service",
     )
+
+
+def test_the_fallback_is_resolved_beside_the_service() -> None:
+    own = workload(coldStart={"fallback": {"name": "maintenance", "port": 80}})
+    resolved = status(own, fallback=service({"name": "page", "port": 80}))
+    assert (resolved["portName"], resolved["fallbackPortName"]) == ("http", "page")
+    assert condition(resolved, "Ready")[0] == "True"
+    message = "there is no Service maintenance in this namespace"
+    assert condition(status(own), "ServiceResolved") == ("False", "ServiceNotFound", message)
+    message = "there is no Service shop in this namespace"
+    assert condition(status(own, service=None), "ServiceResolved") == ("False", "ServiceNotFound", message)
+
+
+def test_a_workload_reads_its_fallback() -> None:
+    known = KnownWorkload.of(workload(coldStart={"fallback": {"name": "maintenance"}}))
+    assert [known.reads(SERVICE, name) for name in ("shop", "maintenance", "other")] == [True, True, False]
+    assert not KnownWorkload.of(workload()).reads(SERVICE, "maintenance")

@@ -8,7 +8,10 @@ import pytest
 from serving.core.model.errors import SettingsError
 from serving.core.model.knative import ServingState
 from serving.core.model.scaledworkload import (
+    PLACEHOLDER,
+    ColdStart,
     HeaderMatch,
+    PlaceholderResponse,
     RoutingRule,
     ScaledWorkloadSpec,
     Schedule,
@@ -215,3 +218,46 @@ def test_a_patch_gives_another_spec_and_nothing_to_the_same() -> None:
     other = msgspec.structs.replace(wanted, hosts=("b.c",)).to_object(name="shop", namespace="team")
     assert spec_patch(other, wanted) == {"hosts": ["a.b"]}
     assert spec_patch({"spec": {"target": 1}}, wanted)["target"]["name"] == "shop"
+
+
+def test_a_cold_start_is_written_as_it_was_read() -> None:
+    cold_start = {
+        "fallback": {"name": "maintenance", "port": "http"},
+        "placeholder": {"statusCode": 202, "headers": {"Refresh": "5"}, "body": "soon"},
+        "overflow": "Placeholder",
+    }
+    spec = read(coldStart=cold_start)
+    assert spec.to_object(name="shop", namespace="default")["spec"]["coldStart"] == cold_start
+    bare = read(coldStart={"placeholder": {}})
+    assert bare.to_object(name="shop", namespace="default")["spec"]["coldStart"] == {"placeholder": {}}
+
+
+@pytest.mark.parametrize(
+    ("cold_start", "expected"),
+    [
+        ({"fallback": {"name": "A", "port": 0}}, ["spec.coldStart.fallback.name", "spec.coldStart.fallback.port"]),
+        ({"overflow": "Drop"}, ["spec.coldStart.overflow: 'Drop'; expected Reject or Placeholder"]),
+        ({"overflow": "Placeholder"}, ["spec.coldStart.overflow: there is no placeholder"]),
+        ({"placeholder": {"statusCode": 150}}, ["spec.coldStart.placeholder.statusCode: 150"]),
+        ({"placeholder": {"body": "a" * 32769}}, ["spec.coldStart.placeholder.body: 32769 characters"]),
+        ({"placeholder": {"headers": {"a b": "c"}}}, ["spec.coldStart.placeholder.headers: 'a b'"]),
+        ({"placeholder": {"headers": {"a": "b\r\nc: d"}}}, ["spec.coldStart.placeholder.headers[a]: "]),
+        ({"placeholder": {"headers": {"Content-Length": "3"}}}, ["spec.coldStart.placeholder.headers: 'Content-Len"]),
+        (
+            {"placeholder": {"headers": {str(number): "" for number in range(17)}}},
+            ["spec.coldStart.placeholder.headers: 17"],
+        ),
+    ],
+)
+def test_each_problem_of_a_cold_start_says_where_it_is(cold_start: dict[str, Any], expected: list[str]) -> None:
+    texts = problems(coldStart=cold_start)
+    assert len(texts) == len(expected)
+    assert all(text.startswith(start) for text, start in zip(texts, expected, strict=True)), texts
+
+
+def test_with_overflow_and_a_bound_requests_wait_before_the_placeholder() -> None:
+    page = PlaceholderResponse()
+    at_once, on_overflow = ColdStart(placeholder=page), ColdStart(placeholder=page, overflow=PLACEHOLDER)
+    assert (at_once.placeholder_at_once(waiting_max=3), at_once.placeholder_on_overflow) == (page, None)
+    assert (on_overflow.placeholder_at_once(waiting_max=3), on_overflow.placeholder_on_overflow) == (None, page)
+    assert on_overflow.placeholder_at_once(waiting_max=None) == page

@@ -7,7 +7,7 @@ ScalingPolicies; this module connects them and takes the stats.
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 from serving.autoscaler.decision_events import DecisionEvent
 from serving.autoscaler.entry import RevisionEntry
@@ -21,6 +21,7 @@ from serving.autoscaler.io.sharing import Relay, Sharing
 from serving.autoscaler.io.unreadypods import UnreadyPods
 from serving.core.model.knative import RevisionKey
 from serving.core.model.objects import Object
+from serving.core.model.scaledworkload import Schedule
 from serving.core.model.stat import Stat
 from serving.core.scaling.decision.records import DecisionCause
 from serving.core.scaling.revision import Group, ScaledPod, ScaledRevision, group_of
@@ -31,6 +32,7 @@ from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.net.aio.cooperative import turn
 from serving.net.aio.supervise import supervise
 from serving.net.cluster.port import Cluster
+from serving.net.cluster.reflector import CacheChange
 
 _log = logging.getLogger("autoscaler")
 
@@ -239,6 +241,10 @@ class Autoscaler:
     def changed(self, key: RevisionKey) -> None:
         """Schedule a decision because an input has changed."""
         self._decisions.decide_soon(key, DecisionCause.CHANGE)
+
+    def schedules_changed(self, change: CacheChange, schedules: Sequence[Schedule]) -> None:
+        """Store the schedules of a workload."""
+        self._policies.set_schedules(change, schedules)
 
     def pod_gone(self, key: RevisionKey, name: str) -> None:
         """Drop a deleted pod of a revision."""

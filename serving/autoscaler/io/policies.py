@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -14,6 +14,7 @@ from serving.core.model.knative import (
     RevisionKey,
 )
 from serving.core.model.objects import Object
+from serving.core.model.scaledworkload import Schedule
 from serving.core.scaling.decision.view import ScalerView
 from serving.core.scaling.kpa.merge import Proposal
 from serving.core.scaling.policies.engine import Requests, Triggers
@@ -33,7 +34,7 @@ from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.net.aio.clock import now_s, stamp, wall_s
 from serving.net.aio.periodic import next_beat
 from serving.net.aio.supervise import supervise
-from serving.net.cluster.kinds import POD_METRICS, SCALED_WORKLOAD, SCALING_POLICY
+from serving.net.cluster.kinds import POD_METRICS, SCALING_POLICY
 from serving.net.cluster.port import Cluster, EventType
 from serving.net.cluster.reflector import CacheChange, Reflector
 from serving.net.cluster.schedules import schedule_problems, schedule_state
@@ -81,7 +82,6 @@ class PolicyClient:
         )
         self.usages = Usages()
         self.policies = Reflector(cluster, SCALING_POLICY, on_change=self._changed)
-        self._workloads = Reflector(cluster, SCALED_WORKLOAD, on_change=self._workload_changed)
         self.status_write_count = 0
         self.failure_count = 0
         self._cluster = cluster
@@ -131,21 +131,19 @@ class PolicyClient:
         """Run until cancelled."""
         async with supervise() as group:
             group.start(self.policies.run(), name="autoscaler policies")
-            group.start(self._workloads.run(), name="autoscaler schedules of workloads")
             group.start(self._statuses.run(1, self._write_status), name="autoscaler policy status")
             group.start(self._follow_usage(), name="autoscaler usage")
+
+    def set_schedules(self, change: CacheChange, schedules: Sequence[Schedule]) -> None:
+        """Treat a ScaledWorkload's schedules as a policy; its condition ScalingValid reports their problems."""
+        policy = policy_of(schedules_as_policy(change.new, schedules), schedule_problems) if schedules else None
+        key = (change.key[0], policy_name_of(change.key[1]))
+        if policy is not None or self.triggers.target(key) is not None:
+            self._set_policy(change, key, policy)
 
     def _changed(self, change: CacheChange) -> None:
         policy = None if change.type is EventType.DELETED else policy_of(change.new, schedule_problems)
         self._set_policy(change, change.key, policy)
-
-    def _workload_changed(self, change: CacheChange) -> None:
-        """Treat a ScaledWorkload's schedules as a policy; its condition ScalingValid reports their problems."""
-        body = None if change.type is EventType.DELETED else schedules_as_policy(change.new)
-        policy = None if body is None else policy_of(body, schedule_problems)
-        key = (change.key[0], policy_name_of(change.key[1]))
-        if policy is not None or self.triggers.target(key) is not None:
-            self._set_policy(change, key, policy)
 
     def _set_policy(self, change: CacheChange, key: PolicyKey, policy: ScalingPolicyView | None) -> None:
         if policy is None:

@@ -10,7 +10,7 @@ target's selector selects. The scale of a kind of another operator is read every
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Coroutine, Iterator
+from collections.abc import Collection, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from serving.core.model.errors import ClusterError, Invalid, SettingsError
 from serving.core.model.knative import REVISION_LABEL, RevisionKey, ServingState
 from serving.core.model.objects import Object, is_older_version, labels_of, name_of, nested, uid_of
 from serving.core.model.quantity import Resources
-from serving.core.model.scaledworkload import ScaledWorkloadSpec, WorkloadTarget
+from serving.core.model.scaledworkload import ScaledWorkloadSpec, Schedule, WorkloadTarget
 from serving.core.scaling.decision.path import PUBLIC_SLICES, public_slice_of
 from serving.core.scaling.policies.usage import Usages, requests_of
 from serving.core.scaling.revision import (
@@ -63,6 +63,9 @@ class RevisionListener(Protocol):
     def changed(self, key: RevisionKey) -> None:
         """Schedule a decision because an input has changed."""
 
+    def schedules_changed(self, change: CacheChange, schedules: Sequence[Schedule]) -> None:
+        """Store the schedules of a workload that has changed; none if it is deleted or not scaled here."""
+
     def pod_gone(self, key: RevisionKey, name: str) -> None:
         """Drop a deleted pod of a decided revision."""
 
@@ -88,7 +91,7 @@ class RevisionWatch:
         self._pods = Reflector(cluster, POD, label_selector=REVISION_LABEL, on_change=self._pod_changed)
         slices = Reflector(cluster, ENDPOINT_SLICE, label_selector=PUBLIC_SLICES, on_change=self._slice_changed)
         self._reflectors = (self._revisions, deployments, self._pods, slices)
-        self._workloads = WorkloadWatch(cluster, settings=settings, sink=self)
+        self._workloads = WorkloadWatch(cluster, settings=settings, sink=self, listener=listener)
 
     @property
     def scaled_count(self) -> int:
@@ -282,13 +285,16 @@ class _Workload:
 
 
 class WorkloadWatch:
-    """Watches workloads, and passes changes to ``sink``. The caller runs ``jobs``."""
+    """Watches workloads, and passes changes to ``sink``, their schedules to ``listener``. The caller runs ``jobs``."""
 
-    def __init__(self, cluster: Cluster, *, settings: AutoscalerSettings, sink: RevisionWatch) -> None:
+    def __init__(
+        self, cluster: Cluster, *, settings: AutoscalerSettings, sink: RevisionWatch, listener: RevisionListener
+    ) -> None:
         self._kinds = ScalableKinds(cluster)
         self._has_others = asyncio.Event()
         self._settings = settings
         self._sink = sink
+        self._listener = listener
         self._known: dict[RevisionKey, _Workload] = {}
         # A changed pod is compared only with the workloads of its namespace.
         self._names: defaultdict[str, set[str]] = defaultdict(set)
@@ -355,6 +361,7 @@ class WorkloadWatch:
                 _log.error("workload.unreadable", extra={"namespace": key[0], "workload": key[1], "error": str(error)})
                 return
             revision = workload_of(change.new, workload.spec, self._settings)
+        self._listener.schedules_changed(change, () if workload is None else workload.spec.scaling.schedules)
         before = self._known.get(key)
         has_moved = before is None or workload is None or (before.target, before.uid) != (workload.target, workload.uid)
         if before is not None and has_moved:

@@ -294,3 +294,49 @@ def test_a_revision_of_that_name_wins() -> None:
             stop.set()
 
     run_virtually(body())
+
+
+ALWAYS = [
+    {"start": "0 0 * * *", "end": "59 23 * * *", "min": 3},
+    {"start": "59 23 * * *", "end": "1 0 * * *", "min": 3},
+]
+
+
+def test_schedules_of_a_workload_are_its_minimum_until_they_go() -> None:
+    async def body() -> None:
+        scheduled = workload()
+        scheduled["spec"]["scaling"]["schedules"] = ALWAYS
+        async with shop(first=scheduled) as made:
+            await made.report(0.0, seconds=5)
+            assert await made.scale() == 3
+            for name in ("p0", "p1", "p2"):
+                await made.add_pod(name)
+            # A spec that cannot be read changes nothing.
+            await made.cluster.patch(SCALED_WORKLOAD, *KEY, patch={"spec": {"scaling": {"window": "soon"}}})
+            await made.report(0.0, seconds=40)
+            assert await made.scale() == 3
+            patch = {"spec": {"scaling": {"window": "10s", "schedules": None}}}
+            await made.cluster.patch(SCALED_WORKLOAD, *KEY, patch=patch)
+            await made.report(0.0, seconds=40)
+            assert await made.scale() < 3
+
+    run_virtually(body())
+
+
+def test_schedules_of_a_workload_that_is_not_scaled_are_no_minimum_of_the_revision_with_its_name() -> None:
+    async def body() -> None:
+        stage, stop = Stage(SETTINGS), asyncio.Event()
+        metadata = {"namespace": "default", "name": "shop"}
+        revision = {"apiVersion": "serving.knative.dev/v1", "kind": "Revision", "metadata": metadata, "spec": {}}
+        await stage.cluster.create(REVISION, revision)
+        scheduled = workload()
+        scheduled["spec"]["scaling"]["schedules"] = ALWAYS
+        await stage.cluster.create(SCALED_WORKLOAD, scheduled)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(stage.autoscaler.run(stop))
+            await stage.synced()
+            await pass_s(2)
+            assert stage.autoscaler.numbers()["policies"] == 0
+            stop.set()
+
+    run_virtually(body())

@@ -7,15 +7,15 @@ autoscaler stored in a policy's status is restored (``KeptState``). This module 
 """
 
 import enum
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from serving.core.model.errors import Problem, SettingsError
+from serving.core.model.errors import Problem
 from serving.core.model.knative import RevisionKey
 from serving.core.model.objects import key_of
-from serving.core.model.scaledworkload import ScaledWorkloadSpec
+from serving.core.model.scaledworkload import Schedule
 from serving.core.scaling.policies.points import UsagePoint
 from serving.core.scaling.policies.scalingpolicy import (
     ScalingPolicySpec,
@@ -89,14 +89,8 @@ def is_of_workload(policy: str) -> bool:
     return policy.endswith(_OF_WORKLOAD)
 
 
-def schedules_as_policy(workload: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A ScaledWorkload's schedules as a ScalingPolicy; None if it has none or is invalid."""
-    try:
-        schedules = ScaledWorkloadSpec.from_object(workload).scaling.schedules
-    except SettingsError:
-        return None
-    if not schedules:
-        return None
+def schedules_as_policy(workload: Mapping[str, Any], schedules: Sequence[Schedule]) -> dict[str, Any]:
+    """A ScaledWorkload's schedules as a ScalingPolicy."""
     metadata = workload["metadata"]
     return {
         "metadata": {**metadata, "name": policy_name_of(metadata["name"])},

@@ -1,7 +1,4 @@
-from typing import Any
-
-import pytest
-
+from serving.core.model.scaledworkload import Schedule
 from serving.core.scaling.policies.index import (
     KeptState,
     Policies,
@@ -148,20 +145,13 @@ def test_a_policy_for_nothing_says_so() -> None:
 
 
 def test_the_schedules_of_a_workload_are_a_policy_of_its_revision() -> None:
-    schedule = {"start": "0 8 * * *", "end": "0 18 * * *", "min": 2, "timeZone": "Europe/Berlin", "name": "day"}
-    spec = {"target": {"name": "a"}, "service": {"name": "a"}, "scaling": {"schedules": [schedule]}}
-    body = schedules_as_policy({"metadata": {"namespace": "n", "name": "shop", "generation": 2}, "spec": spec})
-    assert body is not None
+    day = Schedule(start="0 8 * * *", end="0 18 * * *", min_count=2, time_zone="Europe/Berlin", name="day")
+    body = schedules_as_policy({"metadata": {"namespace": "n", "name": "shop", "generation": 2}}, [day])
     found = policy_of(body, lambda _: ())
     assert found is not None
     assert (found.key, found.generation, found.problem) == (("n", policy_name_of("shop")), 2, "")
     assert (found.target.kind, found.target.name) == ("Revision", "shop")
     assert found.spec is not None
-    assert [one.min_count for one in found.spec.schedules] == [2]
+    assert found.spec.schedules == (day,)
     assert is_of_workload(found.key[1])
     assert not is_of_workload("shop")
-
-
-@pytest.mark.parametrize("spec", [{}, {"target": {"name": "a"}, "service": {"name": "a"}}])
-def test_a_workload_without_schedules_is_no_policy(spec: dict[str, Any]) -> None:
-    assert schedules_as_policy({"metadata": {"namespace": "n", "name": "shop"}, "spec": spec}) is None

@@ -150,3 +150,27 @@ def test_a_route_of_keda_is_served_unchanged(serving: Stage, tmp_path: Path) -> 
 
 def ready_of(route: dict[str, Any]) -> str:
     return next(str(one["status"]) for one in route["status"]["conditions"] if one["type"] == "Ready")
+
+
+def test_every_verb_for_a_service_knows_a_workload(serving: Stage, tmp_path: Path) -> None:
+    applied(serving, tmp_path, app("verbs"))
+    serving("adopt", "deploy/verbs", "--host", "verbs.example.com", "--path", "/sleep", "--window", "6s")
+    assert serving("wait", "verbs").stdout.startswith("verbs is ready at http://verbs.example.com:")
+    # A path of its own: without one the request goes there.
+    assert serving("url", "verbs").stdout.splitlines()[0].endswith("/sleep")
+    assert serving("url", "verbs", "--cluster-local").stdout == "http://verbs.default.svc.cluster.local\n"
+    assert serving("invoke", "verbs", "/sleep/0").exit_code == 0
+    # The stage's own options come last, and are the command's.
+    assert serving("exec", f"--state={serving.state}", "verbs", "--", "echo", "inside").stdout.startswith("inside ")
+    serving.until("GET /sleep/0", "logs", "verbs")
+    assert "GET /sleep/0" in serving("logs").stdout
+    assert serving("scale", "verbs", "--min", "0", "--max", "3").stdout == "verbs: at least 0 pods, at most 3\n"
+    assert present(serving, "scaledworkload", "verbs")["spec"]["scaling"] == {"min": 0, "max": 3, "window": "6s"}
+    assert serving("wait", "verbs", "--for", "zero", "--timeout", "90").stdout == "verbs is at zero\n"
+    assert "GET /sleep/0" in serving("logs", "verbs", "--previous").stdout
+    for verb in ("traffic", "compare", "update"):
+        said = serving(verb, "verbs", *(["-e", "A=b"] if verb == "update" else []), code=1).output
+        assert "verbs is a ScaledWorkload: `serving describe verbs` shows it" in said
+    assert "public and has no token" in serving("token", "verbs", code=1).output
+    serving("release", "verbs")
+    assert serving("wait", "verbs", "--for", "gone").stdout == "verbs is gone\n"

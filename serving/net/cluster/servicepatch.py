@@ -3,7 +3,7 @@
 Input: the Service as stored, and the requested change. Output: a merge patch. Pure.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,12 @@ LATEST = "@latest"
 """Stands for the latest ready revision, now and later."""
 
 _ALL_PERCENT = 100
+_WORKLOAD_KEYS: Mapping[str, tuple[str, Callable[[str], object]]] = {
+    "min-scale": ("min", int),
+    "max-scale": ("max", int),
+    "target": ("target", float),
+    "window": ("window", str),
+}
 
 
 class AskedService(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +53,14 @@ def scale_patch(service: Object, scaling: Mapping[str, str]) -> Object:
         # A named revision is immutable, so the new one gets a generated name.
         metadata["name"] = None
     return {"spec": {"template": {"metadata": metadata}}}
+
+
+def workload_scale_patch(scaling: Mapping[str, str]) -> Object:
+    """The patch that sets the same values of a ScaledWorkload: keys of its spec, and annotations for the others."""
+    spec = {name: read(scaling[key]) for key, (name, read) in _WORKLOAD_KEYS.items() if key in scaling}
+    others = {key: text for key, text in scaling.items() if key not in _WORKLOAD_KEYS}
+    annotations = {"metadata": {"annotations": scaling_annotations(others)}} if others else {}
+    return {"spec": {"scaling": spec}, **annotations}
 
 
 def desired_traffic(service: Object, wanted: AskedService) -> list[Object]:

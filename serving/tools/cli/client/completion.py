@@ -9,7 +9,7 @@ import json
 import click
 
 from serving.core.model.errors import ServingError
-from serving.net.cluster.kinds import REVISION, SERVING_SERVICE, Kind
+from serving.net.cluster.kinds import REVISION, SCALED_WORKLOAD, SERVING_SERVICE, Kind
 from serving.tools.cli.client.api import place_of
 from serving.tools.cli.client.connection import ApiRequest, connect
 from serving.tools.cli.client.resources import kind_named, known_words, path_of
@@ -40,8 +40,9 @@ def completion(context: click.Context, shell: str) -> None:
 
 
 def complete_service(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the name of a service."""
-    return _names(context, SERVING_SERVICE, incomplete)
+    """Complete the name of a service or ScaledWorkload."""
+    names = (name for kind in (SERVING_SERVICE, SCALED_WORKLOAD) for name in _names(context, kind, incomplete))
+    return sorted(set(names))
 
 
 def complete_revision(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

@@ -16,6 +16,7 @@ from serving.tools.cli.client.resources import kind_named, path_of
 
 # The first line of a traceback is often far before the last.
 _SOUGHT_LINES = 200
+_NOT_FOUND = 404
 _NAMES_SHOWN_MAX = 20
 _OF_REVISION = REVISION_LABEL + "={}"
 
@@ -56,9 +57,16 @@ def absence_of(api: ApiClient, kind: Kind, name: str) -> str:
     others = sorted(name_of(other) for other in items_of(api, kind))
     shown = [*others[:_NAMES_SHOWN_MAX], *(["..."] if len(others) > _NAMES_SHOWN_MAX else [])]
     known = f"there are {', '.join(shown)}" if others else "there is none"
-    hint = _kind_hint(name) if kind == SERVING_SERVICE else ""
+    hint = _workload_hint(api, name) or _kind_hint(name) if kind == SERVING_SERVICE else ""
     where = f" in namespace {api.namespace}" if kind.namespaced else ""
     return f"no {kind.name.lower()} {name}{where}; {known}{hint}"
+
+
+def _workload_hint(api: ApiClient, name: str) -> str:
+    """The hint for a ScaledWorkload in place of a service; "" for another name."""
+    if not api.peek(path_of(SCALED_WORKLOAD, api.namespace, name)):
+        return ""
+    return f"; {name} is a ScaledWorkload: `serving describe {name}` shows it, `serving release {name}` ends it"
 
 
 def _kind_hint(name: str) -> str:
@@ -79,6 +87,37 @@ def is_known(api: ApiClient, name: str) -> bool:
 def service_of(api: ApiClient, name: str) -> Object:
     """One Knative Service by name, as in ``object_of``."""
     return object_of(api, SERVING_SERVICE, name)
+
+
+def served_of(api: ApiClient, name: str) -> Object:
+    """One Knative Service or ScaledWorkload by name, as in ``object_of``."""
+    workload = (
+        {}
+        if api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))[0] != _NOT_FOUND
+        else api.peek(path_of(SCALED_WORKLOAD, api.namespace, name))
+    )
+    return workload or service_of(api, name)
+
+
+def is_workload(served: Object) -> bool:
+    """Whether an object is a ScaledWorkload."""
+    return served.get("kind") == SCALED_WORKLOAD.name
+
+
+def pod_selectors(api: ApiClient, served: Iterable[Object]) -> tuple[str, ...]:
+    """The label selectors of the pods of services and workloads; of all of the namespace without one."""
+    served = tuple(served)
+    services = [name_of(service) for service in served if not is_workload(service)]
+    workloads = [workload for workload in served if is_workload(workload)] if served else workloads_of(api)
+    # An empty selector selects all pods.
+    selectors = [str(nested(workload, "status", "selector") or "") for workload in workloads]
+    return (*([selector_of(*services)] if services or not served else ()), *filter(None, selectors))
+
+
+def pods_by(api: ApiClient, selectors: Iterable[str]) -> list[Object]:
+    """The pods that one of the selectors selects, each once."""
+    pods = [pod for selector in selectors for pod in items_of(api, POD, selector)]
+    return list({name_of(pod): pod for pod in pods}.values())
 
 
 def items_of(api: ApiClient, kind: Kind, selector: str = "", *, everywhere: bool = False) -> list[Object]:
@@ -129,10 +168,10 @@ def app_container(pod: Object) -> str:
     return next((name for name in names if name != QUEUE_PROXY), "")
 
 
-def gone_pods(api: ApiClient, revisions: Iterable[Object], *, since_s: float = 0.0) -> list[Object]:
-    """Names and containers of deleted pods with logs since a time, latest first. Empty on a cluster.
+def gone_pods(api: ApiClient, scaled: Iterable[Object], *, since_s: float = 0.0) -> list[Object]:
+    """Names and containers of deleted pods of revisions and workloads, with logs since a time, latest first.
 
-    Pods of a deleted earlier revision with the same name are excluded.
+    Pods of a deleted earlier revision with the same name are excluded. Empty on a cluster.
     """
     from serving.home.apiserver.logoptions import KEPT_LOGS_PATH  # noqa: PLC0415 - it loads a loop, which most commands need not
 
@@ -140,10 +179,11 @@ def gone_pods(api: ApiClient, revisions: Iterable[Object], *, since_s: float = 0
     if status >= 400 or not isinstance(logs, list):
         return []
     there = {name_of(pod) for pod in items_of(api, POD)}
-    begins_s = {f"{deployment_name(name_of(revision))}-": created_s(revision) for revision in revisions}
+    begins_s = dict(map(_deployment_of, scaled))
 
     def is_ours(pod: str, written_s: float) -> bool:
-        return any(pod.startswith(start) and written_s >= max(since_s, at_s) for start, at_s in begins_s.items())
+        begin_s = begins_s.get(pod.rpartition("-")[0])
+        return begin_s is not None and written_s >= max(since_s, begin_s)
 
     return [
         {
@@ -153,6 +193,13 @@ def gone_pods(api: ApiClient, revisions: Iterable[Object], *, since_s: float = 0
         for log in logs
         if log["pod"] not in there and is_ours(log["pod"], log["written_s"])
     ]
+
+
+def _deployment_of(scaled: Object) -> tuple[str, float]:
+    """The Deployment of a revision or workload, and its creation time; that of a workload's target is unknown."""
+    if is_workload(scaled):
+        return str(nested(scaled, "spec", "target", "name")), 0.0
+    return deployment_name(name_of(scaled)), created_s(scaled)
 
 
 def created_s(created: Object) -> float:

@@ -16,7 +16,7 @@ import yaml
 from serving.controller.workloads.status import scalers_of
 from serving.core.model.errors import SettingsError
 from serving.core.model.knative import IN_PLACE_ANNOTATION, REPLICAS_BEFORE_ANNOTATION
-from serving.core.model.objects import Object, annotations_of, condition_of, labels_of, name_of, nested
+from serving.core.model.objects import Object, annotations_of, labels_of, name_of, nested
 from serving.core.model.scaledworkload import ScaledWorkloadSpec, WorkloadScaling, WorkloadService, WorkloadTarget
 from serving.home.state import StateFolder
 from serving.net.cluster.identity import system_namespace
@@ -37,7 +37,7 @@ from serving.tools.cli.client.objects import items_of
 from serving.tools.cli.client.output import counted, print_aside
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.takeover import delete_twin, give_back, make_twin, short_hosts, take_over, twin_name
-from serving.tools.cli.services.waiting import until
+from serving.tools.cli.services.waiting import until, until_workload_ready
 
 _TIMEOUT_S = 120.0
 _POLL_S = 0.2
@@ -219,7 +219,7 @@ def adopt(*, api: ApiClient, target: str, output: str, **options: Any) -> None: 
     path = path_of(SCALED_WORKLOAD, api.namespace, name_of(existing) if existing else "")
     written = api.done("PATCH" if existing else "POST", path, workload)
     if options["wait"] or options["in_place"]:
-        written = _until_ready(api, name_of(written), timeout_s=options["wait_s"])
+        written = until_workload_ready(api, name_of(written), timeout_s=options["wait_s"])
     if options["in_place"]:
         take_over(api, annotations_of(workload)[IN_PLACE_ANNOTATION], timeout_s=options["wait_s"])
     if output == "json":
@@ -268,22 +268,6 @@ def _wanted(api: ApiClient, target: Target, options: dict[str, Any]) -> tuple[Ob
 def _owner_text(workload: Object) -> str:
     owner = nested(workload, "metadata", "ownerReferences", 0)
     return f"{str(owner['kind']).lower()}/{owner['name']}"
-
-
-def _until_ready(api: ApiClient, name: str, *, timeout_s: float) -> Object:
-    workload: Object = {}
-
-    def pending() -> str | None:
-        workload.clear()
-        workload.update(api.done("GET", path_of(SCALED_WORKLOAD, api.namespace, name)))
-        ready = condition_of(workload, "Ready")
-        return None if ready.get("status") == "True" else ready.get("message", "")
-
-    def late(state: str) -> str:
-        return f"scaledworkload/{name} is not ready after {timeout_s:g} s: {state}"
-
-    until(pending, f"waiting for {name} to be served", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
-    return workload
 
 
 def _print_outcome(api: ApiClient, target: Target, workload: Object) -> None:

@@ -15,22 +15,23 @@ from serving.net.cluster.kinds import EVENT, POD, REVISION, SCALED_WORKLOAD, SER
 from serving.tools.cli.client.api import ApiClient, api_options, fail_usage
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import (
+    is_workload,
     items_of,
     last_lines,
     object_of,
     revisions_of,
     seconds_since,
     selector_of,
+    served_of,
     service_of,
 )
 from serving.tools.cli.client.output import age_text, aligned, counted, paint, printable, wrapped
-from serving.tools.cli.client.resources import kind_named, path_of
+from serving.tools.cli.client.resources import kind_named
 from serving.tools.cli.client.rows import dormant_counts, header_of, revision_row, server_table
 from serving.tools.cli.client.shortnames import short_name_problem, short_url
 from serving.tools.cli.services.url import address_of
 
 _LOG_LINES = 15
-_NOT_FOUND = 404
 _EVENTS_SHOWN_MAX = 12
 _COLORS = {"True": "green", "False": "red", "Unknown": "yellow"}
 
@@ -50,7 +51,7 @@ def describe(*, api: ApiClient, words: tuple[str, ...], output: str) -> None:
         fail_usage(f"describe takes a kind and a name, not {len(words)} words")
     name = words[-1]
     kind = kind_named(words[0]) if len(words) == 2 else SERVING_SERVICE
-    if kind == SERVING_SERVICE and len(words) == 1 and _is_workload(api, name):
+    if kind == SERVING_SERVICE and len(words) == 1 and is_workload(served_of(api, name)):
         kind = SCALED_WORKLOAD
     if kind == SERVING_SERVICE:
         service = service_of(api, name)
@@ -64,13 +65,6 @@ def describe(*, api: ApiClient, words: tuple[str, ...], output: str) -> None:
         click.echo(json.dumps({"object": resource, "events": _events(api, [resource])}, indent=2))
     else:
         click.echo("\n".join(_other_lines(api, kind, resource, now_s=time.time())))
-
-
-def _is_workload(api: ApiClient, name: str) -> bool:
-    """Whether a name without a kind belongs to a ScaledWorkload, and to no service."""
-    if api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))[0] != _NOT_FOUND:
-        return False
-    return api.call("GET", path_of(SCALED_WORKLOAD, api.namespace, name))[0] < _NOT_FOUND
 
 
 def _as_json(api: ApiClient, service: Object) -> Object:

@@ -29,7 +29,7 @@ from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.connection import WebsocketPlace
 from serving.tools.cli.client.forwarding import open_websocket
-from serving.tools.cli.client.objects import app_container, service_of
+from serving.tools.cli.client.objects import app_container, pod_selectors, served_of
 from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.services.logs import pods_of, short_name
 
@@ -61,8 +61,8 @@ def execute(
     serving exec hello -- env
     serving exec -it hello -- sh
     """  # noqa: D301 - click's mark for lines that stay as they are
-    service_of(api, name)
-    pods = [pod for pod in pods_of(api, [name], wanted) if not nested(pod, "metadata", "deletionTimestamp")]
+    selectors = pod_selectors(api, [served_of(api, name)])
+    pods = [pod for pod in pods_of(api, selectors, wanted) if not nested(pod, "metadata", "deletionTimestamp")]
     if not pods:
         fail(
             f"no pod of {name} ends with {wanted}"

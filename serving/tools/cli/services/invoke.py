@@ -19,18 +19,17 @@ from serving.core.model.objects import Object, condition_of
 from serving.net.aio.inputfile import open_input
 from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.completion import complete_service
-from serving.tools.cli.client.objects import service_of
+from serving.tools.cli.client.objects import served_of
 from serving.tools.cli.client.output import Progress, paint, print_aside
 from serving.tools.cli.client.reach import INNER, PUBLIC, Reach
 from serving.tools.cli.services.token import token_of
-from serving.tools.cli.services.url import ServiceAddress, address_of
+from serving.tools.cli.services.url import CLUSTER_LOCAL, ServiceAddress, address_of
 
 _REVISION = "X-Serving-Revision"
 _COLD_START = "X-Serving-Cold-Start"
 _TIMEOUT_S = 300.0
 _METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PIECE_BYTES = 65536
-_CLUSTER_LOCAL = (".svc.cluster.local", ".svc")
 
 
 class ResponseStart(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +45,7 @@ class ResponseStart(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.argument("name", shell_complete=complete_service)
-@click.argument("path", default="/")
+@click.argument("path", required=False)
 @click.option("-d", "--data", help="Send a body by POST; @FILE reads it from a file, @- from standard input.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME:VALUE", help="Add a header to the request.")
 @click.option("-X", "--request", "method", metavar="METHOD", help="Request method: GET, POST, ...")
@@ -62,24 +61,29 @@ class ResponseStart(msgspec.Struct, frozen=True, kw_only=True):
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
-def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
+def invoke(*, api: ApiClient, name: str, path: str | None, include: bool, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Send one request to a service and print the response as it arrives; status, revision and time go to standard error.
 
     Exits with 1 if the status is 400 or more.
     """
     body = _body(options["data"])
-    service = service_of(api, name)
+    service = served_of(api, name)
     address = _reached(api, address_of(api, service, tag=options["tag"]))
     method = options["method"] or ("GET" if body is None else "POST")
     if not _METHOD.fullmatch(method):
         fail_usage(f"--request: {method!r} is not a method such as GET or POST")
-    headers = {"Host": address.url.partition("//")[2], **_access(api, service), **_headers(options["headers"])}
+    headers = {
+        "Host": urllib.parse.urlsplit(address.url).netloc,
+        **_access(api, service),
+        **_headers(options["headers"]),
+    }
     if body is not None and not any(key.lower() == "content-type" for key in headers):
         headers["Content-Type"] = "application/json" if _is_json(body) else "application/x-www-form-urlencoded"
+    path = path or address.path
     target = path if path.startswith("/") else f"/{path}"
     request = (method.upper(), target, headers, body)
     with contextlib.ExitStack() as stack:
-        with Progress(f"{method} {address.url}{target}"):
+        with Progress(f"{method} {address.url.removesuffix(address.path)}{target}"):
             begun_s = time.monotonic()
             response, head = stack.enter_context(_sent(address, request, timeout_s=options["timeout_s"]))
         if output == "json":
@@ -101,7 +105,7 @@ def _reached(api: ApiClient, address: ServiceAddress) -> ServiceAddress:
     if api.state_path is not None:
         return address
     # The names of a cluster have a meaning only inside it.
-    component = INNER if address.host.endswith(_CLUSTER_LOCAL) else PUBLIC
+    component = INNER if address.host.endswith(CLUSTER_LOCAL) else PUBLIC
     try:
         url = urllib.parse.urlsplit(Reach(api).url(component))
     except ServingError as error:

@@ -1,4 +1,4 @@
-"""``serving logs``: follows the logs of services' pods, each line after the pod's name, or searches by time and text."""
+"""``serving logs``: follows the logs of pods, each line after the pod's name, or searches by time and text."""
 
 import contextlib
 import datetime as dt
@@ -20,7 +20,16 @@ from serving.net.cluster.kinds import POD
 from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.connection import ApiResponse
-from serving.tools.cli.client.objects import app_container, gone_pods, items_of, revisions_of, selector_of, service_of
+from serving.tools.cli.client.objects import (
+    app_container,
+    gone_pods,
+    is_workload,
+    pod_selectors,
+    pods_by,
+    revisions_of,
+    served_of,
+    workloads_of,
+)
 from serving.tools.cli.client.output import clock_text, counted, paint, print_aside
 from serving.tools.cli.client.resources import path_of
 
@@ -65,11 +74,10 @@ def logs(*, api: ApiClient, names: tuple[str, ...], follow: bool, wanted: str, o
     if options["tail"] is not None and (options["until"] or options["grep"]):
         fail_usage("--tail counts lines before --until and --grep choose: leave it out")
     search = searched_lines(options.pop("since"), options.pop("until"), options.pop("grep"))
-    for name in names:
-        service_of(api, name)
-    who = ", ".join(names) or f"namespace {api.namespace}"
-    pods = pods_of(api, names, wanted)
-    gone = _gone(api, names, wanted, search=search, shows_last=options["previous"] or bool(wanted and not pods))
+    served = [served_of(api, name) for name in names]
+    who, selectors = ", ".join(names) or f"namespace {api.namespace}", pod_selectors(api, served)
+    pods = pods_of(api, selectors, wanted)
+    gone = _gone(api, served, wanted, search=search, shows_last=options["previous"] or bool(wanted and not pods))
     if not pods and not gone and not follow:
         if wanted:
             fail(f"no pod of {who} ends with {wanted}")
@@ -88,7 +96,8 @@ def logs(*, api: ApiClient, names: tuple[str, ...], follow: bool, wanted: str, o
     if not pods and not gone:
         click.echo(f"{who} has no pod now: waiting for pods", err=True)
     form = "json" if output == "json" else "prefix" if prefix else "plain"
-    _print_lines(reader, lines, (names, wanted), shown=_shown(form, search, has_times=has_times, with_times=with_times))
+    shown = _shown(form, search, has_times=has_times, with_times=with_times)
+    _print_lines(reader, lines, (selectors, wanted), service=names[0] if len(names) == 1 else "", shown=shown)
     if reader.problem and not follow and not reader.has_read:
         fail(reader.problem)
     if not reader.has_read and not options["previous"] and not search.is_given:
@@ -181,14 +190,19 @@ def _shown(
 
 
 def _print_lines(
-    reader: "_Reader", lines: _Lines, who: tuple[Sequence[str], str], *, shown: Callable[[str, str, str], str | None]
+    reader: "_Reader",
+    lines: _Lines,
+    who: tuple[Sequence[str], str],
+    *,
+    service: str,
+    shown: Callable[[str, str, str], str | None],
 ) -> None:
     width = 0
     checked_s = time.monotonic()
     while True:
         with contextlib.suppress(queue.Empty):
             pod, line = lines.get(timeout=_POLL_S if reader.follows else _END_POLL_S)
-            short = short_name(pod, who[0][0] if len(who[0]) == 1 else "")
+            short = short_name(pod, service)
             width = max(width, len(short))
             mark = paint(short.ljust(width), _COLORS[reader.number_of(pod) % len(_COLORS)]) + "  "
             text = shown(pod, mark, line)
@@ -209,18 +223,21 @@ def short_name(pod: str, service: str) -> str:
     return pod.removeprefix(f"{service}-").replace("-deployment-", "-")
 
 
-def pods_of(api: ApiClient, names: Sequence[str], wanted: str) -> list[Object]:
-    """The pods of services, or of all services without a name; ``wanted`` selects a pod by name or suffix."""
-    return _named(items_of(api, POD, selector_of(*names)), wanted)
+def pods_of(api: ApiClient, selectors: Sequence[str], wanted: str) -> list[Object]:
+    """The pods of label selectors; ``wanted`` selects a pod by name or suffix."""
+    return _named(pods_by(api, selectors), wanted)
 
 
 def _gone(
-    api: ApiClient, names: Sequence[str], wanted: str, *, search: SearchedLines, shows_last: bool
+    api: ApiClient, served: Sequence[Object], wanted: str, *, search: SearchedLines, shows_last: bool
 ) -> list[Object]:
     """Deleted pods, latest first: pods with lines in the time range, else the last pods if ``shows_last``."""
     if not search.is_given and not shows_last:
         return []
-    pods = _named(gone_pods(api, revisions_of(api, *names), since_s=search.since_s), wanted)
+    services = [name_of(service) for service in served if not is_workload(service)]
+    workloads = [workload for workload in served if is_workload(workload)] if served else workloads_of(api)
+    revisions = revisions_of(api, *services) if services or not served else []
+    pods = _named(gone_pods(api, [*revisions, *workloads], since_s=search.since_s), wanted)
     return pods if search.is_given else pods[:_GONE_MAX]
 
 

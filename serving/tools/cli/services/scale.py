@@ -5,15 +5,16 @@ from typing import Any
 
 import click
 
-from serving.core.model.objects import nested
+from serving.core.model.objects import Object, name_of, nested
+from serving.core.model.scaledworkload import ScaledWorkloadSpec
 from serving.core.settings.annotations import read_annotations
 from serving.core.settings.autoscaler import AutoscalerSettings
-from serving.net.cluster.kinds import SERVING_SERVICE
-from serving.net.cluster.servicepatch import scale_patch
+from serving.net.cluster.kinds import SCALED_WORKLOAD, SERVING_SERVICE
+from serving.net.cluster.servicepatch import scale_patch, workload_scale_patch
 from serving.tools.cli.client.api import ApiClient, api_options, fail_usage
 from serving.tools.cli.client.completion import complete_service
-from serving.tools.cli.client.objects import service_of
-from serving.tools.cli.client.output import Progress
+from serving.tools.cli.client.objects import is_workload, served_of
+from serving.tools.cli.client.output import Progress, counted
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.containeroptions import scaling_options, taken_scaling
 from serving.tools.cli.services.url import print_unrouted
@@ -40,9 +41,9 @@ def scale(
     output: str,
     **options: Any,  # noqa: ANN401 - the options of the command
 ) -> None:
-    """Set the minimum and maximum number of pods, or both with COUNT.
+    """Set the minimum and maximum number of pods of a service or workload, or both with COUNT.
 
-    The change creates a new revision.
+    For a service the change creates a new revision.
     """
     scaling = taken_scaling(options)
     if count is not None and scaling.keys() & {"min-scale", "max-scale"}:
@@ -53,7 +54,11 @@ def scale(
         scaling |= {"min-scale": str(count), "max-scale": str(count)}
     if not scaling:
         fail_usage("give COUNT, --min, --max or another option of scaling: see `serving scale --help`")
-    service = service_of(api, name)
+    service = served_of(api, name)
+    if is_workload(service):
+        path = path_of(SCALED_WORKLOAD, api.namespace, name)
+        _print_workload(api.done("PATCH", path, workload_scale_patch(scaling)), output)
+        return
     patch = scale_patch(service, scaling)
     with Progress(f"scaling {name}"):
         service = api.done("PATCH", path_of(SERVING_SERVICE, api.namespace, name), patch)
@@ -65,7 +70,20 @@ def scale(
     annotations = nested(service, "spec", "template", "metadata", "annotations") or {}
     wanted = read_annotations(annotations, AutoscalerSettings()).scaling.applied_to(AutoscalerSettings())
     revision = nested(service, "status", "latestCreatedRevisionName") or ""
-    shown = f"at most {wanted.max_scale}" if wanted.max_scale else "no limit"
-    pods = "pod" if wanted.min_scale == 1 else "pods"
-    click.echo(f"{name}: at least {wanted.min_scale} {pods}, {shown}{f' ({revision})' if wait else ''}")
+    click.echo(f"{name}: {_bounds(wanted.min_scale, wanted.max_scale)}{f' ({revision})' if wait else ''}")
     print_unrouted(service)
+
+
+def _print_workload(workload: Object, output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps(workload, indent=2))
+        return
+    scaling = ScaledWorkloadSpec.from_object(workload).scaling
+    defaults = AutoscalerSettings()
+    low = defaults.min_scale if scaling.min_count is None else scaling.min_count
+    high = defaults.max_scale if scaling.max_count is None else scaling.max_count
+    click.echo(f"{name_of(workload)}: {_bounds(low, high)}")
+
+
+def _bounds(low: int, high: int) -> str:
+    return f"at least {counted(low, 'pod')}, {f'at most {high}' if high else 'no limit'}"

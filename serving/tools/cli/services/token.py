@@ -17,11 +17,11 @@ from serving.core.model.routepolicy import route_policy
 from serving.home.state import StateFolder
 from serving.home.state import kubeconfig as written
 from serving.net.cluster.identity import system_namespace
-from serving.net.cluster.kinds import SECRET, SERVING_SERVICE
+from serving.net.cluster.kinds import SCALED_WORKLOAD, SECRET, SERVING_SERVICE
 from serving.net.wire.tokens import KEY_SECRET, access_token, read_key
 from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.completion import complete_service
-from serving.tools.cli.client.objects import service_of
+from serving.tools.cli.client.objects import is_workload, served_of
 from serving.tools.cli.client.output import age_text, aligned, print_aside
 from serving.tools.cli.client.resources import path_of
 
@@ -83,7 +83,7 @@ def show(*, api: ApiClient, name: str, rotate: bool, key_namespace: str, output:
     `serving deploy NAME --access private` makes a service private. On a cluster this needs the right to read the Secret
     with the cluster key.
     """
-    service = service_of(api, name)
+    service = served_of(api, name)
     if not route_policy(annotations_of(service)).is_private:
         fail(
             f"{name} is public and has no token; `serving deploy {name} --access private` or the annotation changes that"
@@ -91,7 +91,8 @@ def show(*, api: ApiClient, name: str, rotate: bool, key_namespace: str, output:
     if rotate:
         version = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         patch = {"metadata": {"annotations": {ACCESS_TOKEN_VERSION_ANNOTATION: version}}}
-        service = api.done("PATCH", f"{path_of(SERVING_SERVICE, api.namespace)}/{name}", patch)
+        kind = SCALED_WORKLOAD if is_workload(service) else SERVING_SERVICE
+        service = api.done("PATCH", path_of(kind, api.namespace, name), patch)
         print_aside(f"the token before is refused as soon as the activators see the change of {name}")
     access_token = token_of(api, service, namespace=key_namespace)
     header = f"Authorization: Bearer {access_token}"

@@ -11,8 +11,11 @@ from serving.core.model.objects import Object, name_of, nested
 from serving.home.state import StateFolder
 from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.completion import complete_service
-from serving.tools.cli.client.objects import service_of
+from serving.tools.cli.client.objects import served_of
 from serving.tools.cli.client.output import print_aside
+
+CLUSTER_LOCAL = (".svc.cluster.local", ".svc")
+"""The ends of hosts that have a meaning only inside of a cluster."""
 
 _LOOPBACK = "127.0.0.1"
 
@@ -26,9 +29,14 @@ class ServiceAddress(msgspec.Struct, frozen=True, kw_only=True):
     connect_port: int
 
     @property
+    def path(self) -> str:
+        """The path below which requests are served."""
+        return urllib.parse.urlsplit(self.url).path or "/"
+
+    @property
     def curl(self) -> str:
         """The curl command that needs no name resolution."""
-        return f"curl -H 'Host: {self.host}' http://{self.connect_host}:{self.connect_port}/"
+        return f"curl -H 'Host: {self.host}' http://{self.connect_host}:{self.connect_port}{self.path}"
 
 
 def address_of(api: ApiClient, service: Object, *, tag: str = "", is_inner: bool = False) -> ServiceAddress:
@@ -53,8 +61,9 @@ def address_of(api: ApiClient, service: Object, *, tag: str = "", is_inner: bool
     if api.state_path is None:
         return ServiceAddress(url=url, host=host, connect_host=host, connect_port=port)
     # Cluster-local addresses have another listener on this machine.
+    listener = "inner" if host.endswith(CLUSTER_LOCAL) else "public"
     with contextlib.suppress(OSError, ValueError, LookupError):
-        port = StateFolder(api.state_path).read_ports()["inner"]
+        port = StateFolder(api.state_path).read_ports()[listener]
     return ServiceAddress(url=url, host=host, connect_host=_LOOPBACK, connect_port=port)
 
 
@@ -76,7 +85,7 @@ def url(*, api: ApiClient, name: str, tag: str, cluster_local: bool, output: str
     """Print the URL of a service, and the curl for machines on which *.localhost does not resolve."""
     if tag and cluster_local:
         fail_usage("--tag and --cluster-local exclude each other")
-    address = address_of(api, service_of(api, name), tag=tag, is_inner=cluster_local)
+    address = address_of(api, served_of(api, name), tag=tag, is_inner=cluster_local)
     if output == "json":
         click.echo(json.dumps({**msgspec.to_builtins(address), "curl": address.curl}, indent=2))
         return

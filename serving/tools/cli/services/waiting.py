@@ -8,7 +8,7 @@ import http.client
 import json
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -18,16 +18,19 @@ from serving.core.model.errors import ServingError
 from serving.core.model.knative import OTHER_PORT, REVISION_LABEL
 from serving.core.model.objects import Object, condition_of, is_true, labels_of, name_of, nested
 from serving.core.model.rollout import split_digest
-from serving.net.cluster.kinds import POD, REVISION, SERVING_SERVICE
+from serving.net.cluster.kinds import POD, REVISION, SCALED_WORKLOAD, SERVING_SERVICE
 from serving.tools.cli.client.api import ApiClient, api_options, fail
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import (
     is_settled,
+    is_workload,
     items_of,
     last_lines,
+    pod_selectors,
+    pods_by,
     revisions_of,
     selector_of,
-    service_of,
+    served_of,
     superseded_failures,
 )
 from serving.tools.cli.client.output import Progress, counted
@@ -147,6 +150,23 @@ def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = 
     return Readiness(service, after_s)
 
 
+def until_workload_ready(api: ApiClient, name: str, *, timeout_s: float) -> Object:
+    """Wait until a ScaledWorkload is ready, and return it. Exits at the timeout."""
+    workload: Object = {}
+
+    def pending() -> str | None:
+        workload.clear()
+        workload.update(api.done("GET", path_of(SCALED_WORKLOAD, api.namespace, name)))
+        ready = condition_of(workload, "Ready")
+        return None if ready.get("status") == "True" else ready.get("message", "")
+
+    def late(state: str) -> str:
+        return f"scaledworkload/{name} is not ready after {timeout_s:g} s: {state}"
+
+    until(pending, f"waiting for {name} to be served", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
+    return workload
+
+
 def _until_settled(api: ApiClient, service: Object, *, settle_s: float) -> None:
     """End the command if a container of the newest revision ends soon after the revision became ready.
 
@@ -196,13 +216,15 @@ def _has_failed(service: Object, route_failed_s: list[float], *, now_s: float) -
 
 
 def until_gone(api: ApiClient, name: str, *, timeout_s: float) -> None:
-    """Wait until the service and all of its pods are gone."""
+    """Wait until the service and all of its pods are gone, or the workload."""
 
     def pending() -> str | None:
-        status, _ = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
-        if status != HTTPStatus.NOT_FOUND:
-            return "the service is there"
-        return _pods_left(api, name, " left")
+        for kind in (SERVING_SERVICE, SCALED_WORKLOAD):
+            status, _ = api.call("GET", path_of(kind, api.namespace, name))
+            if status != HTTPStatus.NOT_FOUND:
+                return "it is there"
+        # The pods of a workload's target stay.
+        return _pods_left(items_of(api, POD, selector_of(name)), " left")
 
     def late(state: str) -> str:
         return f"{name} is not gone after {timeout_s:g} s: {state}"
@@ -211,14 +233,14 @@ def until_gone(api: ApiClient, name: str, *, timeout_s: float) -> None:
 
 
 def until_zero(api: ApiClient, name: str, *, timeout_s: float) -> None:
-    """Return when the service has no pod."""
+    """Return when the service or workload has no pod."""
 
     def pending() -> str | None:
         # Check the existence each time, because a deleted service has no pods either.
-        api.done("GET", path_of(SERVING_SERVICE, api.namespace, name))
+        served = served_of(api, name)
         # A failed, superseded revision keeps retrying, but serves nothing.
-        ignored = superseded_failures(revisions_of(api, name))
-        return _pods_left(api, name, ignored=ignored)
+        ignored = frozenset() if is_workload(served) else superseded_failures(revisions_of(api, name))
+        return _pods_left(pods_by(api, pod_selectors(api, [served])), ignored=ignored)
 
     def late(state: str) -> str:
         return f"{name} is not at zero after {timeout_s:g} s: {state}"
@@ -239,8 +261,7 @@ def until(
             time.sleep(poll_s)
 
 
-def _pods_left(api: ApiClient, name: str, suffix: str = "", *, ignored: Collection[str] = frozenset()) -> str | None:
-    pods = items_of(api, POD, selector_of(name))
+def _pods_left(pods: Iterable[Object], suffix: str = "", *, ignored: Collection[str] = frozenset()) -> str | None:
     count = sum(
         labels_of(pod).get(REVISION_LABEL) not in ignored and nested(pod, "status", "phase") != "Failed" for pod in pods
     )
@@ -302,7 +323,10 @@ def _worded(ready: dict[str, str]) -> str:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def wait(*, api: ApiClient, name: str, wanted: str, wait_s: float, output: str) -> None:
-    """Wait until a service is ready, gone with its pods, or has no pod; exit with 1 at the timeout."""
+    """Wait until a service or workload is ready, gone, or has no pod; exit with 1 at the timeout.
+
+    A service is gone with its pods.
+    """
     if wanted == "gone":
         until_gone(api, name, timeout_s=wait_s)
         done = f"{name} is gone"
@@ -310,7 +334,10 @@ def wait(*, api: ApiClient, name: str, wanted: str, wait_s: float, output: str) 
         until_zero(api, name, timeout_s=wait_s)
         done = f"{name} is at zero"
     else:
-        service_of(api, name)
-        service = until_ready(api, name, timeout_s=wait_s, patient=True).service
-        done = f"{name} is ready at {nested(service, 'status', 'url')}"
+        served = served_of(api, name)
+        if is_workload(served):
+            served = until_workload_ready(api, name, timeout_s=wait_s)
+        else:
+            served = until_ready(api, name, timeout_s=wait_s, patient=True).service
+        done = f"{name} is ready at {nested(served, 'status', 'url')}"
     click.echo(done if output == "text" else json.dumps({"name": name, "state": wanted}))

@@ -10,6 +10,7 @@ from serving.net.cluster.servicepatch import (
     pinned_traffic,
     rollback_target,
     scale_patch,
+    workload_scale_patch,
 )
 
 Json = dict[str, Any]
@@ -129,3 +130,11 @@ def test_there_may_be_nothing_to_go_back_to() -> None:
 def test_revisions_are_ordered_by_generation() -> None:
     found = newest_first([revision("b", generation="9"), revision("a", generation="10"), revision("c", generation="x")])
     assert [one["metadata"]["name"] for one in found] == ["a", "b", "c"]
+
+
+def test_a_workload_has_the_keys_of_its_spec_and_annotations_for_the_others() -> None:
+    scaling = {"min-scale": "1", "max-scale": "5", "target": "2.5", "window": "30s"}
+    assert workload_scale_patch(scaling) == {"spec": {"scaling": {"min": 1, "max": 5, "target": 2.5, "window": "30s"}}}
+    patch = workload_scale_patch({"initial-scale": "2"})
+    assert patch["spec"] == {"scaling": {}}
+    assert patch["metadata"]["annotations"]["autoscaling.knative.dev/initial-scale"] == "2"

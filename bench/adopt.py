@@ -14,15 +14,13 @@ applications released.
 
 import argparse
 import asyncio
-import contextlib
-import itertools
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -35,13 +33,13 @@ from serving.core.model.objects import Object, name_of, nested
 from serving.net.cluster.kinds import DEPLOYMENT, POD, STATEFUL_SET, Kind, kind_of
 from serving.tools.cli.client.api import ApiClient
 from serving.tools.cli.client.resources import path_of
+from tests.cluster_e2e.app_kubelet import OVERRIDE, AppKubelet
 from tests.cluster_e2e.server import SPACE, is_real
 from tests.cluster_e2e.stage import Stage, staged
-from tests.cluster_e2e.status_kubelet import StatusKubelet
 
 CHARTS = Path(__file__).parent / "charts"
 TARGET, PODS_MAX, CLIENTS = 5, 4, 10
-SETTINGS = {"SERVING_ACTIVATOR_POD_ADDRESS_OVERRIDE": "10.=127.", "SERVING_AUTOSCALER_DECISION_PERIOD_S": "2"}
+SETTINGS = {**OVERRIDE, "SERVING_AUTOSCALER_DECISION_PERIOD_S": "2"}
 _WITHIN_S = 240.0
 
 
@@ -67,56 +65,10 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.kind.name.lower()}/{name_of(self.target)}"
 
 
-class StandInKubelet(StatusKubelet):
-    """Runs a server of this process for each container. ``ready_s`` is when each pod was ready."""
-
-    def __init__(self, stage: Stage, *, start_s: float) -> None:
-        super().__init__(stage.cluster, stage.server.node)
-        self.ready_s: dict[str, float] = {}
-        self._start_s = start_s
-        self._servers: dict[str, list[asyncio.Server]] = {}
-        self._running: Counter[str] = Counter()
-
-    async def _start(self, pod: Object) -> None:
-        name, number = name_of(pod), next(self._numbers)
-        place = f"79.{number // 250}.{number % 250 + 1}"
-        listed = itertools.chain.from_iterable(container.get("ports", ()) for container in pod["spec"]["containers"])
-        ports = {entry["containerPort"] for entry in listed if entry.get("protocol", "TCP") == "TCP"}
-        await asyncio.sleep(self._start_s)
-        serve = self._app(name)
-        self._servers[name] = [await asyncio.start_server(serve, f"127.{place}", port, backlog=512) for port in ports]
-        self.ready_s[name] = time.monotonic()
-        with contextlib.suppress(NotFound):
-            await self._notify(pod, ready=True, address=f"10.{place}")
-
-    async def _end(self, key: tuple[str, str], uid: str) -> None:
-        """End as an app does that drains: no new connection, then the requests inside."""
-        for server in self._servers.pop(key[1], ()):
-            server.close()
-        while self._running[key[1]]:  # noqa: ASYNC110 - no event announces it
-            await asyncio.sleep(0.02)
-        await super()._end(key, uid)
-
-    def _app(self, name: str) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-                while head := await reader.readuntil(b"\r\n\r\n"):
-                    self._running[name] += 1
-                    try:
-                        await asyncio.sleep(float(head.split(b" ")[1].partition(b"/sleep/")[2] or 0))
-                        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(name), name.encode()))
-                        await writer.drain()
-                    finally:
-                        self._running[name] -= 1
-            writer.close()
-
-        return serve
-
-
 class Run:
     """What happens to the applications on a stage."""
 
-    def __init__(self, stage: Stage, kubelet: StandInKubelet, sizes: argparse.Namespace) -> None:
+    def __init__(self, stage: Stage, kubelet: AppKubelet, sizes: argparse.Namespace) -> None:
         self.stage, self.kubelet, self.sizes = stage, kubelet, sizes
         self.statuses: Counter[str] = Counter()
         self.beyond_ready_s: list[float] = []
@@ -216,7 +168,7 @@ async def measured(sizes: argparse.Namespace, folder: Path) -> dict[str, object]
     """All of it, on one stage."""
     charts = list(apps())[: sizes.apps]
     async with staged(folder, runs_nothing=False, settings=SETTINGS) as stage:
-        kubelet = StandInKubelet(stage, start_s=sizes.start_s)
+        kubelet = AppKubelet(stage, start_s=sizes.start_s)
         run, node = Run(stage, kubelet, sizes), asyncio.create_task(kubelet.run())
         api = ApiClient(kubeconfig=stage.server.kubeconfig)
         try:

@@ -9,6 +9,8 @@ import datetime as dt
 import functools
 import time
 
+_SCHEDSTAT = "/proc/thread-self/schedstat"
+
 # Cached, because thousands of decisions fall into one second.
 _STAMPS_KEPT = 16
 
@@ -27,6 +29,20 @@ def steady_s() -> float:
     The time of a uvloop loop is the start of its turn, which is stale in a process that was frozen within the turn.
     """
     return time.clock_gettime(_STEADY)
+
+
+def unqueued_s() -> float:
+    """``steady_s`` less the seconds in which the calling thread was ready to run and had no core.
+
+    A time between two readings is then of the thread itself, however busy the machine is. The wait is the second number of
+    schedstat in proc(5); a kernel without it counts no wait.
+    """
+    try:
+        with open(_SCHEDSTAT, encoding="ascii") as file:  # noqa: PTH123 - the sidecar starts without pathlib
+            waited_ns = int(file.read().split()[1])
+    except OSError:
+        waited_ns = 0
+    return steady_s() - waited_ns / 1e9
 
 
 def wall_s() -> float:

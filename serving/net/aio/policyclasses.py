@@ -21,7 +21,7 @@ from serving.core.model.errors import InvalidValue
 from serving.core.scaling.decision.guarded import POLICY_TIME_MAX_S, PolicyClass, PolicyOverrun
 from serving.core.scaling.decision.policy import Policy
 from serving.core.settings.autoscaler import POLICIES, POLICY_NAME
-from serving.net.aio.clock import steady_s
+from serving.net.aio.clock import unqueued_s
 
 POLICY_GROUP = "serving.policies"
 """The entry-point group of packages with policies."""
@@ -38,6 +38,8 @@ _DIGEST_LENGTH = 8
 _NAME_LENGTH = 40
 # Time between two interrupts of one call, in seconds.
 _AGAIN_S = 1.0
+# Zero would cancel the alarm.
+_ALARM_MIN_S = 0.001
 _FILE_MAX_BYTES = 1024 * 1024
 
 
@@ -112,14 +114,15 @@ class StoredPolicies:
 
 
 class BoundedCalls:
-    """Limits each call to ``bound_s`` seconds.
+    """Limits each call to ``bound_s`` seconds, in which it runs or blocks; a wait for a core does not count.
 
     In the main thread a longer call is interrupted; elsewhere it is only measured.
     """
 
-    def __init__(self, *, bound_s: float = POLICY_TIME_MAX_S, clock: Callable[[], float] = steady_s) -> None:
+    def __init__(self, *, bound_s: float = POLICY_TIME_MAX_S, clock: Callable[[], float] = unqueued_s) -> None:
         self._bound_s = bound_s
         self._clock = clock
+        self._began_s = 0.0
         self._is_running = False
         self._is_interrupting = threading.current_thread() is threading.main_thread()
         if self._is_interrupting:
@@ -127,7 +130,7 @@ class BoundedCalls:
 
     def __call__(self, call: Callable[[], T], /) -> T:
         """Return the result of the call. Raises ``PolicyOverrun``."""
-        began_s = self._clock()
+        self._began_s = self._clock()
         try:
             try:
                 self._is_running = True
@@ -139,7 +142,7 @@ class BoundedCalls:
             # An alarm may have interrupted the end of the call too.
             self._end()
             raise
-        if self._clock() - began_s > self._bound_s:
+        if self._left_s() < 0:
             raise PolicyOverrun
         return result
 
@@ -153,9 +156,16 @@ class BoundedCalls:
             # The alarm repeats, because a bare "except" in the call may have swallowed the first.
             signal.setitimer(signal.ITIMER_REAL, after_s, _AGAIN_S if after_s else 0.0)
 
+    def _left_s(self) -> float:
+        return self._began_s + self._bound_s - self._clock()
+
     def _interrupt(self, _signal: int, _frame: FrameType | None) -> None:
-        if self._is_running:
+        if not self._is_running:
+            return
+        left_s = self._left_s()
+        if left_s <= 0:
             raise PolicyOverrun
+        self._set_alarm(max(left_s, _ALARM_MIN_S))
 
 
 class _Broken:

@@ -1,5 +1,17 @@
-from serving.net.aio.clock import now_s, stamp, wall_s
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from serving.net.aio import clock
+from serving.net.aio.clock import now_s, stamp, steady_s, unqueued_s, wall_s
 from tests.virtual_time import run_virtually
+
+# CPU time of the measured thread, in seconds.
+WORK_S = 0.1
 
 
 def test_a_stamp_is_as_the_api_writes_it() -> None:
@@ -17,3 +29,26 @@ def test_the_time_of_decisions_is_the_loops() -> None:
         return now_s()
 
     assert run_virtually(run()) == 0.0
+
+
+def test_unqueued_time_leaves_out_the_wait_for_a_core() -> None:
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    # Two others share the core, so that the thread waits about two thirds of the time.
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        time.sleep(WORK_S)
+        steady, unqueued, cpu = steady_s(), unqueued_s(), time.thread_time()
+        while time.thread_time() < cpu + WORK_S:
+            pass
+        assert WORK_S * 0.9 <= unqueued_s() - unqueued < (steady_s() - steady) * 0.8
+    finally:
+        os.sched_setaffinity(0, cores)
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def test_without_schedstat_no_wait_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(clock, "_SCHEDSTAT", tmp_path / "none")
+    assert steady_s() <= unqueued_s() <= steady_s()

@@ -146,3 +146,12 @@ def test_a_call_that_took_too_long_has_no_result() -> None:
     with pytest.raises(PolicyOverrun):
         run(lambda: 1)
     assert run(lambda: 2) == 2
+
+
+def test_a_wait_for_a_core_does_not_count() -> None:
+    # The alarm rings twice after 10 ms of wall time; by this clock the call has used 1 ms, then 20 ms.
+    times = iter((0.0, 0.001, 0.02, 0.02))
+    run = BoundedCalls(bound_s=0.01, clock=lambda: next(times))
+    with pytest.raises(PolicyOverrun):
+        run(endless)
+    assert next(times, None) is not None

@@ -5,7 +5,7 @@
 Requests at a fixed rate, a fifth as many open websockets and a twentieth as many event streams run all the time. Each
 fault is observed for some seconds: failed requests, streams that were cut, the 99th percentile against that before, the
 time until no request fails and the percentile is back, and the memory of the daemons. Exit 0 only if no fault fails
-more than it may, and the overload and the storm of starts keep to their limits.
+requests or ends streams that it may not, and the overload and the storm of starts keep to their limits.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import time
 import msgspec
 
 from bench.parts.fault_stage import FaultStage, stage
-from bench.parts.faultlist import DISK, FAULTS, Overload, StartStorm, overload, start_storm
+from bench.parts.faultlist import DISK, FAULTS, Fault, Overload, StartStorm, overload, start_storm
 from bench.parts.program import options_of
 from bench.parts.steady import Observed, percentile_ms
 
@@ -62,19 +62,20 @@ async def observe(stage: FaultStage, name: str, *, seconds: float) -> Observatio
     await asyncio.sleep(max(RECOVERY_S, begin_s + seconds - time.monotonic()))
     end_s = time.monotonic()
     await asyncio.sleep(WINDOW_S)
-    observed = [one for one in load.since(begin_s) if one.due_s < end_s]
-    kinds = collections.Counter(one.status for one in observed if one.status != "200")
-    last = [one for one in observed if one.due_s >= end_s - 2 * WINDOW_S]
+    observed = [request for request in load.since(begin_s) if request.due_s < end_s]
+    bursts = [request for request in load.bursts if request.due_s >= begin_s]
+    kinds = collections.Counter(request.status for request in (*observed, *bursts) if request.status != "200")
+    last = [request for request in observed if request.due_s >= end_s - 2 * WINDOW_S]
     return Observation(
         fault=name,
-        sent=len(observed),
+        sent=len(observed) + len(bursts),
         failed=sum(kinds.values()),
         kinds=dict(kinds),
         cut=dict(load.cut - cut),
         before_p99_ms=round(before),
         p99_ms=round(percentile_ms(observed, 99)),
         recovered_s=_recovered_s(observed, begin_s, end_s, before),
-        last_failed=sum(one.status != "200" for one in last),
+        last_failed=sum(request.status != "200" for request in last),
         last_p99_ms=round(percentile_ms(last, 99)),
         daemons_mib=stage.system.daemons_mib(),
     )
@@ -126,14 +127,17 @@ async def _one(made: FaultStage, name: str, options: argparse.Namespace) -> bool
     print(msgspec.json.encode(found).decode() if options.json else line_of(found), flush=True)
     # A quick run is over before it can have recovered.
     found = msgspec.structs.replace(found, recovered_s=0.0) if options.quick else found
-    return all_kept(limits_broken(found, failed_max=FAULTS[name].failed_max))
+    return all_kept(limits_broken(found, FAULTS[name]))
 
 
-def limits_broken(found: Observation, *, failed_max: int) -> list[str]:
+def limits_broken(found: Observation, fault: Fault) -> list[str]:
     """The broken limits of the contract, with the measurements."""
     broken = []
-    if found.failed > failed_max:
-        broken.append(f"{found.fault}: {found.failed} of {found.sent} requests failed; at most {failed_max} may")
+    if found.failed > fault.failed_max:
+        broken.append(f"{found.fault}: {found.failed} of {found.sent} requests failed; at most {fault.failed_max} may")
+    if found.cut and not fault.ends_streams:
+        counts = ", ".join(f"{count} {kind}" for kind, count in found.cut.items())
+        broken.append(f"{found.fault}: {counts} streams ended; none may")
     if found.recovered_s is None:
         slow_ms = max(RECOVERED_MIN_MS, found.before_p99_ms * RECOVERED_FACTOR)
         last = f"its last 2 s had {found.last_failed} failures and a p99 of {found.last_p99_ms:g} ms"

@@ -200,12 +200,13 @@ Happening = Callable[[FaultStage, float], Awaitable[None]]
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """One fault. ``happen`` gets half of the seconds for which it is observed.
 
-    ``failed_max`` is how many requests may fail: those that were inside a process that was killed. ``flags`` are those
-    of ``serving up`` that it needs.
+    ``failed_max`` is how many requests may fail, and ``ends_streams`` whether streams may end: those inside a process that
+    was killed. ``flags`` are those of ``serving up`` that it needs.
     """
 
     happen: Happening
     failed_max: int = 0
+    ends_streams: bool = False
     flags: tuple[str, ...] = ()
 
 
@@ -312,7 +313,7 @@ async def _burst(stage: FaultStage) -> None:
     other = Load(stage.load.port, f"{COLD}.default.localhost")
     await asyncio.gather(*(other.request(time.monotonic()) for _ in range(50)))
     await other.close()
-    stage.load.observed += other.observed
+    stage.load.bursts += other.observed
 
 
 async def store_restarted(stage: FaultStage, _: float) -> None:
@@ -347,12 +348,12 @@ async def node_drained(stage: FaultStage, _: float) -> None:
 
 FAULTS: dict[str, Fault] = {
     # A request that was alone in the app when it died is not sent again: it may be what ended it.
-    "app killed -9": Fault(happen=app_killed, failed_max=1),
-    "app hangs": Fault(happen=app_hangs),
-    "app exits": Fault(happen=app_exits, failed_max=1),
-    # Requests of an app that ran out of memory are not sent again: each may be what took it. The app answers nothing
-    # while it fills its memory, which takes longer on a slow machine: all its slots may be in use.
-    "app grows to its memory limit": Fault(happen=app_grows, failed_max=SLOTS),
+    "app killed -9": Fault(happen=app_killed, failed_max=1, ends_streams=True),
+    "app hangs": Fault(happen=app_hangs, ends_streams=True),
+    "app exits": Fault(happen=app_exits, failed_max=1, ends_streams=True),
+    # Requests of an app that ran out of memory are not sent again: each may be what took it. The app answers nothing while it
+    # fills its memory, which takes longer on a slow machine: all its slots may be in use.
+    "app grows to its memory limit": Fault(happen=app_grows, failed_max=SLOTS, ends_streams=True),
     "scale-down under load": Fault(happen=pod_deleted),
     "scale from zero": Fault(happen=zero_and_back),
     "rollout": Fault(happen=rollout),
@@ -364,10 +365,10 @@ FAULTS: dict[str, Fault] = {
     "control hangs (API, store)": Fault(happen=hangs(CONTROL)),
     "template hangs": Fault(happen=hangs(TEMPLATE)),
     # Requests inside it end with their connections, as of one that is killed.
-    "one activator hangs": Fault(happen=hangs(ACTIVATOR), failed_max=30),
+    "one activator hangs": Fault(happen=hangs(ACTIVATOR), failed_max=30, ends_streams=True),
     "template killed -9": Fault(happen=killed(TEMPLATE)),
-    "one activator killed -9": Fault(happen=killed(ACTIVATOR), failed_max=30),
-    "all activators restarted": Fault(happen=activators_restarted),
+    "one activator killed -9": Fault(happen=killed(ACTIVATOR), failed_max=30, ends_streams=True),
+    "all activators restarted": Fault(happen=activators_restarted, ends_streams=True),
     "serving up --reload": Fault(happen=reloaded),
     DISK: Fault(happen=disk_full),
     "clock jumps by an hour": Fault(happen=clock_jumps),

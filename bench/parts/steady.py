@@ -8,6 +8,7 @@ import asyncio
 import collections
 import contextlib
 import math
+import random
 import time
 from collections.abc import AsyncIterator
 
@@ -18,6 +19,8 @@ from websockets.exceptions import WebSocketException
 RESPONSE_WITHIN_S = 60.0
 ECHO_PERIOD_S = 1.0
 RECONNECT_S = 0.1
+# A client replaces its stream before the pod of it can have reached its grace period, which ends streams by contract.
+STREAM_MIN_S, STREAM_MAX_S = 20.0, 40.0
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -29,11 +32,15 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 class Load:
-    """Clients and their observations. ``cut`` counts ended streams by kind."""
+    """Clients and their observations. ``cut`` counts by kind the streams that the server ended.
+
+    ``bursts`` are requests to a service at zero: each counts if it fails, but takes as long as a start.
+    """
 
     def __init__(self, port: int, host: str) -> None:
         self.port, self.host = port, host
         self.observed: list[Observed] = []
+        self.bursts: list[Observed] = []
         self.cut: collections.Counter[str] = collections.Counter()
         self.open: collections.Counter[str] = collections.Counter()
         self.retried = 0
@@ -117,31 +124,36 @@ class Load:
                 await writer.wait_closed()
 
     async def websocket(self) -> None:
-        """One websocket that is kept open, until cancelled."""
+        """One open websocket after the other, until cancelled."""
         while True:
+            end_s = time.monotonic() + random.uniform(STREAM_MIN_S, STREAM_MAX_S)
             with contextlib.suppress(OSError, WebSocketException, TimeoutError):
                 async with connect(f"ws://{self.host}/echo", host="127.0.0.1", port=self.port, proxy=None) as socket:
                     self.open["websocket"] += 1
                     try:
-                        while True:
+                        while time.monotonic() < end_s:
                             await socket.send("a")
                             await socket.recv()
                             await asyncio.sleep(ECHO_PERIOD_S)
+                        continue
                     finally:
                         self.open["websocket"] -= 1
             self.cut["websocket"] += 1
             await asyncio.sleep(RECONNECT_S)
 
     async def events(self) -> None:
-        """One event stream that is kept open, until cancelled."""
+        """One open event stream after the other, until cancelled."""
         while True:
+            end_s = time.monotonic() + random.uniform(STREAM_MIN_S, STREAM_MAX_S)
             with contextlib.suppress(OSError):
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
                 writer.write(f"GET /events HTTP/1.1\r\nHost: {self.host}\r\n\r\n".encode())
                 self.open["events"] += 1
                 try:
-                    while await reader.readline():
+                    while time.monotonic() < end_s and await reader.readline():
                         pass
+                    if time.monotonic() >= end_s:
+                        continue
                 finally:
                     self.open["events"] -= 1
                     writer.close()

@@ -11,7 +11,7 @@ from serving.net.aio.clock import now_s, stamp, steady_s, unqueued_s, wall_s
 from tests.virtual_time import run_virtually
 
 # CPU time of the measured thread, in seconds.
-WORK_S = 0.1
+WORK_S = 0.3
 
 
 def test_a_stamp_is_as_the_api_writes_it() -> None:
@@ -37,11 +37,10 @@ def test_unqueued_time_leaves_out_the_wait_for_a_core() -> None:
     # Two others share the core, so that the thread waits about two thirds of the time.
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     try:
-        time.sleep(WORK_S)
         steady, unqueued, cpu = steady_s(), unqueued_s(), time.thread_time()
         while time.thread_time() < cpu + WORK_S:
             pass
-        assert WORK_S * 0.9 <= unqueued_s() - unqueued < (steady_s() - steady) * 0.8
+        assert WORK_S * 0.9 <= unqueued_s() - unqueued < (steady_s() - steady) * 0.9
     finally:
         os.sched_setaffinity(0, cores)
         for other in others:

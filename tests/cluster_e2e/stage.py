@@ -332,6 +332,8 @@ async def staged(
             async with asyncio.TaskGroup() as group:
                 for name in daemons:
                     group.create_task(stage.start(name))
+                if runs_nothing:
+                    group.create_task(stage.kubelet.until_schedulable())
             yield stage
             await stage.clear()
             if not is_real():

@@ -26,6 +26,8 @@ Found = TypeVar("Found")
 # A node of which nothing was heard for 40 s is not ready.
 _HEARTBEAT_S = 10.0
 _RETRY_S = 1.0
+# Only where something is broken, also on a machine that has much else to do.
+_SCHEDULABLE_S = 240.0
 _ROOM = {"cpu": "10000", "memory": "10Ti", "pods": "20000", "ephemeral-storage": "10Ti"}
 
 
@@ -54,6 +56,20 @@ class StatusKubelet:
             self._group = group
             group.create_task(self.beat(), name="node")
             await self._pods.run()
+
+    async def until_schedulable(self) -> None:
+        """Wait until pods can be placed on the node.
+
+        A real server taints a new node until its controllers have seen the first heartbeat. A pod that is created before
+        is unschedulable, and so is its revision.
+        """
+        async with asyncio.timeout(_SCHEDULABLE_S):
+            while True:
+                with contextlib.suppress(NotFound):
+                    node = await self._cluster.get(NODE, "", self._node)
+                    if (node.get("status") or {}).get("conditions") and not (node.get("spec") or {}).get("taints"):
+                        return
+                await asyncio.sleep(0.05)
 
     async def set_ready(self, pod: Object, *, ready: bool) -> None:
         """Set whether a pod is ready."""

@@ -84,8 +84,8 @@ async def test_a_pod_that_is_deleted_ends_what_runs(cluster: Cluster) -> None:
 async def test_an_image_without_it_fails_its_revision_with_what_to_change(cluster: Cluster) -> None:
     await cluster.stage.apply(inside("plain", ["python", "-m", "http.server", "8012"]))
 
-    def has_failed(one: Object) -> bool:
-        return condition_of(one, "Ready").get("status") == "False"
+    def has_failed(revision: Object) -> bool:
+        return condition_of(revision, "Ready").get("status") == "False"
 
     # Long before its progress deadline of 100 s.
     found = await cluster.stage.until(REVISION, "plain-00001", has_failed, within_s=80.0)

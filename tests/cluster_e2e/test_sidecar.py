@@ -84,6 +84,7 @@ async def running_cluster(
         kubelet = ProcessKubelet(stage.cluster, stage.server, folder)
         running = asyncio.create_task(kubelet.run())
         try:
+            await kubelet.until_schedulable()
             yield Cluster(stage, kubelet, has_projected=has_projected)
             await stage.clear()
             await stage.until_none(POD)

@@ -56,9 +56,11 @@ async def _kubelet(
     )
     kubelet = Kubelet(node)
     # On a server with a scheduler a node has to be there, and to have room.
-    beating = group.create_task(StatusKubelet(stage.cluster, stage.server.node).beat())
+    status_kubelet = StatusKubelet(stage.cluster, stage.server.node)
+    beating = group.create_task(status_kubelet.beat())
     connecting = group.create_task(runtime.run())
     await kubelet.take_over()
+    await status_kubelet.until_schedulable()
     return beating, connecting, group.create_task(kubelet.run())
 
 

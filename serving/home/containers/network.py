@@ -27,7 +27,7 @@ from serving.home.processes.confine import LIBC, checked, mount_at
 from serving.net.aio.cooperative import finished_in_thread
 
 _INNER_NETWORK, _PUBLIC_NETWORK = "10.138", "10.139"
-_HTTP_PORT = 80
+_HTTP_PORT, _HTTPS_PORT = 80, 443
 _BACKLOG = 4096
 # <linux/in.h>: bind to an address that the machine gets later.
 _IP_FREEBIND = 15
@@ -60,10 +60,17 @@ def gateway_of(state: Path) -> Gateway:
 
 
 def bind_gateway(gateway: Gateway, *, inner_port: int, public_port: int) -> dict[str, socket.socket]:
-    """Bind the activators' sockets, such as "inner-pods-80". Failures are skipped: without root all fail."""
+    """Bind the activators' sockets, such as "inner-pods-80". Failures are skipped: without root all fail.
+
+    The inner listener also speaks TLS with the certificates of cluster-local hosts, whose default port is 443.
+    """
     listeners = {}
-    for name, address, own in (("inner", gateway.inner, inner_port), ("public", gateway.public, public_port)):
-        for port in {_HTTP_PORT, own}:
+    ports_by_listener = {
+        "inner": (gateway.inner, {_HTTP_PORT, _HTTPS_PORT, inner_port}),
+        "public": (gateway.public, {_HTTP_PORT, public_port}),
+    }
+    for name, (address, ports) in ports_by_listener.items():
+        for port in ports:
             with contextlib.suppress(OSError):
                 listener = socket.socket()
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -15,13 +15,18 @@ CLUSTER_EXTRA = "the extra for clusters: pip install 'serving[cluster]'"
 _LOOPBACK = ("https://127.0.0.1:", "http://127.0.0.1:")
 
 
-class LocalServer(msgspec.Struct, frozen=True, kw_only=True):
-    """The API server of ``serving up``."""
+class TokenServer(msgspec.Struct, frozen=True, kw_only=True):
+    """An API server that takes a bearer token."""
 
     url: str
     token: str
     authority: str
     """The authority of the server's certificate as PEM; empty without TLS."""
+
+
+class LocalServer(TokenServer, frozen=True, kw_only=True):
+    """The API server of ``serving up``."""
+
     context: str
     namespace: str
 

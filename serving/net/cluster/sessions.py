@@ -1,13 +1,17 @@
-"""Connections to an API server: by ``aiohttp`` to that of ``serving up``, by ``kubernetes.aio`` to others.
+"""Connections to an API server: by ``aiohttp`` to that of ``serving up`` and of a pod, by ``kubernetes.aio`` to others.
 
 That library takes 0.45 s and 20 MiB to import. The first connection to another server imports it, in a thread. It is
-the extra ``cluster``, because one machine does not need it.
+the extra ``cluster``, because neither one machine nor a pod needs it.
 """
 
 import asyncio
+import contextlib
 import ipaddress
+import math
+import os
 import ssl
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
@@ -18,13 +22,16 @@ from aiohttp.abc import AbstractStreamWriter
 
 from serving.core.model.errors import NotLeading, Unavailable
 from serving.net.cluster.fenced import last_check
-from serving.net.cluster.localserver import CLUSTER_EXTRA, LocalServer, local_server
+from serving.net.cluster.localserver import CLUSTER_EXTRA, LocalServer, TokenServer, local_server
+from serving.net.cluster.podserver import pod_server
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import ApiClient, Configuration
 
 # Parallel watches and calls of a daemon: 15 kinds, and bursts of /scale patches. The library's limit is 100.
 _CONNECTIONS_MAX = 256
+# How long a pod's token is used before its file is read again; the kubelet replaces it long before it expires.
+_TOKEN_VALID_S = 60.0
 # Longer than the daemons' call periods, because each new connection costs both ends a handshake.
 _KEPT_S = 60.0
 # A line of a watch may be a whole object. The library's own value.
@@ -82,9 +89,13 @@ async def session_of(kubeconfig: str | None) -> ServerSession:
 
     Raises ``Unavailable`` when the kubeconfig cannot be used.
     """
-    server = None if kubeconfig is None else _read_local(kubeconfig)
-    if kubeconfig is not None and server is not None:
-        return LocalSession(kubeconfig, server)
+    if kubeconfig is None:
+        # Proxies from the environment apply, as for other clients of a cluster.
+        return TokenSession(_read_pod(), read=_read_pod, valid_s=_TOKEN_VALID_S, trust_env=True)
+    server = _read_local(kubeconfig)
+    if server is not None:
+        # Proxies from the environment are for other hosts: one would get the token, and could not reach loopback.
+        return TokenSession(server, read=lambda: _read_local(kubeconfig), valid_s=math.inf, trust_env=False)
     return LibrarySession(kubeconfig, await library_client(kubeconfig))
 
 
@@ -96,19 +107,32 @@ def _read_local(kubeconfig: str) -> LocalServer | None:
         return None
 
 
-class LocalSession:
-    """A session with the API server of ``serving up``."""
+def _read_pod() -> TokenServer:
+    return pod_server(os.environ)
 
-    def __init__(self, kubeconfig: str, server: LocalServer) -> None:
-        self._kubeconfig = kubeconfig
-        self._server = server
-        tls = ssl.create_default_context(cadata=server.authority) if server.authority else True
+
+class TokenSession:
+    """A session with a server that takes a bearer token.
+
+    ``read`` returns the server with the present token; None or ``Unavailable`` keep the former one. It is called after
+    ``valid_s`` seconds. ``trust_env`` is whether proxies from the environment apply. Raises ``Unavailable`` for an
+    authority that is unreadable.
+    """
+
+    def __init__(
+        self, server: TokenServer, *, read: Callable[[], TokenServer | None], valid_s: float, trust_env: bool
+    ) -> None:
+        self._server, self._read, self._valid_s = server, read, valid_s
+        self._read_at_s = time.monotonic()
+        try:
+            tls = ssl.create_default_context(cadata=server.authority) if server.authority else True
+        except ssl.SSLError as error:
+            raise Unavailable(f"the authority of {server.url} is no certificate: {error}") from error
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=_CONNECTIONS_MAX, ssl=tls, keepalive_timeout=_KEPT_S),
             request_class=CheckedRequest,
             read_bufsize=_READ_BUFFER_BYTES,
-            # Proxies from the environment are for other hosts: one would get the token, and could not reach loopback.
-            trust_env=False,
+            trust_env=trust_env,
         )
 
     async def send(
@@ -121,6 +145,8 @@ class LocalSession:
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - handed down
     ) -> aiohttp.ClientResponse:
         """Send a request, and wait for the response head."""
+        if time.monotonic() - self._read_at_s >= self._valid_s:
+            await self.renew()
         return await self._session.request(
             method,
             f"{self._server.url}{path}",
@@ -130,8 +156,10 @@ class LocalSession:
         )
 
     async def renew(self) -> None:
-        """Reload the token."""
-        self._server = _read_local(self._kubeconfig) or self._server
+        """Read the token again."""
+        self._read_at_s = time.monotonic()
+        with contextlib.suppress(Unavailable):
+            self._server = self._read() or self._server
 
     async def close(self) -> None:
         """Close all connections."""
@@ -141,7 +169,7 @@ class LocalSession:
 class LibrarySession:
     """A session with any other server, by the ``kubernetes`` package."""
 
-    def __init__(self, kubeconfig: str | None, client: "ApiClient") -> None:
+    def __init__(self, kubeconfig: str, client: "ApiClient") -> None:
         self._kubeconfig = kubeconfig
         self._client = client
 
@@ -165,16 +193,15 @@ class LibrarySession:
         return response
 
     async def renew(self) -> None:
-        """Reload the kubeconfig. In a pod the library reloads its token once a minute."""
-        if self._kubeconfig is not None:
-            self._client.configuration.api_key = (await _settings_of(self._kubeconfig)).api_key
+        """Reload the kubeconfig."""
+        self._client.configuration.api_key = (await _settings_of(self._kubeconfig)).api_key
 
     async def close(self) -> None:
         """Close all connections."""
         await self._client.close()  # type: ignore[no-untyped-call] # the library's own
 
 
-async def library_client(kubeconfig: str | None) -> "ApiClient":
+async def library_client(kubeconfig: str) -> "ApiClient":
     """A library client that sends each request once. Raises ``Unavailable`` as ``session_of`` does."""
     settings = await _settings_of(kubeconfig)
     from kubernetes.aio import client  # noqa: PLC0415 - 0.45 s, see the module docstring
@@ -188,7 +215,7 @@ async def library_client(kubeconfig: str | None) -> "ApiClient":
     return client.ApiClient(settings)
 
 
-async def _settings_of(kubeconfig: str | None) -> "Configuration":
+async def _settings_of(kubeconfig: str) -> "Configuration":
     """The address and credentials. Raises ``Unavailable`` if the kubeconfig is unusable."""
     await asyncio.to_thread(_import_library)
     import yaml  # noqa: PLC0415 - the library has imported it by now
@@ -196,13 +223,10 @@ async def _settings_of(kubeconfig: str | None) -> "Configuration":
 
     settings = client.Configuration()
     try:
-        if kubeconfig is None:
-            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call] # the library's own
-        else:
-            await config.load_kube_config(kubeconfig, client_configuration=settings, persist_config=False)  # type: ignore[no-untyped-call] # the library's own
+        await config.load_kube_config(kubeconfig, client_configuration=settings, persist_config=False)  # type: ignore[no-untyped-call] # the library's own
     except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         # The loader does not catch errors in malformed files.
-        raise Unavailable(f"no usable kubeconfig in {kubeconfig or 'this pod'}: {error}") from error
+        raise Unavailable(f"no usable kubeconfig in {kubeconfig}: {error}") from error
     return settings
 
 

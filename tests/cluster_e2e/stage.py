@@ -143,6 +143,7 @@ class Stage:
             "SERVING_KEY_FILE": "" if name == "controller" else str(self.folder / "key"),
             "SERVING_QUERY_TOKEN_FILE": str(self.folder / "query-token"),
             "SERVING_POD_NAME": label,
+            "SERVING_ACTIVATOR_NAME": label,
             "SERVING_KUBE_RECORD": str(self.folder / f"{label}.calls"),
             "SERVING_LISTEN_FDS": json.dumps(descriptors),
             "SERVING_ACTIVATOR_STATS_URL": f"ws://127.0.0.1:{self.port('stats')}/stats",

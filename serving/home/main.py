@@ -34,6 +34,7 @@ from serving.home.admission.admission import admit
 from serving.home.admission.hostprograms import without_host_programs
 from serving.home.admission.namespacerules import NamespaceRules
 from serving.home.admission.podsecurity import PodSecurity
+from serving.home.admission.policynames import with_known_policy
 from serving.home.apiserver.accounttokens import read_account_token
 from serving.home.apiserver.audit import AUDIT_BYTES_MAX, AUDIT_FILE, AUDIT_FILES_MAX, AuditLog
 from serving.home.apiserver.reviews import TokenReviews
@@ -92,7 +93,7 @@ async def _body(stop: asyncio.Event) -> None:
     state = StateFolder(Path(os.environ["SERVING_STATE"]))
     config = ControllerConfig(os.environ)
     containers = await asyncio.to_thread(_container_host, state.path)
-    cluster, rules, security = _store(state.journal, config, has_runtime=containers is not None)
+    cluster, rules, security = _store(state, config, has_runtime=containers is not None)
     virtual = _virtual_nodes()
     inner_port = int(os.environ["SERVING_LOCAL_INNER_PORT"])
     hosts = HostsFiles(cluster, state.hosts, lambda: config.own.settings, inner_port=inner_port)
@@ -199,7 +200,7 @@ def _api(
 
 
 def _store(
-    journal: Path, config: ControllerConfig, *, has_runtime: bool
+    state: StateFolder, config: ControllerConfig, *, has_runtime: bool
 ) -> tuple[MemoryCluster, NamespaceRules, PodSecurity]:
     """The store with its admission; rules across a namespace's objects are not enforced yet."""
 
@@ -209,15 +210,22 @@ def _store(
         settings = config.scaling.settings
         features = config.own.settings
         whole = admit(kind, new, old, subresource=subresource, scaling=settings, features=features, is_one_machine=True)
+        whole = with_known_policy(kind, whole, old, policies=lambda: _policies(state.path))
         return without_host_programs(kind, whole, old, has_runtime=has_runtime)
 
     def ruled(kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None) -> Object:
         return rules.admit(kind, new, old, subresource=subresource)
 
-    cluster = MemoryCluster(Journal(journal), admit=admitted, rules=ruled)
+    cluster = MemoryCluster(Journal(state.journal), admit=admitted, rules=ruled)
     security = PodSecurity(cluster.table, lambda: config.own.settings)
     rules = NamespaceRules(cluster.table, security)
     return cluster, rules, security
+
+
+def _policies(state: Path) -> list[str]:
+    from serving.net.aio.policyclasses import POLICIES_FOLDER, policy_names  # noqa: PLC0415 - few objects name one
+
+    return policy_names(state / POLICIES_FOLDER)
 
 
 def _start_controllers(

@@ -95,8 +95,12 @@ async def test_a_policy_of_a_file_decides_and_why_prints_its_reason(serving: Sta
     )
     deploy(serving, "planned", "--policy", f"{file}:Two")
     await until(lambda: re.search(r"two-[0-9a-f]{8} wants 2 \(two at least\)", serving("why", "planned").stdout))
-    serving("update", "planned", "--policy", "missing")
-    await until(lambda: "there is no policy missing here" in serving("why", "planned").stdout)
+    refusal = serving("update", "planned", "--policy", "missing", code=1)
+    assert re.search(r'"missing": no such policy; expected one of knative, adaptive, .*two-[0-9a-f]{8}', refusal.stderr)
+    file.write_text(
+        "class Two:\n    def observe(self, second): ...\n    def propose(self, view): raise ValueError('no')\n"
+    )
+    serving("update", "planned", "--policy", f"{file}:Two")
     await until(lambda: "PolicyInForce" in serving("get", "revision", "planned-00002", "-o", "json").stdout)
 
 

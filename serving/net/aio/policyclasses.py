@@ -63,6 +63,18 @@ def installed_policies() -> dict[str, PolicyClass]:
     return classes
 
 
+def policy_names(folder: Path) -> list[str]:
+    """The names that an annotation may have on one machine: built-in and installed policies, and copies in ``folder``.
+
+    Loads no class.
+    """
+    from importlib.metadata import entry_points  # noqa: PLC0415 - as above
+
+    installed = (entry_point.name for entry_point in entry_points(group=POLICY_GROUP))
+    copies = (path.name.partition(".")[0] for path in folder.glob("*.*.py"))
+    return [*POLICIES, *sorted({name for name in (*installed, *copies) if is_policy_name(name)} - {*POLICIES})]
+
+
 def is_policy_file(text: str) -> bool:
     """Whether the text has the form FILE.py:Class."""
     return _FILE_FORM.fullmatch(text) is not None

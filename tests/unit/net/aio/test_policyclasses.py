@@ -16,6 +16,7 @@ from serving.net.aio.policyclasses import (
     is_policy_file,
     is_policy_name,
     load_policy,
+    policy_names,
 )
 
 POLICY = '''
@@ -110,10 +111,15 @@ def test_packages_name_their_policies_by_entry_points(
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
         classes = installed_policies()
+        copy = StoredPolicies(tmp_path / "state").add(f"{tmp_path / 'policies_of_a_test.py'}:Fixed")
+        names = policy_names(tmp_path / "state")
     finally:
         sys.modules.pop("policies_of_a_test", None)
     assert {"fixed", "gone"} <= classes.keys()
     assert not {"knative", "Not A Name"} & classes.keys()
+    assert names[:2] == ["knative", "adaptive"]
+    assert {"fixed", "gone", copy} <= {*names[2:]}
+    assert len(names) == len({*names} - {"Not A Name"})
     assert type(classes["fixed"]()).__name__ == "Fixed"
     with pytest.raises(InvalidValue, match="'policies_of_a_test:Gone' is not loadable: AttributeError"):
         classes["gone"]()

@@ -33,6 +33,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -56,7 +57,7 @@ from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener
 from serving.core.model.errors import InvalidValue, Problem, SettingsError
 from serving.core.model.knative import RevisionKey
-from serving.core.model.launch import KEY_FILE_VARIABLE, USAGE_EXIT
+from serving.core.model.launch import ACME_CHALLENGES_VARIABLE, KEY_FILE_VARIABLE, USAGE_EXIT
 from serving.core.model.routehosts import HostRules
 from serving.core.settings.activator import REDIRECTED, ActivatorSettings
 from serving.core.settings.autoscaler import AutoscalerSettings
@@ -78,6 +79,7 @@ from serving.net.metrics.queries import QueryGate
 from serving.net.metrics.server import serve_page
 from serving.net.metrics.tracing import Tracer
 from serving.net.proxy.forwarding.accesslog import stdout_log
+from serving.net.proxy.forwarding.challenges import CHALLENGE_PATH, ChallengeResponses
 from serving.net.proxy.forwarding.exchange import Exchange, Handler
 from serving.net.proxy.http1.pool import Pool
 from serving.net.proxy.http1.requesthead import RequestHead
@@ -91,8 +93,6 @@ _log = logging.getLogger("activator")
 
 # Requests create few reference cycles, so rare collections suffice (default: every 700 objects).
 _GC_THRESHOLD = 20_000
-# Certificate authorities fetch their challenges here over plain HTTP (RFC 8555, section 8.3).
-_ACME = b"/.well-known/acme-challenge/"
 _HTTPS_PORT = 443
 # Time for a rejection to reach its client, in seconds.
 _REFUSAL_S = 1.0
@@ -111,7 +111,9 @@ class Activator:
         rules: HostRules | None = None,
         namespace: str = "knative-serving",
         tracer: Tracer | None = None,
+        challenge_folder: Path | None = None,
     ) -> None:
+        self._challenge_folder = challenge_folder
         draw = random.Random().random  # noqa: S311 - spreads requests and pauses
         clock = time.monotonic
         self.settings = settings
@@ -164,13 +166,16 @@ class Activator:
             on_route=self.named.with_named(self.tcp.set),
             on_secrets=self.certificates.set_mapped,
         )
-        certificates, page = self.certificates.certificates, self.ingress.metrics.page
-        add_refusals(page, self.server.refusals.counts)
-        add_tls(page, failed=certificates.failures.total, expiries=certificates.expiries)
+        self._add_metrics()
         self.addresses: dict[Listener, tuple[str, int]] = {}
         self.tls_address: tuple[str, int] | None = None
         self.is_serving = asyncio.Event()
         self._handover = asyncio.Event()
+
+    def _add_metrics(self) -> None:
+        certificates, page = self.certificates.certificates, self.ingress.metrics.page
+        add_refusals(page, self.server.refusals.counts)
+        add_tls(page, failed=certificates.failures.total, expiries=certificates.expiries)
 
     def hand_over(self) -> None:
         """Stop accepting and exit after the last request; another process accepts from the same sockets.
@@ -289,18 +294,19 @@ class Activator:
 
     def _plain_handler(self) -> Handler:
         """The handler of public plain HTTP requests."""
-        if self.settings.http_protocol != REDIRECTED:
-            return self.ingress
-        from serving.net.proxy.forwarding.redirect import HttpsRedirect  # noqa: PLC0415 - most systems do not redirect
+        handler: Handler = self.ingress
+        if self.settings.http_protocol == REDIRECTED:
+            from serving.net.proxy.forwarding.redirect import HttpsRedirect  # noqa: PLC0415 - most systems do not redirect
 
-        port = self.settings.tls.public_port or (self.tls_address or ("", _HTTPS_PORT))[1]
-        return HttpsRedirect(self.ingress, stays=self._stays_plain, port=port)
+            port = self.settings.tls.public_port or (self.tls_address or ("", _HTTPS_PORT))[1]
+            handler = HttpsRedirect(handler, stays=self._stays_plain, port=port)
+        return handler if self._challenge_folder is None else ChallengeResponses(handler, self._challenge_folder)
 
     def _stays_plain(self, head: RequestHead) -> bool:
         """Whether a request is served without TLS: probes, ACME challenges, and unknown hosts (always 404)."""
         agent = head.get(b"user-agent") or b""
         host = head.host.decode("latin-1")
-        is_ours = head.reserved or is_probe_agent(agent) or head.target.startswith(_ACME)
+        is_ours = head.reserved or is_probe_agent(agent) or head.target.startswith(CHALLENGE_PATH)
         return is_ours or self.ingress.routes.find(Listener.PUBLIC, host) is None
 
     async def _finish_handover(self, stop: asyncio.Event, on_handover: Callable[[], Awaitable[None]] | None) -> None:
@@ -423,7 +429,7 @@ def main() -> int:
             followed(cluster, namespace, [config, scaling, hosts]) as watch,
             span_outbox(config.settings.otlp, service="activator", instance=config.settings.name) as send,
         ):
-            settings = config.settings
+            settings, challenges = config.settings, os.environ.get(ACME_CHALLENGES_VARIABLE)
             activator = Activator(
                 settings,
                 cluster,
@@ -432,6 +438,7 @@ def main() -> int:
                 rules=hosts.settings.host_rules,
                 namespace=namespace,
                 tracer=None if send is None else Tracer(settings.trace_ratio, send=send),
+                challenge_folder=Path(challenges) if challenges else None,
             )
             sockets = inherited_sockets()
             where = (

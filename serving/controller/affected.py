@@ -187,6 +187,7 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
         yield from ((kinds.ROUTE, namespace, owner) for owner in _owners(change, ROUTE_LABEL))
     if kind is kinds.CERTIFICATE:
         yield from ((kinds.ROUTE, namespace, owner) for owner in _owners(change, ROUTE_LABEL))
+        yield from ((kinds.DOMAIN_MAPPING, namespace, mapping) for mapping in _mappings(change))
         return
     if kind is kinds.KEDA_SCALED_OBJECT:
         routes = ((route, *key) for route in KEDA_ROUTES for key in indexes.objects[route])
@@ -209,6 +210,16 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
         yield from ((kinds.SERVING_SERVICE, namespace, service) for service in names)
     yield (kind, namespace, name)
     yield from _beyond(change, indexes, settings)
+
+
+def _mappings(change: Change) -> set[str]:
+    """The DomainMappings that own a Certificate."""
+    return {
+        owner["name"]
+        for certificate in (change.before, change.after)
+        for owner in nested(certificate, "metadata", "ownerReferences") or ()
+        if owner.get("kind") == kinds.DOMAIN_MAPPING.name
+    }
 
 
 def _concerns_revision(change: Change) -> bool:

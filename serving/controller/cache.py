@@ -229,7 +229,7 @@ class ControllerCache:
         if why == self.missing.get(kind, ""):
             return set()
         self.missing[kind] = why
-        return set(self.keys(kinds.ROUTE))
+        return {*self.keys(kinds.ROUTE), *(self.keys(kinds.DOMAIN_MAPPING) if kind is kinds.CERTIFICATE else ())}
 
     def refuse(self, key: WorkKey, message: str) -> set[WorkKey]:
         """Record that the server refuses an object of a resource's plan, until the resource's spec changes."""

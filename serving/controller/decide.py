@@ -42,7 +42,7 @@ from serving.core.model.objects import (
     nested,
     uid_of,
 )
-from serving.core.model.routehosts import tags_of
+from serving.core.model.routehosts import certificate_name, tags_of
 from serving.core.model.routepolicy import RoutePolicy, route_policy
 from serving.net.cluster import kinds
 from serving.net.cluster.kinds import Kind
@@ -159,6 +159,7 @@ def _decide_domain_mapping(cache: ControllerCache, where: Key, mapping: Object, 
         claim=cache.get(kinds.CLUSTER_DOMAIN_CLAIM, ("", where[1])),
         target=cache.get(*target) if target else None,
         holder=cache.indexes.claims.holder(where[1]),
+        certificates=_mapping_certificates(cache, where[0], mapping),
     )
     return reconcile_domain_mapping(mapping, context, settings=cache.settings, now=now)
 
@@ -298,6 +299,14 @@ def _certificates(cache: ControllerCache, where: Key) -> Certificates | None:
     existing = cache.named(kinds.CERTIFICATE, where[0], names=cache.indexes.relations.certificates_of(where))
     missing = cache.missing.get(kinds.CERTIFICATE, "")
     return Certificates(existing=[existing[name] for name in sorted(existing)], missing=missing)
+
+
+def _mapping_certificates(cache: ControllerCache, namespace: str, mapping: Object) -> Certificates | None:
+    if not cache.settings.host_rules.has_certificates:
+        return None
+    existing = cache.get(kinds.CERTIFICATE, (namespace, certificate_name(uid_of(mapping), owner="mapping")))
+    missing = cache.missing.get(kinds.CERTIFICATE, "")
+    return Certificates(existing=() if existing is None else (existing,), missing=missing)
 
 
 def _httproutes(cache: ControllerCache, where: Key) -> HttpRoutes | None:

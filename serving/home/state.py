@@ -152,6 +152,9 @@ class StateFolder:
         self.processes = path / "processes"
         self.snapshots = path / "snapshots"
         self.images = path / "images"
+        self.acme = path / "acme"
+        self.public = path / "public"
+        """The domain of public hosts as text, if ``serving up --public`` names one."""
         self.volumes = path / "volumes"
         self.template = path / "template.sock"
         self.hosts = path / "names"
@@ -226,6 +229,12 @@ class StateFolder:
     def write_ports(self, ports: Mapping[str, int]) -> None:
         """Write the ports by name, so that they are found later."""
         write_private(self.ports, json.dumps(ports).encode())
+
+    def service_url(self, port: int, *, scheme: str = "http") -> str:
+        """The form of services' URLs: "http://NAME.NAMESPACE.localhost:8080"."""
+        domain = self.public.read_text() if self.public.exists() else ""
+        where = "" if port == {"http": 80, "https": 443}[scheme] else f":{port}"
+        return f"{scheme}://NAME.NAMESPACE.{domain or 'localhost'}{where}"
 
     def listen_template(self) -> socket.socket:
         """The listening socket for orders to the template. The folder must be held."""

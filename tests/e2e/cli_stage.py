@@ -121,7 +121,7 @@ def started(state: Path, *options: str, **environment: str) -> Iterator[Stage]:
     )
     assert process.stdout is not None
     try:
-        assert re.search(r"localhost:\d+", process.stdout.readline()), process.communicate()
+        assert re.search(r"answer at http://\S+:\d+", process.stdout.readline()), process.communicate()
         yield Stage(state, process.pid)
     finally:
         process.send_signal(signal.SIGTERM)

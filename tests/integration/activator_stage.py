@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -294,6 +295,7 @@ async def staged(
     *,
     cluster: MemoryCluster | None = None,
     rules: HostRules | None = None,
+    challenge_folder: Path | None = None,
     **settings: Any,  # noqa: ANN401
 ) -> AsyncIterator[Stage]:
     """An activator that serves, and stops at the end."""
@@ -307,7 +309,8 @@ async def staged(
             "inner_address": "127.0.0.1:0",
             "drain_grace_s": 0.2,
         }
-        activator = Activator(ActivatorSettings(**(given | settings)), cluster, key=KEY, rules=rules)
+        own = ActivatorSettings(**(given | settings))
+        activator = Activator(own, cluster, key=KEY, rules=rules, challenge_folder=challenge_folder)
         group.create_task(activator.run(stop))
         await activator.is_serving.wait()
         if activator.inner.to_autoscaler is None:

@@ -15,7 +15,7 @@ from serving.activator.routing.hosttable import HostRule, normal_path
 from serving.activator.routing.sites import INNER_DOMAIN, AccessRule, Listener, Site
 from serving.core.model.knative import CLUSTER_LOCAL, VISIBILITY_LABEL
 from serving.core.model.nodata import NoData
-from serving.core.model.objects import Object, generation_of, is_true, name_of, namespace_of, nested
+from serving.core.model.objects import Object, condition_of, generation_of, is_true, name_of, namespace_of, nested
 from serving.core.model.rollout import tag_splits
 from serving.core.model.routehosts import (
     ClaimedHost,
@@ -248,6 +248,16 @@ class DomainTarget(msgspec.Struct, frozen=True, kw_only=True):
     secret: str | None = None
 
 
+def _secret_of(mapping: Mapping[str, Any]) -> str | None:
+    """The Secret of a mapping's certificate: the user's, or once it is issued that of the host's own Certificate."""
+    own = nested(mapping, "spec", "tls", "secretName")
+    provisioned = condition_of(mapping, "CertificateProvisioned")
+    # A reason says why there is none.
+    if own or provisioned.get("status") != "True" or provisioned.get("reason"):
+        return own or None
+    return certificate_name(str(nested(mapping, "metadata", "uid")), owner="mapping")
+
+
 def domain_target_of(mapping: Mapping[str, Any]) -> DomainTarget | None:
     """Read a DomainMapping; None while its reference is unresolved."""
     if nested(mapping, "status", "observedGeneration") != generation_of(mapping):
@@ -258,7 +268,7 @@ def domain_target_of(mapping: Mapping[str, Any]) -> DomainTarget | None:
         host=name_of(mapping).lower(),
         namespace=namespace_of(mapping),
         name=str(nested(mapping, "spec", "ref", "name")),
-        secret=nested(mapping, "spec", "tls", "secretName") or None,
+        secret=_secret_of(mapping),
     )
 
 

@@ -1,9 +1,10 @@
-"""The certificates of a route's hosts, issued by cert-manager.
+"""The certificates of the hosts of a route or DomainMapping, issued by cert-manager, or on one machine by ``serving up --acme``.
 
-With external-domain-tls there is one Certificate of cert-manager for the route's public host and one for each tag's,
-with cluster-local-domain-tls one for the three names of each cluster-local host. Its Secret has its name, and the
-activators serve it for those names alone. A host has http URLs until its Certificate is ready. Input: the route, its
-hosts and the existing Certificates; output: writes, the hosts whose certificate is ready, and CertificateProvisioned.
+With external-domain-tls there is one Certificate of cert-manager for the route's public host, one for each tag's and
+one for each mapped host, with cluster-local-domain-tls one for the three names of each cluster-local host. Its Secret
+has its name, and the activators serve it for those names alone. A host has http URLs until its Certificate is ready.
+Input: the owner, its hosts and the existing Certificates; output: writes, the hosts whose certificate is ready, and
+CertificateProvisioned.
 
 Names and reasons follow knative/serving 98e5ef90, pkg/reconciler/route; there a Certificate of Knative's stands
 between.
@@ -37,7 +38,7 @@ _COMMON_NAME_MAX = 64
 
 
 class Certificates(msgspec.Struct, frozen=True, kw_only=True):
-    """The Certificates with the label of a route, of any owner. ``missing``: why the server has none, "" if it does."""
+    """The Certificates with the label of a route, of any owner, or that of a mapping. ``missing``: why the server has none, "" if it does."""
 
     existing: Sequence[Object] = ()
     missing: str = ""
@@ -57,7 +58,7 @@ Secured = frozenset[tuple[str, bool]]
 
 
 def reconcile_certificates(
-    route: Object, hosts: Sequence[CertifiedHost], certificates: Certificates
+    owner: Object, hosts: Sequence[CertifiedHost], certificates: Certificates
 ) -> tuple[tuple[Write, ...], Secured, Condition]:
     """The writes, the hosts with a certificate, and the condition."""
     if certificates.missing:
@@ -67,18 +68,18 @@ def reconcile_certificates(
     pending: list[str] = []
     writes: list[Write] = []
     for host in hosts:
-        wanted = _certificate(route, host)
+        wanted = _certificate(owner, host)
         before = existing.pop(name_of(wanted), None)
         if before is None:
             writes.append(Create(kind=kinds.CERTIFICATE, body=wanted))
-        elif is_controlled_by(before, route):
+        elif is_controlled_by(before, owner):
             writes += patch_of(kinds.CERTIFICATE, before, spec_changes(before, wanted))
-        if before is not None and is_controlled_by(before, route) and _is_ready(before, wanted):
+        if before is not None and is_controlled_by(before, owner) and _is_ready(before, wanted):
             ready.add((host.tag, host.is_local))
         else:
             why = condition_of(before or {}, "Ready").get("message") or "it is not issued yet"
             pending.append(f'Certificate "{name_of(wanted)}" of {host.names[-1]} is not ready: {why}')
-    leftover = [certificate for certificate in existing.values() if is_controlled_by(certificate, route)]
+    leftover = [certificate for certificate in existing.values() if is_controlled_by(certificate, owner)]
     writes += [deletion_of(kinds.CERTIFICATE, certificate) for certificate in leftover]
     if pending:
         # As in Knative, http continues to work until then.
@@ -86,17 +87,19 @@ def reconcile_certificates(
     return tuple(writes), frozenset(ready), Condition(type=_CONDITION, status=ConditionStatus.TRUE)
 
 
-def _certificate(route: Object, host: CertifiedHost) -> Object:
-    name = certificate_name(uid_of(route), host.tag, is_local=host.is_local)
+def _certificate(owner: Object, host: CertifiedHost) -> Object:
+    is_route = owner["kind"] == kinds.ROUTE.name
+    kind = "route" if is_route else "mapping"
+    name = certificate_name(uid_of(owner), host.tag, is_local=host.is_local, owner=kind)
     common_name = host.names[-1]
     return {
         "apiVersion": kinds.CERTIFICATE.api_version,
         "kind": kinds.CERTIFICATE.name,
         "metadata": {
             "name": name,
-            "namespace": namespace_of(route),
-            "labels": {ROUTE_LABEL: name_of(route)},
-            "ownerReferences": [owner_reference(route)],
+            "namespace": namespace_of(owner),
+            **({"labels": {ROUTE_LABEL: name_of(owner)}} if is_route else {}),
+            "ownerReferences": [owner_reference(owner)],
         },
         "spec": {
             "secretName": name,

@@ -1,9 +1,9 @@
 """The status of a DomainMapping, and the ClusterDomainClaim that reserves its host.
 
-Input: the mapping, the claim of its host, the referenced object, and the route that holds the host if one does. Output:
-the writes. A host belongs to the namespace that its claim names. Where the settings allow it, the controller creates
-the claim with the first mapping and deletes it with the last; a claim that a user created is left alone. The activators
-serve a mapping while DomainClaimed and ReferenceResolved are true.
+Input: the mapping, the claim of its host, the referenced object, its Certificate, and the route that holds the host if
+one does. Output: the writes. A host belongs to the namespace that its claim names. Where the settings allow it, the
+controller creates the claim with the first mapping and deletes it with the last; a claim that a user created is left
+alone. The activators serve a mapping while DomainClaimed and ReferenceResolved are true.
 
 Follows knative/serving 98e5ef90, pkg/reconciler/domainmapping. Knative deletes claims by a finalizer; here the
 controller deletes a claim that it created and that no mapping needs, so that deleting a mapping never waits for the
@@ -11,11 +11,12 @@ controller.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
 import msgspec
 
+from serving.controller.routes.certificates import Certificates, CertifiedHost, reconcile_certificates
 from serving.controller.routes.hosts import public_url
 from serving.controller.values.conditions import Condition, false_condition, ready_of, updated_conditions
 from serving.controller.values.writes import WritePlan, deletion_of, status_patch
@@ -40,7 +41,7 @@ from serving.core.model.objects import (
 from serving.core.settings.controller import ControllerSettings
 from serving.net.cluster import kinds
 from serving.net.cluster.kinds import Kind
-from serving.net.cluster.port import Create
+from serving.net.cluster.port import Create, Write
 
 _CREATED_BY = "app.kubernetes.io/managed-by"
 _CREATOR = "serving-controller"
@@ -56,12 +57,14 @@ _Target = tuple[Kind, Key]
 class MappingContext(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a mapping's decision.
 
-    ``claim`` and ``target`` are None where they do not exist; ``holder`` is the route that has the host already.
+    ``claim`` and ``target`` are None where they do not exist; ``holder`` is the route that has the host already. ``certificates`` is None
+    without external-domain-tls.
     """
 
     claim: Object | None = None
     target: Object | None = None
     holder: Key | None = None
+    certificates: Certificates | None = None
 
 
 def target_of(mapping: Object) -> tuple[Kind, Key] | None:
@@ -82,9 +85,10 @@ def reconcile_domain_mapping(
         # The claim's watch event causes another decision about the mapping.
         return WritePlan(writes=(Create(kind=kinds.CLUSTER_DOMAIN_CLAIM, body=_claim(mapping)),))
     claimed, resolved = _claimed(mapping, context.claim), _resolved(mapping, context.target, settings)
-    certificate = _certificate(mapping)
+    is_served = claimed.status is ConditionStatus.TRUE and context.holder is None
+    writes, has_certificate, certificate = _certificate(mapping, context, settings, is_served=is_served)
     conditions = [claimed, resolved, certificate, _ingress(mapping, [claimed, resolved], context.holder)]
-    url = _url(mapping, settings)
+    url = public_url(name_of(mapping), settings, has_certificate=has_certificate)
     before = nested(mapping, "status") or {}
     status = {
         **before,
@@ -95,7 +99,7 @@ def reconcile_domain_mapping(
             [*conditions, ready_of(conditions)], before=before.get("conditions") or (), now=now
         ),
     }
-    return WritePlan(writes=status_patch(kinds.DOMAIN_MAPPING, mapping, status))
+    return WritePlan(writes=(*writes, *status_patch(kinds.DOMAIN_MAPPING, mapping, status)))
 
 
 def reconcile_claim(claim: Object, mapping: Object | None) -> WritePlan:
@@ -169,12 +173,27 @@ def _wrong_address(target: Object, host: str, *, what: str) -> str:
     return "" if urlsplit(url).hostname == host else f'resolved URI "{url}" must be of the form http://{host}'
 
 
-def _certificate(mapping: Object) -> Condition:
-    if _spec_of(mapping).get("tls"):
+def _certificate(
+    mapping: Object, context: MappingContext, settings: ControllerSettings, *, is_served: bool
+) -> tuple[Sequence[Write], bool, Condition]:
+    """The writes of the mapping's Certificate, whether the host has a certificate, and the condition."""
+    has_own = bool(_spec_of(mapping).get("tls"))
+    writes: Sequence[Write] = ()
+    if context.certificates is not None:
+        hosts = [CertifiedHost(tag="", names=(name_of(mapping),), issuer=settings.issuer)]
+        # Where the host is not served, the Certificate is deleted.
+        wanted = hosts if is_served and not has_own else []
+        writes, secured, condition = reconcile_certificates(mapping, wanted, context.certificates)
+        if wanted:
+            return writes, bool(secured), condition
+    if has_own:
         reason, message = "CertificateExternallyProvided", "TLS certificate was provided externally"
+    elif context.certificates is not None:
+        reason, message = "HTTPDowngrade", "the host is not served"
     else:
         reason, message = "TLSNotEnabled", "external-domain-tls is not enabled"
-    return Condition(type="CertificateProvisioned", status=ConditionStatus.TRUE, reason=reason, message=message)
+    condition = Condition(type="CertificateProvisioned", status=ConditionStatus.TRUE, reason=reason, message=message)
+    return writes, has_own, condition
 
 
 def _ingress(mapping: Object, needed: list[Condition], holder: Key | None) -> Condition:
@@ -186,10 +205,6 @@ def _ingress(mapping: Object, needed: list[Condition], holder: Key | None) -> Co
         status = ConditionStatus.UNKNOWN
         return Condition(type="IngressReady", status=status, reason="IngressNotConfigured", message=message)
     return Condition(type="IngressReady", status=ConditionStatus.TRUE)
-
-
-def _url(mapping: Object, settings: ControllerSettings) -> str:
-    return public_url(name_of(mapping), settings, has_certificate=bool(_spec_of(mapping).get("tls")))
 
 
 class Domains:

@@ -91,10 +91,13 @@ class ClaimedHost(msgspec.Struct, frozen=True, kw_only=True):
     is_public: bool
 
 
-def certificate_name(uid: str, tag: str, *, is_local: bool = False) -> str:
-    """The name of a Certificate and its Secret, for the public or cluster-local host of a route or of a tag."""
+def certificate_name(uid: str, tag: str = "", *, is_local: bool = False, owner: str = "route") -> str:
+    """The name of a Certificate and its Secret, for the public or cluster-local host of a route or of a tag, or for a mapping's host.
+
+    ``owner`` is "mapping" for a DomainMapping.
+    """
     suffix = "-local" if is_local else ""
-    return f"route-{uid}-{zlib.adler32(tag.encode())}{suffix}" if tag else f"route-{uid}{suffix}"
+    return f"{owner}-{uid}-{zlib.adler32(tag.encode())}{suffix}" if tag else f"{owner}-{uid}{suffix}"
 
 
 def inner_names(host: str, rules: HostRules) -> tuple[str, str, str]:

@@ -25,12 +25,14 @@ from serving.home.state import StateFolder
 
 _BACKLOG = 4096
 
+_UNPRIVILEGED = "sysctl net.ipv4.ip_unprivileged_port_start"
+
 Ports = Mapping[str, int]
 """The port of each listening socket by name: public, inner, api, stats."""
 
 
-def bind(ports: Ports, *, unheard: Collection[str] = ()) -> dict[str, socket.socket]:
-    """A listening socket on 127.0.0.1 for each port.
+def bind(ports: Ports, *, unheard: Collection[str] = (), exposed: Collection[str] = ()) -> dict[str, socket.socket]:
+    """A listening socket on 127.0.0.1 for each port; those named in ``exposed`` are on all IPv4 addresses.
 
     Those named in ``unheard`` are bound and refuse connections until the activator listens; they are left out where the
     port is taken.
@@ -41,12 +43,11 @@ def bind(ports: Ports, *, unheard: Collection[str] = ()) -> dict[str, socket.soc
     listeners: dict[str, socket.socket] = {}
     errors: dict[str, OSError] = {}
     for name, port in ports.items():
+        address = "" if name in exposed else "127.0.0.1", port
         try:
-            listeners[name] = (
-                _bound(port) if name in unheard else socket.create_server(("127.0.0.1", port), backlog=_BACKLOG)
-            )
+            listeners[name] = _bound(address) if name in unheard else socket.create_server(address, backlog=_BACKLOG)
         except OSError as error:
-            if name in unheard:
+            if name in unheard and name not in exposed:
                 continue
             errors[name] = error
     if errors:
@@ -63,7 +64,9 @@ def _problems(errors: Mapping[str, OSError], ports: Mapping[str, int]) -> list[P
         holder = _holder(ports[name])
         if holder is None:
             what = f"port {ports[name]} cannot be taken: {os.strerror(error.errno or 0)}"
-            problems.append(Problem(where=f"--{name}-port", what=what, expected="a free port"))
+            is_denied = isinstance(error, PermissionError)
+            expected = f"a port from 1024, or `{_UNPRIVILEGED}={ports[name]}` by root" if is_denied else "a free port"
+            problems.append(Problem(where=f"--{name}-port", what=what, expected=expected))
         else:
             names_by_holder[holder].append(name)
     for holder, names in names_by_holder.items():
@@ -86,11 +89,11 @@ def _holder(port: int) -> Path | None:
     return None
 
 
-def _bound(port: int) -> socket.socket:
+def _bound(address: tuple[str, int]) -> socket.socket:
     listener = socket.socket()
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
+        listener.bind(address)
     except OSError:
         listener.close()
         raise
@@ -98,7 +101,7 @@ def _bound(port: int) -> socket.socket:
 
 
 class ListenPort(msgspec.Struct, frozen=True, kw_only=True):
-    """A listening socket on 127.0.0.1 that the supervisor holds and hands down. ``number`` is its default."""
+    """A listening socket that the supervisor holds and hands down. ``number`` is its default."""
 
     name: str
     number: int

@@ -133,7 +133,7 @@ class Child:
         return self._environment
 
 
-def CHILDREN(activator_count: int = 1, *, has_node_groups: bool = False) -> list[Child]:  # noqa: N802 - a fresh list of what is always the same
+def CHILDREN(activator_count: int = 1, *, has_node_groups: bool = False, has_acme: bool = False) -> list[Child]:  # noqa: N802 - a fresh list of what is always the same
     """The children, in the order of their start."""
     groups = {"SERVING_NODEGROUP_CLOUD_PROVIDER": "local", "SERVING_NODEGROUP_SCAN_INTERVAL_S": _SCAN_INTERVAL_S}
     return [
@@ -145,6 +145,7 @@ def CHILDREN(activator_count: int = 1, *, has_node_groups: bool = False) -> list
             if has_node_groups
             else []
         ),
+        *([Child("acme", "serving.home.acme.main")] if has_acme else []),
         Child("autoscaler", "serving.autoscaler.main", "stats"),
         Child("dashboard", "serving.tools.dashboard.main", "dashboard"),
         *(_activator(index, activator_count) for index in range(activator_count)),

@@ -57,6 +57,7 @@ class SupervisorLaunch(NamedTuple):
     sockets: Mapping[str, int]
     activator_count: int
     has_node_groups: bool
+    has_acme: bool
     environment: Mapping[str, str]
     systemd: Mapping[str, str]
     lines: Sequence[str]
@@ -102,7 +103,7 @@ def main() -> int:
     exit_code = Supervisor(
         state,
         sockets,
-        CHILDREN(launch.activator_count, has_node_groups=launch.has_node_groups),
+        CHILDREN(launch.activator_count, has_node_groups=launch.has_node_groups, has_acme=launch.has_acme),
         environment=launch.environment,
         notifier=SystemdNotifier(dict(launch.systemd)),
     ).run(on_started)

@@ -55,6 +55,7 @@ _STOP_S = 10.0
 _KILL_S = 0.05
 _PUBLIC_SERVICES = "SERVING_CONTROLLER_PUBLIC_SERVICES"
 _CLIENT_PORTS = ("SERVING_CONTROLLER_PUBLIC_PORT", "SERVING_CONTROLLER_INNER_PORT")
+_LOOPBACK = "127.0.0.1"
 _CLAIMS = "SERVING_CONTROLLER_AUTOCREATE_CLUSTER_DOMAIN_CLAIMS"
 # The exit code of a daemon that would fail in the same way at each start (``serving.net.aio.daemon``).
 # In the names of sockets that containers.gateway has bound.
@@ -274,7 +275,9 @@ class Supervisor:
         return ChildProcess(pid, started_s=time.monotonic(), ready_fd=ready_fd)
 
     def _addresses(self) -> dict[str, str]:
-        public, inner, stats = (self._sockets[name].getsockname() for name in ("public", "inner", "stats"))
+        ports = {name: self._sockets[name].getsockname()[1] for name in ("public", "inner", "stats")}
+        # The public listener may be on all addresses.
+        public, inner, stats = ((_LOOPBACK, ports[name]) for name in ("public", "inner", "stats"))
         pages = [
             self._sockets[name].getsockname()
             for child in self._children

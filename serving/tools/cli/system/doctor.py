@@ -17,7 +17,7 @@ from serving.home.pods.claims import OVER_SIZE
 from serving.home.processes.process_lifetime import FORKED_NAMES, age_s, children_of
 from serving.home.state import StateFolder
 from serving.home.supervisor.children import CHILDREN
-from serving.net.cluster.kinds import PERSISTENT_VOLUME_CLAIM, SERVING_SERVICE
+from serving.net.cluster.kinds import CERTIFICATE, PERSISTENT_VOLUME_CLAIM, SERVING_SERVICE
 from serving.tools.cli.client.api import ApiClient, Place, fail, fail_usage, place_options
 from serving.tools.cli.client.checks import (
     Finding,
@@ -41,6 +41,7 @@ from serving.tools.cli.client.connection import ApiRequest, connect
 from serving.tools.cli.client.objects import items_of
 from serving.tools.cli.client.output import Progress, paint, wrapped
 from serving.tools.cli.client.shortnames import short_name_problem, short_url
+from serving.tools.cli.system.issuance import host_of, problem_of
 
 _LOOPBACK = "127.0.0.1"
 _TIMEOUT_S = 5.0
@@ -92,6 +93,7 @@ def check_reach(state: Path) -> Iterator[Finding]:
         yield Finding(name="token", state="ok", text="the API takes the kubeconfig's token")
         yield from _short_names(state)
         yield from _full_volumes(state)
+        yield from _missing_certificates(state)
     else:
         advice = "another system listens there; start `serving up` again"
         yield Finding(name="token", state="fail", text=f"the API answers {status}", advice=advice)
@@ -114,6 +116,15 @@ def _full_volumes(state: Path) -> Iterator[Finding]:
             size = nested(claim, "spec", "resources", "requests", "storage")
             text = f"{namespace_of(claim)}/{name_of(claim)} holds more than its size of {size}"
             yield Finding(name="volumes", state="warn", text=text, advice="free room in it, or ask for a larger size")
+
+
+def _missing_certificates(state: Path) -> Iterator[Finding]:
+    """A line for each host whose certificate is missing or not renewed."""
+    for certificate in items_of(ApiClient(state), CERTIFICATE, everywhere=True):
+        problem = problem_of(certificate)
+        if problem:
+            text, advice = f"{host_of(certificate)}: {problem}", f"see {state / 'logs' / 'acme.log'}, and docs/tls.md"
+            yield Finding(name="certificate", state="warn", text=text, advice=advice)
 
 
 def _reached(name: str, port: int) -> Finding:

@@ -20,12 +20,13 @@ from serving import __version__
 from serving.core.model.objects import is_true, nested
 from serving.home.processes.process_lifetime import age_s
 from serving.home.state import StateFolder, default_state_path
-from serving.net.cluster.kinds import POD, SERVING_SERVICE
+from serving.net.cluster.kinds import CERTIFICATE, POD, SERVING_SERVICE
 from serving.tools.cli.client.api import ApiClient, Place, fail, late_api_options, place_options, state_option
 from serving.tools.cli.client.objects import items_of
 from serving.tools.cli.client.output import Progress, age_text
 from serving.tools.cli.client.resources import wait_timeout_option
 from serving.tools.cli.system.clusterstatus import print_cluster_status
+from serving.tools.cli.system.issuance import host_of, problem_of
 
 _NOT_RUNNING = 1
 
@@ -50,6 +51,9 @@ class _SystemStatus(msgspec.Struct, frozen=True, kw_only=True):
     ready_service_count: int
     pod_count: int
     ready_pod_count: int
+    certificate_count: int
+    certificate_problems: dict[str, str]
+    """The problem of each host whose certificate is missing or not renewed."""
 
 
 @click.command()
@@ -72,6 +76,11 @@ def status(*, place: Place, output: str) -> None:
     click.echo(f"serving runs: process {pid}, for {age_text(system.up_s)}")
     click.echo(f"services   {system.services}: {system.ready_service_count} of {system.service_count} ready")
     click.echo(f"pods       {system.ready_pod_count} of {system.pod_count} ready")
+    if system.certificate_count:
+        fine_count = system.certificate_count - len(system.certificate_problems)
+        click.echo(f"hosts      {fine_count} of {system.certificate_count} with a certificate that is renewed")
+        for host, problem in sorted(system.certificate_problems.items()):
+            click.echo(f"           {host}: {problem}")
     click.echo(f"dashboard  {system.dashboard}")
     click.echo(f"kubectl    export KUBECONFIG={system.kubeconfig}")
     click.echo(f"state      {system.state}")
@@ -84,17 +93,21 @@ def _status(state: StateFolder, pid: int) -> _SystemStatus:
     # Evicted pods are listed, but have ended.
     all_pods = items_of(api, POD, everywhere=True)
     pods = [pod for pod in all_pods if nested(pod, "status", "phase") != "Failed"]
+    certificates = items_of(api, CERTIFICATE, everywhere=True)
+    problems = {host_of(certificate): problem for certificate in certificates if (problem := problem_of(certificate))}
     return _SystemStatus(
         state=str(state.path),
         pid=pid,
         up_s=age_s(pid),
-        services=f"http://NAME.NAMESPACE.localhost:{ports['public']}",
+        services=state.service_url(ports["public"]),
         dashboard=f"http://127.0.0.1:{ports['dashboard']}",
         kubeconfig=str(state.kubeconfig),
         service_count=len(services),
         ready_service_count=sum(is_true(service, "Ready") for service in services),
         pod_count=len(pods),
         ready_pod_count=sum(is_true(pod, "Ready") for pod in pods),
+        certificate_count=len(certificates),
+        certificate_problems=problems,
     )
 
 

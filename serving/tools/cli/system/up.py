@@ -36,6 +36,7 @@ from serving.net.aio.ownlog import BYTES_VARIABLE, FILES_VARIABLE, LOG_FILES_MAX
 from serving.tools.cli.client.api import adding, fail, fail_usage
 from serving.tools.cli.client.output import Progress, print_aside
 from serving.tools.cli.nodes.nodeflags import NODE_FLAGS, nodes_environment, with_node_flags
+from serving.tools.cli.system.publicflags import PublicFlags, with_public_flags
 
 # The file descriptor on which the background system reports its start.
 _READY_VARIABLE = "SERVING_UP_READY_FD"
@@ -189,6 +190,7 @@ _port_options = adding(
     envvar="SERVING_ACTIVATOR_COUNT",
     help="Activator processes, which take requests from the same ports; more than there are busy cores does not help.",
 )
+@with_public_flags
 @with_node_flags
 @click.option("-d", "--detach", is_flag=True, help="Run in the background, and return once all daemons are ready.")
 @click.option(
@@ -250,26 +252,30 @@ def up(  # noqa: PLR0913 - options
     limits = {BYTES_VARIABLE: str(more.pop("log_size")), FILES_VARIABLE: str(more.pop("log_files"))}
     systemd = take_variables(os.environ)
     _check_systemd(systemd, is_wanted=more.pop("systemd"))
+    public = _public_flags(more)
     if detach:
         sys.exit(_run_in_background(state, has_sample=sample))
-    by_name = {
-        name.removesuffix("_port").replace("_", "-"): port for name, port in more.items() if name not in NODE_FLAGS
-    }
-    children = CHILDREN(activator_count, has_node_groups=more["nodes"] is not None)
+    by_name = public.ports(
+        {name.removesuffix("_port").replace("_", "-"): port for name, port in more.items() if name not in NODE_FLAGS}
+    )
+    has_acme = bool(public.directory_url)
+    children = CHILDREN(activator_count, has_node_groups=more["nodes"] is not None, has_acme=has_acme)
     # Metrics of further activators and of node groups use any free port.
     by_name |= {
         name: 0 for child in children for name in child.sockets if name.endswith("-metrics") and name not in by_name
     }
     try:
         environment = _tls_environment(tls_certificates, tls_keys) | nodes_environment(more) | limits
+        environment |= public.environment(state)
         environment |= {ISOLATION_VARIABLE: isolation}
         has_certificate = any({**os.environ, **environment}.get(f"{_TLS}{name}") for name in _TLS_SOURCES)
         # First: the process that locks the state folder also uses its ports, and its error explains more.
         state.hold()
         environment |= {GAP_VARIABLE: isolation_gap(isolation, state.path)}
         # Connections fail until a DomainMapping has a certificate.
-        sockets = bind(by_name, unheard=() if has_certificate else ("tls",))
+        sockets = bind(by_name, unheard=() if has_certificate else ("tls",), exposed=public.exposed)
         state.open("https://{}:{}".format(*sockets["api"].getsockname()))
+        state.public.write_text(public.domain)
         state.write_ports({name: listener.getsockname()[1] for name, listener in sockets.items()})
         sockets["template"] = state.listen_template()
         inner_port, public_port = (sockets[name].getsockname()[1] for name in ("inner", "public"))
@@ -285,6 +291,7 @@ def up(  # noqa: PLR0913 - options
         sockets={name: listener.fileno() for name, listener in sockets.items()},
         activator_count=activator_count,
         has_node_groups=more["nodes"] is not None,
+        has_acme=has_acme,
         environment=environment,
         systemd=systemd,
         lines=_started_lines(ports, state, activator_count=activator_count, has_certificate=has_certificate),
@@ -297,9 +304,9 @@ def up(  # noqa: PLR0913 - options
 def _started_lines(
     ports: Mapping[str, int], state: StateFolder, *, activator_count: int, has_certificate: bool
 ) -> list[str]:
-    lines = [f"serving is up: services answer at http://NAME.NAMESPACE.localhost:{ports['public']}"]
+    lines = [f"serving is up: services answer at {state.service_url(ports['public'])}"]
     if has_certificate:
-        lines.append(f"over TLS: https://NAME.NAMESPACE.localhost:{ports['tls']}")
+        lines.append(f"over TLS: {state.service_url(ports['tls'], scheme='https')}")
     lines.append(f"dashboard: {_dashboard_text(ports['dashboard'], state)}")
     lines += path_lines(Path(sys.argv[0]), Path(sys.executable), os.environ.get("PATH", ""))
     lines += [f"kubectl: export KUBECONFIG={state.kubeconfig}", f"logs:    {state.logs}"]
@@ -329,6 +336,15 @@ def _check_systemd(variables: Mapping[str, str], *, is_wanted: bool) -> None:
 def _refuse_wrong_settings() -> None:
     try:
         check_environment(os.environ)
+    except SettingsError as error:
+        click.echo(str(error), err=True)
+        sys.exit(USAGE_EXIT)
+
+
+def _public_flags(options: dict[str, Any]) -> PublicFlags:
+    """Remove the flags of public hosts from the options; exits if one is wrong."""
+    try:
+        return PublicFlags.taken_from(options)
     except SettingsError as error:
         click.echo(str(error), err=True)
         sys.exit(USAGE_EXIT)

@@ -5,11 +5,20 @@ import msgspec
 from serving.controller.cache import ControllerCache
 from serving.controller.decide import decide
 from serving.controller.routes.domain_mapping import Domains
-from serving.controller.values.writes import WorkKey
+from serving.controller.values.writes import WorkKey, WritePlan
 from serving.core.model.objects import Object
 from serving.net.cluster import kinds
 from serving.net.cluster.port import Create, Delete
-from tests.unit.controller.builders import NOW, SCALING, SETTINGS, a_route, a_service, stored, written_status
+from tests.unit.controller.builders import (
+    NOW,
+    SCALING,
+    SETTINGS,
+    a_route,
+    a_service,
+    condition_values,
+    stored,
+    written_status,
+)
 from tests.unit.controller.routes.test_domain_mapping import CLAIMING, HOST, a_claim, a_mapping, reachable
 
 KEY = ("default", HOST)
@@ -84,3 +93,54 @@ def test_a_claim_is_created_and_goes_with_the_mapping() -> None:
     (delete,) = decide(cache, CLAIM, now=NOW, now_s=0.0).writes
     assert isinstance(delete, Delete)
     assert MAPPING in cache.reconfigure(SETTINGS, SCALING) or not cache.keys(kinds.DOMAIN_MAPPING)
+
+
+ENABLED = msgspec.structs.replace(SETTINGS, external_domain_tls="enabled", public_tls_port=443)
+
+
+def certified(*certificates: Object, mapping: Object, missing: str = "") -> WritePlan:
+    cache = ControllerCache(ENABLED, SCALING)
+    cache.put(kinds.SERVING_SERVICE, reachable(a_service()))
+    cache.put(kinds.CLUSTER_DOMAIN_CLAIM, a_claim())
+    cache.put(kinds.DOMAIN_MAPPING, mapping)
+    for certificate in certificates:
+        assert MAPPING in cache.put(kinds.CERTIFICATE, certificate)
+    assert (MAPPING in cache.set_missing(kinds.CERTIFICATE, missing)) is bool(missing)
+    return decide(cache, MAPPING, now=NOW, now_s=0.0)
+
+
+def test_a_mapped_host_gets_a_certificate_and_https_once_it_is_issued() -> None:
+    plan = certified(mapping=a_mapping())
+    (create,) = [write for write in plan.writes if isinstance(write, Create)]
+    assert create.kind is kinds.CERTIFICATE
+    metadata, spec = create.body["metadata"], create.body["spec"]
+    assert (metadata["ownerReferences"][0]["kind"], metadata.get("labels")) == ("DomainMapping", None)
+    assert (spec["dnsNames"], spec["secretName"]) == ([HOST], metadata["name"])
+    assert written_status(plan, kinds.DOMAIN_MAPPING)["url"] == f"http://{HOST}:8080"
+    ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    plan = certified({**stored(create.body), **ready}, mapping=a_mapping())
+    status = written_status(plan, kinds.DOMAIN_MAPPING)
+    assert status["url"] == f"https://{HOST}"
+    assert condition_values(status, "CertificateProvisioned") == ("True", "", "")
+
+
+def test_a_certificate_of_a_mapping_goes_when_its_user_names_one_or_the_host_is_lost() -> None:
+    (create,) = [write for write in certified(mapping=a_mapping()).writes if isinstance(write, Create)]
+    certificate = stored(create.body)
+    plan = certified(certificate, mapping=a_mapping(tls="own"))
+    assert [write.name for write in plan.writes if isinstance(write, Delete)] == [create.body["metadata"]["name"]]
+    assert written_status(plan, kinds.DOMAIN_MAPPING)["url"] == f"https://{HOST}"
+    lost = {"apiVersion": "x", "kind": "ClusterDomainClaim", "metadata": {"name": HOST}, "spec": {"namespace": "other"}}
+    cache = ControllerCache(ENABLED, SCALING)
+    cache.put(kinds.CLUSTER_DOMAIN_CLAIM, stored(lost, namespace=""))
+    cache.put(kinds.DOMAIN_MAPPING, a_mapping())
+    cache.put(kinds.CERTIFICATE, certificate)
+    plan = decide(cache, MAPPING, now=NOW, now_s=0.0)
+    assert [type(write) for write in plan.writes if getattr(write, "kind", None) is kinds.CERTIFICATE] == [Delete]
+    status = written_status(plan, kinds.DOMAIN_MAPPING)
+    assert condition_values(status, "CertificateProvisioned")[1] == "HTTPDowngrade"
+
+
+def test_a_mapping_says_that_the_server_issues_no_certificates() -> None:
+    status = written_status(certified(mapping=a_mapping(), missing="no cert-manager"), kinds.DOMAIN_MAPPING)
+    assert condition_values(status, "CertificateProvisioned") == ("False", "CertManagerMissing", "no cert-manager")

@@ -1,8 +1,15 @@
+import json
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from serving.core.model.errors import SettingsError
+from serving.home.state import StateFolder
+from serving.tools.cli.main import main
+from serving.tools.cli.system.publicflags import PublicFlags, with_public_flags
 from serving.tools.cli.system.up import check_environment, path_lines
 
 
@@ -67,3 +74,43 @@ def test_a_module_that_was_run_finds_the_program_beside_its_interpreter(tmp_path
     assert str(program) in line
     (line,) = path_lines(Path("/src/serving/__main__.py"), tmp_path / "python", "")
     assert line.endswith(f"{tmp_path / 'python'} -m serving ...")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--public", "203.0.113.5"], "--public: '203.0.113.5' is no domain; expected a domain such as example.com"),
+        (["--public", "localhost"], "for a trial, 203-0-113-5.sslip.io is 203.0.113.5"),
+        (["--public", "Example_com.org"], "'Example_com.org' is no domain"),
+        (["--acme"], "--acme: certificates are for public hosts; expected --public DOMAIN too"),
+        (
+            ["--public", "a.example", "--acme", "http://x/dir"],
+            "--acme: 'http://x/dir' is no https URL; expected a direct",
+        ),
+        (["--public", "a.example", "--acme", "https://[x"], "'https://[x' is no https URL"),
+    ],
+)
+def test_wrong_public_flags_say_what_would_be_right(tmp_path: Path, options: list[str], problem: str) -> None:
+    result = CliRunner().invoke(main, ["up", "--state", str(tmp_path / "state"), *options])
+    assert (result.exit_code, list(tmp_path.iterdir())) == (2, [])
+    assert problem in result.stderr
+
+
+def test_the_ports_of_public_hosts_are_those_of_http_unless_others_are_named(tmp_path: Path) -> None:
+    @click.command()
+    @click.option("--public-port", default=8080)
+    @click.option("--tls-port", default=8443)
+    @with_public_flags
+    def command(**options: Any) -> None:  # noqa: ANN401 - options
+        flags = PublicFlags.taken_from(options)
+        click.echo(flags.ports({"public": options["public_port"], "tls": options["tls_port"], "api": 6080}))
+        click.echo(json.dumps(flags.environment(StateFolder(tmp_path))))
+
+    result = CliRunner().invoke(command, ["--public", "a.example", "--tls-port", "1"])
+    ports, environment = result.stdout.splitlines()
+    assert ports == "{'public': 80, 'tls': 1, 'api': 6080}"
+    assert json.loads(environment) == {"SERVING_CONTROLLER_DOMAIN": "a.example"}
+    assert CliRunner().invoke(command, []).stdout == "{'public': 8080, 'tls': 8443, 'api': 6080}\n{}\n"
+    environment = CliRunner().invoke(command, ["--public", "a.example", "--acme"]).stdout.splitlines()[1]
+    check_environment(json.loads(environment))
+    assert json.loads(environment)["SERVING_ACME_DIRECTORY"] == "https://acme-v02.api.letsencrypt.org/directory"

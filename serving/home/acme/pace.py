@@ -1,0 +1,49 @@
+"""Decides when a certificate is ordered: at its renewal, and again after failures.
+
+Input: the certificate's validity, earlier failures, and the wall clock in seconds since the epoch. Output: times of that clock. A
+refusal about one host pauses that host; a failure of the whole server pauses all hosts. A server's ``Retry-After`` is respected.
+"""
+
+import zlib
+
+import msgspec
+
+from serving.core.traffic.backoff import backoff_s
+
+# Let's Encrypt allows five failed validations of a host an hour.
+_HOST_FIRST_S = 120.0
+_HOST_MAX_S = 12 * 3600.0
+_SERVER_FIRST_S = 60.0
+_SERVER_MAX_S = 3600.0
+_LIFETIME_SHARE = 2 / 3
+# Hosts that were issued together are renewed within a twentieth of the lifetime.
+_SPREAD = 1 / 20
+_SPREAD_STEPS = 1024
+
+
+class Failures(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive failures of a host, or of the server, and the time before which there is no other attempt."""
+
+    count: int
+    retry_at_s: float
+
+
+def renewal_at_s(host: str, *, not_before_s: float, not_after_s: float) -> float:
+    """The time to renew a certificate: after about two thirds of its lifetime, 61 to 60 of 90 days."""
+    share = _LIFETIME_SHARE - _SPREAD * (zlib.crc32(host.encode()) % _SPREAD_STEPS) / _SPREAD_STEPS
+    return not_before_s + share * (not_after_s - not_before_s)
+
+
+def host_failed(before: Failures | None, now_s: float, *, retry_after_s: float) -> Failures:
+    """The failures of a host after another one: pauses of 2, 4, 8 minutes up to 12 hours, and at least the server's wish."""
+    return _failed(before, now_s, max(retry_after_s, 0.0), first_s=_HOST_FIRST_S, max_s=_HOST_MAX_S)
+
+
+def server_failed(before: Failures | None, now_s: float) -> Failures:
+    """The failures of the server after another one: pauses of 1, 2, 4 minutes up to an hour."""
+    return _failed(before, now_s, 0.0, first_s=_SERVER_FIRST_S, max_s=_SERVER_MAX_S)
+
+
+def _failed(before: Failures | None, now_s: float, least_s: float, *, first_s: float, max_s: float) -> Failures:
+    count = 1 if before is None else before.count + 1
+    return Failures(count=count, retry_at_s=now_s + max(least_s, backoff_s(count, first_s=first_s, max_s=max_s)))

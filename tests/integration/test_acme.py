@@ -1,0 +1,221 @@
+"""Certificates from an ACME server: order, challenge at the activator, Secret, renewal, and refusals, over real sockets."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.core.model.objects import condition_of
+from serving.core.settings.controller import ControllerSettings
+from serving.core.settings.tls import TlsSettings
+from serving.home.acme.issuer import CertificateIssuer
+from serving.home.acme.orders import AcmeOrders
+from serving.net.cluster.kinds import CERTIFICATE, EVENT, ROUTE, SECRET
+from tests.eventually import until
+from tests.integration.acme_server import AcmeServer, Refusal
+from tests.integration.activator_stage import HOST, Stage, send_request, staged
+
+DAY_S = 86_400.0
+START_S = 1_800_000_000.0
+OTHER = "other.default.localhost"
+RULES = ControllerSettings(external_domain_tls="enabled").host_rules
+
+
+class Issuing:
+    """An activator, an ACME server, and an issuer on the same store, with a clock that the test moves."""
+
+    def __init__(self, stage: Stage, server: AcmeServer, folder: Path) -> None:
+        self.stage, self.server, self.folder = stage, server, folder
+        self.now_s = START_S
+        self.directory_url = ""
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run an issuer."""
+        orders = AcmeOrders(self.directory_url, self.folder, challenge_folder=self.folder / "challenges")
+        issuer = CertificateIssuer(self.stage.cluster, orders, self.folder, clock=lambda: self.now_s, look_s=0.02)
+        task = asyncio.create_task(issuer.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def certificate(self, host: str) -> None:
+        """A Certificate of a host, as the controller creates it."""
+        name = host.partition(".")[0]
+        owner = {"apiVersion": "serving.knative.dev/v1", "kind": "Route", "name": name, "uid": f"uid-{name}"}
+        body = {
+            "apiVersion": "cert-manager.io/v1",
+            "kind": "Certificate",
+            "metadata": {"name": f"route-{name}", "namespace": "default", "ownerReferences": [owner]},
+            "spec": {"secretName": f"route-{name}", "dnsNames": [host], "issuerRef": {"name": "acme"}},
+        }
+        await self.stage.cluster.create(CERTIFICATE, body)
+
+    async def condition(self, host: str, name: str, status: str) -> dict[str, Any]:
+        """Wait for a condition of a host's Certificate."""
+
+        async def has() -> dict[str, Any] | None:
+            certificate = await self.stage.cluster.get(CERTIFICATE, "default", f"route-{host.partition('.')[0]}")
+            condition = condition_of(certificate, name)
+            return condition if condition.get("status") == status else None
+
+        found = await until(has)
+        assert found is not None
+        return {**found}
+
+    async def secret(self, host: str) -> dict[str, Any]:
+        """The Secret of a host."""
+        secret: dict[str, Any] = await self.stage.cluster.get(SECRET, "default", f"route-{host.partition('.')[0]}")
+        return secret
+
+
+@contextlib.asynccontextmanager
+async def issuing(tmp_path: Path) -> AsyncIterator[Issuing]:
+    folder = tmp_path / "acme"
+    (folder / "challenges").mkdir(parents=True)
+    tls = TlsSettings(address="127.0.0.1:0", reload_period_s=0.05)
+    async with staged(tls=tls, rules=RULES, challenge_folder=folder / "challenges") as stage:
+        await stage.service(slots=0)
+        await stage.pod_seen("p")
+        server = AcmeServer(challenge_port=stage.public[1])
+        one = Issuing(stage, server, folder)
+        server.clock = lambda: one.now_s
+        with server.serving() as one.directory_url:
+            yield one
+
+
+async def has_reason(issuing: Issuing, reason: str) -> bool:
+    events = (await issuing.stage.cluster.list(EVENT)).items
+    return reason in {event["reason"] for event in events}
+
+
+async def test_a_host_gets_a_certificate_by_a_challenge_at_the_activator_and_is_served_with_it(tmp_path: Path) -> None:
+    async with issuing(tmp_path) as one, one.running():
+        await one.certificate(HOST)
+        await one.certificate(OTHER)
+        await one.condition(HOST, "Ready", "True")
+        await one.condition(OTHER, "Ready", "True")
+        assert one.server.orders == [[HOST], [OTHER]]
+        assert len(one.server.accounts) == 1
+        assert not list((one.folder / "challenges").iterdir())
+        assert {path.stat().st_mode & 0o777 for path in one.folder.iterdir() if path.is_file()} == {0o600}
+        secret = await one.secret(HOST)
+        assert (secret["type"], set(secret["data"])) == ("kubernetes.io/tls", {"tls.crt", "tls.key"})
+        assert secret["metadata"]["ownerReferences"][0]["name"] == "route-hello"
+        await until(lambda: has_reason(one, "CertificateIssued"))
+        # As the controller does once the Certificate is ready.
+        route = await one.stage.cluster.get(ROUTE, "default", "hello")
+        copy = {**secret, "metadata": {"name": f"route-{route['metadata']['uid']}", "namespace": "default"}}
+        await one.stage.cluster.create(SECRET, copy)
+        status = {"status": {**route["status"], "url": f"https://{HOST}:8443"}}
+        await one.stage.cluster.patch(ROUTE, "default", "hello", patch=status, subresource="status")
+        await until(lambda: one.stage.activator.tls_address)
+        address = one.stage.activator.tls_address
+        assert address is not None
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        _, writer = await asyncio.open_connection(*address, ssl=context, server_hostname=HOST)
+        served = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+        assert ssl.DER_cert_to_PEM_cert(served).encode() in (one.folder / f"{HOST}.pem").read_bytes()
+
+
+async def test_a_certificate_is_renewed_before_it_expires_and_survives_a_restart(tmp_path: Path) -> None:
+    async with issuing(tmp_path) as one:
+        async with one.running():
+            await one.certificate(HOST)
+            await one.condition(HOST, "Ready", "True")
+        first = await one.secret(HOST)
+        one.now_s += 50 * DAY_S
+        async with one.running():
+            await one.certificate(OTHER)
+            await one.condition(OTHER, "Ready", "True")
+            assert one.server.orders == [[HOST], [OTHER]]
+            one.now_s += 11 * DAY_S
+
+            async def is_renewed() -> bool:
+                return await one.secret(HOST) != first
+
+            await until(is_renewed)
+        assert one.server.orders == [[HOST], [OTHER], [HOST]]
+        assert len(one.server.accounts) == 1
+
+
+async def test_a_refused_host_waits_and_keeps_its_certificate_while_others_are_issued(tmp_path: Path) -> None:
+    async with issuing(tmp_path) as one, one.running():
+        await one.certificate(HOST)
+        await one.condition(HOST, "Ready", "True")
+        before = await one.secret(HOST)
+        one.server.unauthorized.add(HOST)
+        one.now_s += 61 * DAY_S
+        failed = await one.condition(HOST, "Issuing", "False")
+        await until(lambda: has_reason(one, "IssuingFailed"))
+        failed = await one.condition(HOST, "Issuing", "False")
+        assert failed["reason"] == "Failed"
+        assert f"{HOST}: 200 at /.well-known/acme-challenge/" in failed["message"]
+        await one.condition(HOST, "Ready", "True")
+        assert await one.secret(HOST) == before
+        await one.certificate(OTHER)
+        await one.condition(OTHER, "Ready", "True")
+        assert one.server.orders == [[HOST], [HOST], [OTHER]]
+        one.server.unauthorized.clear()
+        one.now_s += 121
+        await until(lambda: one.server.orders[3:] == [[HOST]])
+        await until(lambda: not one.folder.joinpath("attempts.json").read_bytes().count(b"count"))
+
+
+async def test_a_rate_limit_is_respected_for_its_host_and_slows_down_others(tmp_path: Path) -> None:
+    async with issuing(tmp_path) as one:
+        headers = {"Retry_After": "7200"}
+        one.server.refusals.append(Refusal(429, "rateLimited", "too many certificates", **headers))
+        async with one.running():
+            await one.certificate(HOST)
+            failed = await one.condition(HOST, "Issuing", "False")
+            assert "too many certificates" in failed["message"]
+            await one.certificate(OTHER)
+            one.now_s += 55
+            await asyncio.sleep(0.2)
+            assert one.server.orders == [[HOST]]
+            one.now_s += 10
+            await one.condition(OTHER, "Ready", "True")
+        # A restart does not shorten the pause.
+        one.now_s += 7000
+        async with one.running():
+            await asyncio.sleep(0.2)
+            assert one.server.orders == [[HOST], [OTHER]]
+            one.now_s += 200
+            await one.condition(HOST, "Ready", "True")
+        assert one.server.orders == [[HOST], [OTHER], [HOST]]
+
+
+async def test_a_dead_directory_is_tried_again_and_never_blocks_requests(tmp_path: Path) -> None:
+    async with issuing(tmp_path) as one:
+        one.directory_url, directory_url = "http://127.0.0.1:1/directory", one.directory_url
+        async with one.running():
+            await one.certificate(HOST)
+            await one.certificate(OTHER)
+            failed = await one.condition(HOST, "Ready", "False")
+            failed = await one.condition(HOST, "Issuing", "False")
+            assert "http://127.0.0.1:1/directory: [Errno 111] Connection refused" in failed["message"]
+            assert (await send_request(one.stage.public)).body == "p"
+        one.directory_url = directory_url
+        one.now_s += 61
+        async with one.running():
+            await one.condition(OTHER, "Ready", "True")
+
+
+@pytest.mark.parametrize("token", ["unknown", "..", "a/b", "a.b", "%2e%2e", ""])
+async def test_any_other_challenge_is_the_apps(tmp_path: Path, token: str) -> None:
+    (tmp_path / "a.b").write_text("a secret")
+    async with staged(challenge_folder=tmp_path) as stage:
+        await stage.service(slots=0)
+        await stage.pod_seen("p")
+        response = await send_request(stage.public, f"/.well-known/acme-challenge/{token}")
+        assert (response.status, response.body) == (200, "p")

@@ -265,12 +265,14 @@ def _toward_zero(
         return _while_active(state, facts, spec=spec, now_s=now_s)
     if facts.present_scale == 0:
         return _hold_zero(GateReason.ALREADY_ZERO)
+    decision = _while_inactive(state, facts, spec=spec, now_s=now_s)
     is_proof_needed = spec.target_burst_capacity >= 0 or not quirks.zero_without_proof
-    if is_proof_needed and state.phase is not GatePhase.PROVED:
-        return GateDecision(
-            action=GateAction.PROBE, reason=GateReason.HAND_OFF_IN_DOUBT, wanted=0, recheck_in_s=PROBE_PERIOD_S
-        )
-    return _while_inactive(state, facts, spec=spec, now_s=now_s)
+    # A proof is valid for a short time only, so it is taken once nothing else holds the last pod.
+    if decision.action is GateAction.HOLD or not is_proof_needed or state.phase is GatePhase.PROVED:
+        return decision
+    return GateDecision(
+        action=GateAction.PROBE, reason=GateReason.HAND_OFF_IN_DOUBT, wanted=0, recheck_in_s=PROBE_PERIOD_S
+    )
 
 
 def _while_activating(

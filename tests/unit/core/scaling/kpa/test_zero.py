@@ -192,7 +192,7 @@ def test_an_activation_of_which_some_pods_are_ready_proves_the_hand_off_first() 
     state = state_of(GatePhase.ACTIVATING, is_initialized=False)
     state, decision = stepped(state, present_scale=3, ready_count=2, spec=spec, now_s=700.0)
     assert summary_of(decision) == (GateAction.HOLD, GateReason.ACTIVATION_FAILED, 0, 1.0)
-    _, decision = stepped(state, present_scale=3, ready_count=2, spec=spec, now_s=701.0)
+    _, decision = stepped(state, present_scale=3, ready_count=2, proxy_since_s=0.0, spec=spec, now_s=701.0)
     assert decision.action is GateAction.PROBE
 
 
@@ -282,8 +282,14 @@ def test_zero_waits_for_proof_that_the_activator_answers() -> None:
 @pytest.mark.parametrize("proved_at_s", [1000.0 - PROOF_VALID_S - 0.1, 99.0])
 def test_a_proof_that_is_old_or_from_before_does_not_count(proved_at_s: float) -> None:
     now_s = 1000.0 if proved_at_s > 100 else 100.5
-    decision = stepped(state_of(GatePhase.INACTIVE, since_s=100.0), proved_at_s=proved_at_s, now_s=now_s)[1]
+    state = state_of(GatePhase.INACTIVE, since_s=100.0)
+    decision = stepped(state, proved_at_s=proved_at_s, proxy_since_s=0.0, now_s=now_s)[1]
     assert decision.action is GateAction.PROBE
+
+
+def test_while_the_grace_period_lasts_nothing_is_proved() -> None:
+    decision = stepped(state_of(GatePhase.INACTIVE), now_s=10.0)[1]
+    assert summary_of(decision) == (GateAction.HOLD, GateReason.GRACE, 0, 20.0)
 
 
 def test_a_proof_in_doubt_again_is_no_proof() -> None:

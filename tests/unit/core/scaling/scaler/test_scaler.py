@@ -592,12 +592,15 @@ def test_before_zero_the_activators_are_wanted_and_nothing_is_proved_while_pods_
     world = PublicWorld()
     outcome = world.idle()
     assert (outcome.path, outcome.phase) == (TrafficPath.PROXY, GatePhase.INACTIVE)
+    world.now_s += SPEC.scale_to_zero_grace_s
+    outcome = world.step()
     assert (outcome.gate.action, outcome.to_prove, outcome.apply_count) == (GateAction.PROBE, False, None)
 
 
 def test_a_proof_from_before_the_flip_is_none() -> None:
     world = PublicWorld()
     world.idle()
+    world.now_s += SPEC.scale_to_zero_grace_s
     world.change(proved_at_s=world.now_s)
     assert world.step().phase is GatePhase.INACTIVE
     world.change(proxy_since_s=world.now_s + 0.1)

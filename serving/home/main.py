@@ -27,7 +27,6 @@ import msgspec
 from aiohttp import web
 
 from serving.controller.io.controller import Controller, ControllerConfig
-from serving.controller.io.view_writer import ViewWriter
 from serving.core.model.objects import Object
 from serving.core.model.routehosts import HostRules
 from serving.home.admission.admission import admit
@@ -52,6 +51,7 @@ from serving.home.controllers.ingresses import Ingresses
 from serving.home.controllers.manager import Manager, until_rebuilt
 from serving.home.controllers.namespaceobjects import NamespaceObjects
 from serving.home.controllers.podscaler import PodScaler
+from serving.home.controllers.revisionviews import RevisionViews
 from serving.home.controllers.scheduler import PodScheduler
 from serving.home.controllers.workloads import Reach
 from serving.home.kubelet.kubelet import Kubelet
@@ -109,7 +109,8 @@ async def _body(stop: asyncio.Event) -> None:
         ):
             node = await _node(state, cluster, config, containers=containers, virtual=virtual, hosts=hosts)
             kubelet = Kubelet(node)
-            api = _api(cluster, state, kubelet, security=security, has_runtime=containers is not None)
+            views = RevisionViews(cluster)
+            api = _api(cluster, state, kubelet, security=security, views=views, has_runtime=containers is not None)
             api.middlewares.insert(
                 0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).note_response)
             )
@@ -122,6 +123,7 @@ async def _body(stop: asyncio.Event) -> None:
             await kubelet.sweep()
             rules.enforce()
             tasks += [group.start(kubelet.run(), name="kubelet"), group.start(hosts.run(), name="hosts")]
+            tasks.append(group.start(views.run(), name="views"))
             tasks += _start_controllers(group, cluster, state, scheduler=scheduler, reach=kubelet.reach)
             ingresses = Ingresses(cluster, lambda: config.own.settings.host_rules.domain)
             tasks.append(group.start(ingresses.run(), name="ingresses"))
@@ -177,7 +179,13 @@ async def _node(
 
 
 def _api(
-    cluster: MemoryCluster, state: StateFolder, kubelet: Kubelet, *, security: PodSecurity, has_runtime: bool
+    cluster: MemoryCluster,
+    state: StateFolder,
+    kubelet: Kubelet,
+    *,
+    security: PodSecurity,
+    views: RevisionViews,
+    has_runtime: bool,
 ) -> web.Application:
     """The API server, with its audit log in the folder of logs."""
     audit = LineFile(state.logs / AUDIT_FILE, bytes_max=AUDIT_BYTES_MAX, files_max=AUDIT_FILES_MAX)
@@ -191,6 +199,7 @@ def _api(
         token_reviews=TokenReviews(functools.partial(read_account_token, read_key(state.key))),
         runs_images=has_runtime,
         pod_security=security,
+        views=views,
         audit=AuditLog(audit.add),
     )
     logs = FilePodLogs(state.logs / "pods")
@@ -240,7 +249,6 @@ def _start_controllers(
         "claims": ClaimKeeper(cluster, state.volumes).run(),
         "garbage": collect_garbage(cluster),
         "snapshots": collect_snapshots(cluster, state),
-        "views": ViewWriter(cluster).run(),
     }
     return [group.start(job, name=name) for name, job in jobs.items()]
 

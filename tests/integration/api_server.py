@@ -13,6 +13,7 @@ from serving.home.apiserver.logoptions import PodLogs
 from serving.home.apiserver.podstreams import PodStreams
 from serving.home.apiserver.reviews import TokenReviews
 from serving.home.apiserver.server import ApiOptions, application
+from serving.home.controllers.revisionviews import RevisionViews
 from serving.home.state import ApiCertificate, kubeconfig
 from serving.home.store.memory import MemoryCluster
 from serving.net.aio.handshakes import Handshakes
@@ -42,7 +43,10 @@ async def served(
 ) -> AsyncIterator[Served]:
     """Serve a store on a free port of 127.0.0.1; over TLS for kubectl, which sends no token otherwise."""
     reviews = token_reviews or TokenReviews()
-    options = ApiOptions(token=TOKEN, token_reviews=reviews, bookmark_period_s=bookmark_period_s, audit=audit)
+    views = RevisionViews(cluster)
+    options = ApiOptions(
+        token=TOKEN, token_reviews=reviews, bookmark_period_s=bookmark_period_s, audit=audit, views=views
+    )
     with socket.create_server(("127.0.0.1", 0)) as listener:
         certificate = ApiCertificate(folder / "certificates")
         authority = certificate.make() if has_tls else ""

@@ -1,19 +1,18 @@
 """Views follow revisions over the memory store; the API serves them and rejects writes."""
 
-import asyncio
-import contextlib
 from pathlib import Path
 
 import pytest
 
-from serving.controller.io.view_writer import ViewWriter
 from serving.core.model.errors import ClusterError
 from serving.core.model.objects import nested
 from serving.core.settings.controller import ControllerSettings
 from serving.home.admission.admission import admit
 from serving.home.controllers.addresses import publish_activators
+from serving.home.controllers.revisionviews import RevisionViews
 from serving.home.store.memory import MemoryCluster
-from serving.net.cluster.kinds import POD_AUTOSCALER, SERVERLESS_SERVICE, SERVING_SERVICE, Kind
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.kinds import POD_AUTOSCALER, REVISION, SERVERLESS_SERVICE, SERVING_SERVICE, Kind
 from serving.net.cluster.kube import KubeCluster
 from tests.integration.api_server import served
 from tests.integration.fake_node import a_service, a_world, ready
@@ -22,27 +21,51 @@ from tests.integration.fake_node import a_service, a_world, ready
 NOWHERE = 1
 
 
-async def test_a_revision_has_its_views_and_takes_them_with_it() -> None:
+async def test_a_revision_has_its_views_and_takes_them_with_it(tmp_path: Path) -> None:
     cluster = MemoryCluster(admit=admit)
     await publish_activators(cluster, "knative-serving", inner_port=NOWHERE)
     # A control process that starts again finds it there.
     await publish_activators(cluster, "knative-serving", inner_port=NOWHERE)
-    async with a_world(ControllerSettings(public_services=True), cluster=cluster) as world:
-        writing = asyncio.create_task(ViewWriter(cluster).run())
+    async with (
+        a_world(ControllerSettings(public_services=True), cluster=cluster) as world,
+        served(cluster, tmp_path) as api,
+        KubeCluster(str(api.kubeconfig)) as client,
+    ):
         await cluster.create(SERVING_SERVICE, a_service("good"))
         await world.until(SERVING_SERVICE, "hello", ready)
-        scale = await world.until(POD_AUTOSCALER, "hello-00001", ready)
+        # Nobody has read a view yet.
+        assert not cluster.table(POD_AUTOSCALER).objects
+        scale = await client.get(POD_AUTOSCALER, "default", "hello-00001")
+        assert ready(scale)
         assert (scale["status"]["desiredScale"], scale["status"]["actualScale"]) == (1, 1)
         assert scale["status"]["observedGeneration"] == scale["metadata"]["generation"]
-        path = await world.until(
-            SERVERLESS_SERVICE, "hello-00001", lambda one: nested(one, "spec", "numActivators") == 1 and ready(one)
-        )
+        assert "managedFields" not in (await cluster.get(POD_AUTOSCALER, "default", "hello-00001"))["metadata"]
+        (path,) = (await client.list(SERVERLESS_SERVICE, "default")).items
+        assert ready(path)
+        assert nested(path, "spec", "numActivators") == 1
         assert (path["spec"]["mode"], path["status"]["serviceName"]) == ("Proxy", "hello-00001")
+        again = await client.get(SERVERLESS_SERVICE, "default", "hello-00001")
+        assert again["metadata"]["resourceVersion"] == path["metadata"]["resourceVersion"]
         await cluster.delete(SERVING_SERVICE, "default", "hello")
         await world.until_gone(POD_AUTOSCALER, "hello-00001")
-        writing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await writing
+        assert (await client.list(SERVERLESS_SERVICE)).items == []
+
+
+async def test_views_follow_their_revisions_while_a_client_watches() -> None:
+    cluster = MemoryCluster(admit=admit)
+    async with a_world(ControllerSettings(), cluster=cluster) as world, supervise() as group:
+        views = RevisionViews(cluster)
+        running = group.start(views.run(), name="views")
+        with views.watched(), views.watched():
+            await cluster.create(SERVING_SERVICE, a_service("good"))
+            await world.until(POD_AUTOSCALER, "hello-00001", ready)
+        version = cluster.table(POD_AUTOSCALER).objects["default", "hello-00001"].version
+        await cluster.patch(REVISION, "default", "hello-00001", patch={"metadata": {"labels": {"a": "b"}}})
+        await views.refresh("other")
+        assert cluster.table(POD_AUTOSCALER).objects["default", "hello-00001"].version == version
+        await views.refresh("default", "hello-00001")
+        assert cluster.table(POD_AUTOSCALER).objects["default", "hello-00001"].labels["a"] == "b"
+        running.cancel()
 
 
 @pytest.mark.parametrize("kind", [POD_AUTOSCALER, SERVERLESS_SERVICE], ids=lambda kind: str(kind.plural))

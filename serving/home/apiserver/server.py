@@ -53,6 +53,7 @@ from serving.home.apiserver.roles import (
 )
 from serving.home.apiserver.watching import stream_watch, watch_options
 from serving.home.apiserver.writing import evict
+from serving.home.controllers.revisionviews import VIEW_KINDS, RevisionViews
 from serving.home.state import BACKUP_PATH
 from serving.home.store.memory import EncodedListing, MemoryCluster
 from serving.net.aio.cooperative import computed
@@ -110,6 +111,9 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     bookmark_period_s: float = math.inf
     """Period of bookmarks for watches that allow them, in seconds; a kube-apiserver's is a minute. Default: none, because
     here they carry no new version."""
+
+    views: RevisionViews | None = None
+    """The views of revisions, which are derived before a request reads them. Default: views are read as they are stored."""
 
     audit: AuditLog | None = None
     """Receives each request, for the audit log. Default: no audit log."""
@@ -249,11 +253,16 @@ class _ApiHandlers:
         query = request.query
         shape = wanted(request.headers.get("Accept", ""))
         include = query.get("includeObject", "Metadata")
+        views = self._options.views if target.kind in VIEW_KINDS else None
+        if views is not None:
+            await views.refresh(target.namespace, target.name)
         if is_set(query, "watch") and not target.subresource:
             period_s = self._options.bookmark_period_s
             options = watch_options(target, query, shape, bookmark_period_s=period_s)
-            async with self._guard.stream(request):
-                return await stream_watch(self._cluster, request, options)
+            watched = contextlib.nullcontext() if views is None else views.watched()
+            with watched:
+                async with self._guard.stream(request):
+                    return await stream_watch(self._cluster, request, options)
         if shape.shape is Shape.WHOLE and target.subresource != "scale":
             return await self._read_encoded(target, request)
         if target.name:

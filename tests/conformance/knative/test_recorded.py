@@ -1,12 +1,9 @@
 """Each recorded scenario holds against our own API server with the controller and a simulated node."""
 
-import asyncio
-import contextlib
 from pathlib import Path
 
 import pytest
 
-from serving.controller.io.view_writer import ViewWriter
 from serving.core.settings.controller import ControllerSettings
 from serving.home.admission.admission import admit
 from serving.home.controllers.addresses import publish_activators
@@ -23,13 +20,7 @@ async def test_a_recorded_scenario_holds(path: Path, tmp_path: Path) -> None:
     cluster = MemoryCluster(admit=admit)
     await publish_activators(cluster, "knative-serving", inner_port=8081)
     async with a_world(SETTINGS, cluster=cluster), served(cluster, tmp_path) as api:
-        views = asyncio.create_task(ViewWriter(cluster).run())
-        try:
-            await play(read_scenario(path), api.url, TOKEN)
-        finally:
-            views.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await views
+        await play(read_scenario(path), api.url, TOKEN)
 
 
 @pytest.mark.parametrize(

@@ -54,15 +54,14 @@ class PodScaler:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        # Deployments and pods are listed once a period, and only while something scales by them.
         self._scalers = Reflector(cluster, HORIZONTAL_POD_AUTOSCALER)
-        self._deployments = Reflector(cluster, DEPLOYMENT)
-        self._pods = Reflector(cluster, POD)
         self._states: dict[str, PodScalingState] = {}
 
     async def run(self) -> None:
         """Follow and scale until cancelled."""
         async with supervise() as group:
-            await start_synced(group, (self._scalers, self._deployments, self._pods), owner="pod scaler")
+            await start_synced(group, (self._scalers,), owner="pod scaler")
             while True:
                 await self.scale_all()
                 await next_beat(_PERIOD_S)
@@ -74,6 +73,8 @@ class PodScaler:
         self._states = {uid: state for uid, state in self._states.items() if uid in uids}
         if not scalers:
             return
+        deployments = {key_of(deployment): deployment for deployment in (await self._cluster.list(DEPLOYMENT)).items}
+        pods = (await self._cluster.list(POD)).items
         try:
             measured = {
                 key_of(pod_metrics): pod_metrics for pod_metrics in (await self._cluster.list(POD_METRICS)).items
@@ -85,21 +86,23 @@ class PodScaler:
             if is_being_deleted(hpa):
                 continue
             try:
-                await self._scale(hpa, measured)
+                target = deployments.get((hpa["metadata"]["namespace"], hpa["spec"]["scaleTargetRef"]["name"]))
+                await self._scale(hpa, target, pods, measured=measured)
             except (ClusterError, InvalidValue) as error:
                 _log.warning("scale.failed", extra={"object": hpa["metadata"]["name"], "error": str(error)})
 
-    async def _scale(self, hpa: Object, measured: Mapping[Key, Object]) -> None:
-        namespace, target = hpa["metadata"]["namespace"], hpa["spec"]["scaleTargetRef"]
-        deployment = self._deployments.cache.get((namespace, target["name"]))
+    async def _scale(
+        self, hpa: Object, deployment: Object | None, pods: Sequence[Object], *, measured: Mapping[Key, Object]
+    ) -> None:
+        target = hpa["spec"]["scaleTargetRef"]
         if target["kind"] != DEPLOYMENT.name or deployment is None:
             missing = f"there is no {target['kind']} {target['name']}; only Deployments are scaled here"
             await self._report(hpa, _condition("AbleToScale", "FailedGetScale", missing, is_true=False), {})
             return
         scaling, uid = pod_scaling_of(hpa), hpa["metadata"]["uid"]
-        pods = _pods_of(deployment, self._pods.cache.values())
+        own_pods = _pods_of(deployment, pods)
         uses = [
-            () if isinstance(metric, NoData) else uses_of(metric, pods, measured, at_wall_s=wall_s())
+            () if isinstance(metric, NoData) else uses_of(metric, own_pods, measured, at_wall_s=wall_s())
             for metric in scaling.metrics
         ]
         present_count = deployment["spec"].get("replicas", 1)

@@ -1,13 +1,12 @@
 """What a request from zero costs beyond the app's own start: overhead = total - (exec to first accept) - handler.
 
-    python bench/cold_start.py [--samples N] [--per-second N] [--app sockets|binary] [--trace | --runtimes |
-    --frameworks | --sweep] [--quick] [--json]
+    python bench/cold_start.py [--samples N] [--per-second N] [--app sockets|binary] [--runtimes | --frameworks |
+    --sweep | --life] [--quick] [--json]
 
 Starts the whole system, makes N services that have never had a pod, and asks each of them once, at a steady pace. The
 app says when it was executed (by the clock of the shell that executes it, so that this shell's own start counts as
 overhead), when it accepted its first connection, and how long it took to answer; the client adds the total. The goal is
-a median of 15 ms and a 99th percentile of 30 ms. ``--trace`` prints the steps of a start with their milliseconds, which
-costs a start two or three itself.
+a median of 15 ms and a 99th percentile of 30 ms.
 
 ``--app binary`` starts a compiled program instead, whose own start is short. ``--concurrency`` is the
 containerConcurrency of the services: with 1 a request starts two pods (at most 1 a pod, target 70 %), with Knative's
@@ -17,7 +16,8 @@ With ``--runtimes`` the services are by turns processes, containers, and contain
 (``hostUsers: false``), of the same compiled program: N of each in one run. The goal is a median of the containers at
 most 25 ms over that of the processes. ``--sweep`` measures the compiled program at rates from 1 to 50 a second, one
 after the other in one system, each for 10 seconds or ``--samples`` requests, if that is less, and prints a table: the
-published sweeps of Knative and Dirigent do the same. ``--frameworks`` measures FastAPI, Flask and Django
+published sweeps of Knative and Dirigent do the same. ``--life`` prints what a pod of the compiled program costs until
+its end, and the steps of its start (``bench/parts/life.py``). ``--frameworks`` measures FastAPI, Flask and Django
 (``bench/parts/frameworks.py``).
 """
 
@@ -30,20 +30,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from bench.parts.frameworks import measure_frameworks
+from bench.parts.life import UsageOfLives, report_notes, tracing_environment
 from bench.parts.load import send_request
 from bench.parts.program import exit_code, options_of, show
 from bench.parts.system import SERVICES, System, running_system, service_of
-from bench.parts.tracing.sitecustomize import STEPS
 from tests.integration.image_stage import oci_archive, tar_of
-
-TRACING = Path(__file__).with_name("tracing")
 
 
 class TracedStart(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,55 +50,6 @@ class TracedStart(msgspec.Struct, frozen=True, kw_only=True):
     executed_s: float
     accepted_s: float
     responded_s: float
-
-
-def tracing_environment(notes: Path) -> dict[str, str]:
-    """What daemons need in their environment to write notes to a file."""
-    paths = [str(TRACING), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {"PYTHONPATH": os.pathsep.join(paths), "BENCH_TRACE": str(notes)}
-
-
-def report_steps(notes: Path, starts: Sequence[TracedStart]) -> list[str]:
-    """A line for each step: median of the time since the request was sent, and since the step before."""
-    times: dict[str, list[float]] = {}
-    for line in notes.read_text().splitlines():
-        at_s, _, what = line.partition(" ")
-        times.setdefault(what, []).append(float(at_s))
-    unseen = [step for step, module, _ in STEPS if module and step not in times]
-    if unseen:
-        raise SystemExit(f"no daemon has noted: {', '.join(unseen)} (bench/parts/tracing/sitecustomize.py)")
-    for found in times.values():
-        found.sort()
-    rows = [_steps_of(times, start) for start in starts]
-    lines = [f"{'step':32} {'at ms':>8} {'took ms':>8} {'p90':>8}"]
-    before = dict.fromkeys(range(len(rows)), 0.0)
-    for step, *_ in STEPS:
-        at = {number: row[step] for number, row in enumerate(rows) if step in row}
-        if not at:
-            continue
-        took = [at_s - before[number] for number, at_s in at.items()]
-        before |= at
-        ms = [1000 * statistics.median(one) for one in (list(at.values()), took)]
-        lines.append(f"{step:32} {ms[0]:8.1f} {ms[1]:8.1f} {1000 * sorted(took)[int(len(took) * 0.9)]:8.1f}")
-    return lines
-
-
-def _steps_of(times: Mapping[str, list[float]], start: TracedStart) -> dict[str, float]:
-    """Seconds from the request to each step."""
-    given = {
-        "app is executed": start.executed_s,
-        "app takes a connection": start.accepted_s,
-        "client has the answer": start.responded_s,
-    }
-    found, now_s = {}, start.asked_s
-    for step, *_ in STEPS:
-        noted = times.get(step, [])
-        place = bisect_left(noted, now_s)
-        at_s = given.get(step) or (noted[place] if place < len(noted) else start.responded_s + 1)
-        if at_s <= start.responded_s:
-            found[step] = at_s - start.asked_s
-            now_s = max(now_s, at_s)
-    return found
 
 
 APPS = Path(__file__).with_name("apps")
@@ -208,7 +156,7 @@ def report(found: Found) -> dict[str, float | str]:
 def main() -> int:
     """Run, and print what was measured; exit 0 only if the goal is met."""
     sizes = {"samples": 500, "per_second": 1.0, "app": "sockets", "concurrency": 1}
-    ways = {"trace": False, "runtimes": False, "frameworks": False, "sweep": False}
+    ways = {"runtimes": False, "frameworks": False, "sweep": False, "life": False}
     options = options_of(__doc__, quick={"samples": 1}, **sizes, **ways)
     if options.frameworks:
         return measure_frameworks(options)
@@ -217,6 +165,8 @@ def main() -> int:
         folder.chmod(0o755)
         if options.sweep:
             return sweep(options, folder)
+        if options.life:
+            return lives(options, folder)
         found = measured(options, folder)
     kinds = [report(found[one::3]) for one in range(3)] if options.runtimes else [report(found)]
     medians_ms = [float(one["overhead_median_ms"]) for one in kinds]
@@ -233,10 +183,8 @@ def main() -> int:
 
 
 def measured(options: argparse.Namespace, folder: Path) -> Found:
-    """What became of each request; with ``--trace`` its steps are printed."""
-    notes = folder / "notes"
-    traced = tracing_environment(notes) if options.trace else {}
-    with running_system(environment={"SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true", **traced}) as system:
+    """What became of each request."""
+    with running_system(environment={"SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true"}) as system:
         commands: Sequence[list[str] | None]
         if options.runtimes:
             commands = [compiled_for_both(folder, system), [], None]
@@ -248,11 +196,7 @@ def measured(options: argparse.Namespace, folder: Path) -> Found:
         count = options.samples * len(commands)
         deploy(system, count, commands, concurrency=options.concurrency)
         time.sleep(REST_S)
-        found = asyncio.run(measure(system.port, names_of(range(count)), options.per_second))
-    if options.trace:
-        starts = [one[2] for one in found if not isinstance(one, BaseException)]
-        print("\n".join(report_steps(notes, starts)), file=sys.stderr)
-    return found
+        return asyncio.run(measure(system.port, names_of(range(count)), options.per_second))
 
 
 def sweep(options: argparse.Namespace, folder: Path) -> int:
@@ -277,6 +221,25 @@ def sweep(options: argparse.Namespace, folder: Path) -> int:
                 flush=True,
             )
     return 1 if errors_count else 0
+
+
+def lives(options: argparse.Namespace, folder: Path) -> int:
+    """Print what a pod's life costs; exit 0 if no request failed."""
+    responses, notes, count = Found(), folder / "notes", options.samples
+    for environment in ({}, tracing_environment(notes)):
+        with running_system(
+            environment={"SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true", **environment}
+        ) as system:
+            deploy(system, count, [compiled(folder)], concurrency=0)
+            time.sleep(REST_S)
+            usage = UsageOfLives(system)
+            responses += asyncio.run(measure(system.port, names_of(range(count)), options.per_second))
+            usage.until_zero()
+            if not environment:
+                print("\n".join(usage.report(count)), flush=True)
+    starts = [response[2] for response in responses[count:] if not isinstance(response, BaseException)]
+    print("\n".join(report_notes(notes, [(start.asked_s, start.responded_s) for start in starts])))
+    return 1 if report(responses)["errors"] else 0
 
 
 if __name__ == "__main__":

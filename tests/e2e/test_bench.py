@@ -42,7 +42,8 @@ FORMS = {
     "adopt.py": [Form(arguments="--json", keys=("adopted", "failed", "beyond_ready_s", "decided_s", "released"))],
     "arena.py": [Form(arguments="--traces {folder}", lines=(r"^\| quick \| adaptive ", r"^\| rules-1-1m \| "))],
     "cold_start.py": [
-        Form(arguments="--trace --json", keys=COLD),
+        Form(arguments="--json", keys=COLD),
+        Form(arguments="--life", lines=(r"^sum +\d", r"^all: write +\d", r"^app is forked +1\.00"), needs=("cc",)),
         Form(arguments="--runtimes --json", keys=("process", "container"), needs=("cc", "crun")),
         Form(arguments="--sweep", lines=(r"^\| 50 \| 1 \| \d+ \| \d+ \| 0 \| ",), needs=("cc",)),
         Form(arguments="--frameworks --json", keys=("fastapi-warm", "flask-warm", "django-warm"), needs=(INDEX,)),

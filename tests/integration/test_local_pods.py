@@ -20,6 +20,7 @@ from serving.core.model.objects import Object, nested
 from serving.home.controllers.workloads import is_ready
 from serving.home.supervisor.reloading import read_reload
 from serving.net.cluster.kinds import DEPLOYMENT, POD
+from serving.net.cluster.port import EventType
 from tests.eventually import until
 from tests.integration.local_stage import (
     HELLO,
@@ -77,6 +78,20 @@ def is_alive(pid: int) -> bool:
 
 async def until_dead(pid: int) -> None:
     await until(lambda: not is_alive(pid))
+
+
+async def test_the_status_of_a_pod_that_ends_soon_is_not_written(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.home.kubelet.pod._END_STATUS_LAG_S", 3600.0)
+    await machine.start(manifest())
+    await machine.ready()
+    version, types = (await machine.cluster.list(POD)).resource_version, list[EventType]()
+    async with machine.cluster.watch(POD, resource_version=version) as events:
+        await machine.cluster.delete(POD, "default", "p")
+        while EventType.DELETED not in types:
+            types.append((await anext(events)).type)
+    assert types == [EventType.MODIFIED, EventType.DELETED]
 
 
 async def test_a_queue_proxy_that_is_killed_is_started_again(machine: Machine) -> None:

@@ -120,6 +120,17 @@ async def test_a_pod_that_goes_leaves_its_slices() -> None:
         assert (await cluster.get(DEPLOYMENT, "default", "web"))["status"]["replicas"] == 0
 
 
+async def test_a_scale_to_zero_is_one_write_of_the_status() -> None:
+    async with managed() as cluster:
+        name = await the_pod(cluster)
+        await cluster.patch(POD, "default", name, patch={"status": READY}, subresource="status")
+        await rest(cluster)
+        await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"replicas": 0}}, subresource="scale")
+        scale_and_status = ["deployments.apps", "deployments.apps"]
+        assert [resource for resource in await rest(cluster) if resource == DEPLOYMENT.resource] == scale_and_status
+        assert (await cluster.get(DEPLOYMENT, "default", "web"))["status"]["replicas"] == 0
+
+
 async def test_a_deployment_whose_status_alone_changes_is_left_alone() -> None:
     async with managed() as cluster:
         await the_pod(cluster)

@@ -155,8 +155,8 @@ class Manager:
                 await self._cluster.delete(POD, metadata["namespace"], name)
             except NotFound:
                 continue
-        if plan.create_count and not refusal:
-            # Requests wait for the start of pods, but not for the status.
+        if (plan.create_count or plan.delete_names) and not refusal:
+            # Requests wait for the start of pods, but not for the status. The watch soon delivers what was written.
             return _UNREADY_LAG_S
         pods = self._pods_owned_by(metadata["uid"])
         status = deployment_status(deployment, pods, refusal=refusal)

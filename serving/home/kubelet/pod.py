@@ -57,6 +57,8 @@ _RETRY_S = 1.0
 _GRACE_DEFAULT_S = 30.0
 # Delay of changes unrelated to readiness, which waits for further changes, in seconds.
 _STATUS_LAG_S = 0.05
+# The same for a pod that ends, in seconds. Requests are no longer sent to it, and most pods are removed before.
+_END_STATUS_LAG_S = 2.0
 # Longest wait for the end of a process after SIGKILL, in seconds; then the template ends it.
 _KILL_MAX_S = 5.0
 # Time for the app to end by itself after the queue-proxy has drained, in seconds.
@@ -399,7 +401,9 @@ class PodRun:
         """Write the status after each change; changes of readiness immediately."""
         while True:
             await self._is_dirty.wait()
-            if not self._is_urgent.is_set():
+            if self.state is PodState.TERMINATING and not self.evicted:
+                await asyncio.sleep(_END_STATUS_LAG_S)
+            elif not self._is_urgent.is_set():
                 await wait_for(self._is_urgent, until_s=now_s() + _STATUS_LAG_S)
             self._is_dirty.clear()
             self._is_urgent.clear()

@@ -8,7 +8,7 @@ the version that it has seen. An error after the first byte is an ERROR event.
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 from aiohttp import web
@@ -23,7 +23,6 @@ from serving.home.store.memory import MemoryCluster
 from serving.net.aio.clock import now_s, wall_s
 from serving.net.aio.cooperative import turn
 from serving.net.aio.periodic import until_beat_s
-from serving.net.aio.supervise import TaskOwner
 from serving.net.cluster.kinds import Kind
 from serving.net.cluster.port import Encoded, EventType, Selection, WatchEvent
 
@@ -120,12 +119,7 @@ async def _forward(
     response: web.StreamResponse,
     until_s: float,
 ) -> None:
-    """Write events on arrival, and events that arrive together in one write.
-
-    A pending read survives each check of the client: its cancellation would end the watch.
-    """
-    step: asyncio.Task[WatchEvent | None] | None = None
-    tasks = TaskOwner()
+    """Write events on arrival, and events that arrive together in one write."""
     last: WatchEvent | None = None
     bookmark_s = now_s() + options.bookmark_period_s if options.bookmarks else math.inf
     try:
@@ -133,15 +127,17 @@ async def _forward(
             if now_s() >= bookmark_s:
                 bookmark_s = now_s() + options.bookmark_period_s
                 await response.write(_line(EventType.BOOKMARK, kind, _seen_until(last, options), options=options))
-            step = step or tasks.start(_next(events), name=f"watch of {kind.resource}", is_awaited=True)
             wait_s = min(rest_s, until_beat_s(_CHECK_EVERY_S), max(0.0, bookmark_s - now_s()))
-            done, _ = await asyncio.wait({step}, timeout=wait_s)
-            if not done:
-                continue
-            event, step = step.result(), None
-            if event is None:
-                return
-            batch = [event, *events.take_queued(_TOGETHER_MAX)]
+            batch = events.take_queued(_TOGETHER_MAX)
+            if not batch:
+                try:
+                    async with asyncio.timeout(wait_s):
+                        event = await anext(events, None)
+                except TimeoutError:
+                    continue
+                if event is None:
+                    return
+                batch = [event, *events.take_queued(_TOGETHER_MAX)]
             last = batch[-1]
             wanted = (queued for queued in batch if queued.type is not EventType.BOOKMARK or options.bookmarks)
             if text := b"".join(_event_line(queued, kind, options) for queued in wanted):
@@ -154,12 +150,6 @@ async def _forward(
     except Exception:  # noqa: BLE001 - the response has begun, so the guard cannot answer
         _log.exception("watch of %s failed", kind.resource)
         await response.write(_error_line(Unavailable("the watch failed; its cause is in the server's log")))
-    finally:
-        await tasks.close()
-
-
-async def _next(events: AsyncIterator[WatchEvent]) -> WatchEvent | None:
-    return await anext(events, None)
 
 
 def _seen_until(last: WatchEvent | None, options: WatchOptions) -> Object:

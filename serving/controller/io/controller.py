@@ -24,7 +24,7 @@ from serving.controller.revisions.concurrency import ConcurrencyLimit
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.values.writes import Note, WaitingWrites, WorkKey, text_of
 from serving.core.model.errors import ClusterError, Conflict, Unavailable
-from serving.core.model.objects import Key, Object
+from serving.core.model.objects import Key, Object, conditions_of
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.controller import ControllerSettings
 from serving.core.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS, ELECTION
@@ -175,7 +175,8 @@ class Controller:
             self._has_crowd.set()
             return
         for key in keys:
-            self._queue.add_after(key, _debounce_s(key[0], changed))
+            known = self._cache.get(key[0], (key[1], key[2])) if key[0] is changed is kinds.REVISION else None
+            self._queue.add_after(key, _debounce_s(key[0], changed, is_known=bool(conditions_of(known))))
 
     async def _wake_crowds(self) -> None:
         """Enqueue many keys in small steps, because new settings or activators affect every resource."""
@@ -241,9 +242,14 @@ class Controller:
             self._prober.forget(route)
 
 
-def _debounce_s(kind: Kind, changed: Kind | None) -> float:
-    """Seconds to wait for further changes of a resource, which are then handled together."""
+def _debounce_s(kind: Kind, changed: Kind | None, *, is_known: bool) -> float:
+    """Seconds to wait for further changes of a resource, which are then handled together.
+
+    ``is_known`` says that it has a status: a revision that wakes or rests is soon followed by its Deployment and pods.
+    """
     match kind, changed:
+        case kinds.REVISION, kinds.REVISION if is_known:
+            return _DEBOUNCE_S
         case kinds.SERVING_SERVICE, _ if changed is not kinds.SERVING_SERVICE:
             return _DEBOUNCE_S
         case (kinds.REVISION, kinds.POD | kinds.DEPLOYMENT) | (kinds.SCALED_WORKLOAD, _):

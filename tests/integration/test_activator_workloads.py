@@ -1,6 +1,7 @@
 """An activator in front of pods without a queue-proxy: those of a ScaledWorkload."""
 
 import asyncio
+import json
 import ssl
 from typing import Any
 
@@ -90,6 +91,11 @@ async def test_a_request_without_a_pod_in_time_gets_the_response_of_the_fallback
         await until(lambda: stage.activator.ingress.router.directory.pods_of(("default", "shop:fallback")))
         response = await ask(stage)
         assert (response.status, response.body) == (200, "m")
+        parts = {"namespace": "default", "name": "shop"}
+        (report,) = json.loads(stage.activator.ingress.recorder.reports(parts))
+        (record,) = report["sampled"]
+        assert (report["revision"], record["pod"], record["is_cold"]) == ("shop:fallback", "p", True)
+        assert record["start_s"] >= 1.0 > record["app_s"]
         # The load is the workload's alone.
         await until(lambda: stage.autoscaler.stats)
         assert {stat.revision for stat in stage.autoscaler.stats} == {"shop"}

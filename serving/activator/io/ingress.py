@@ -427,6 +427,10 @@ class Ingress:
         assert isinstance(visit, Visit)
         if rejection.fallback is not None:
             self.counts["fallback"] += 1
+            facts = visit.noted()
+            facts.waited_s += self._clock() - exchange.started_s
+            if visit.is_cold:
+                facts.is_cold, facts.start_s = True, facts.waited_s
             visit.key, visit.is_cold = rejection.fallback, False
             self._arrive(exchange, visit)
             return

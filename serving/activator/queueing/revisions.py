@@ -175,6 +175,8 @@ def fallback_of(workload: ServedRevision) -> ServedRevision | None:
         workload,
         key=fallback_key(workload.key),
         container_concurrency=0,
+        # Its requests are listed beside those of the workload.
+        configuration=workload.key[1],
         failure=f"the fallback Service {service.name} has no ready pod",
         delay=None,
         waiting_max=None,

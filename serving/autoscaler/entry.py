@@ -113,6 +113,8 @@ class RevisionEntry:
         "proved_at_s",
         "public",
         "ready_names",
+        "restart_counts",
+        "restart_total",
         "revision",
         "rivals",
         "scaler",
@@ -127,6 +129,8 @@ class RevisionEntry:
         self.troubles: dict[str, Trouble] = {}
         self.oom_kill_counts: dict[str, int] = {}
         self.oom_kill_total = 0
+        self.restart_counts: dict[str, int] = {}
+        self.restart_total = 0
         self.pod_starts = PodStarts()
         self.pod_states = PodStates()
         self.scaler: Scaler | None = None
@@ -164,6 +168,7 @@ class RevisionEntry:
         """
         self.pod_states.update(pod, is_gone=is_gone)
         is_killed = self._count_kills(pod, is_gone=is_gone)
+        self._count_restarts(pod, is_gone=is_gone)
         if self.scaler is not None:
             # Pods older than the scaler were observed too late to measure their start.
             took_s = self.pod_starts.update(pod, now_s, is_gone=is_gone)
@@ -176,8 +181,9 @@ class RevisionEntry:
         return is_killed
 
     def pod_counts(self) -> PodCounts:
-        """The number of pods in each state, and of OOM kills."""
-        return msgspec.structs.replace(self.pod_states.counts(), oom_kills=self.oom_kill_total)
+        """The number of pods in each state, and of OOM kills and restarts."""
+        counts = self.pod_states.counts()
+        return msgspec.structs.replace(counts, oom_kills=self.oom_kill_total, restarts=self.restart_total)
 
     def measured(self, namespace: str, usages: Usages, now_s: float) -> None:
         """The usage of each pod, for the learnt target."""
@@ -187,6 +193,13 @@ class RevisionEntry:
             used = usages.new_measurement((namespace, name), now_s).get(self.revision.container.name)
             if used is not None:
                 self.scaler.target.measure(stat, used)
+
+    def _count_restarts(self, pod: ScaledPod, *, is_gone: bool) -> None:
+        # As for kills, those before the first observation are not new.
+        before = self.restart_counts.pop(pod.name, pod.restart_count)
+        self.restart_total += max(pod.restart_count - before, 0)
+        if not is_gone:
+            self.restart_counts[pod.name] = pod.restart_count
 
     def _count_kills(self, pod: ScaledPod, *, is_gone: bool) -> bool:
         if is_gone:

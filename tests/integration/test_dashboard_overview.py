@@ -320,6 +320,27 @@ async def test_a_wrong_port_is_a_failing_service_while_the_api_still_waits_for_i
         await seen(stage.url, capture, width=390)
 
 
+async def test_long_names_differ_to_the_eye_and_numbers_in_names_are_sorted_as_numbers() -> None:
+    stage = OverviewStage()
+    for number, name in enumerate(("rebuild-the-search-index-nightly-10", "rebuild-the-search-index-nightly-9")):
+        stage.add(2 * number, service=name)
+    stage.tick()
+
+    def capture(window: Browser) -> None:
+        for width in (1400, 800):
+            window.capture(dark=False, width=width, height=600)
+            visible = window.until(
+                "const ends = [...document.querySelectorAll('#rows th .name span:last-child')];"
+                "const seen = (one) => one.scrollWidth <= one.clientWidth &&"
+                " one.getBoundingClientRect().right <= one.closest('th').getBoundingClientRect().right;"
+                "return ends.length && ends.filter(seen).map((one) => one.textContent)"
+            )
+            assert visible == ["htly-9", "tly-10"]
+
+    async with overview(stage):
+        await seen(stage.url, capture)
+
+
 async def test_an_address_that_means_nothing_shows_the_overview() -> None:
     def capture(window: Browser) -> None:
         until_rows(window, 60)

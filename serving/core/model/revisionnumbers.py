@@ -21,6 +21,9 @@ class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
     oom_kills: int = 0
     """Containers that ran out of memory."""
 
+    restarts: int = 0
+    """Restarts of containers."""
+
 
 class PolicyCosts(msgspec.Struct, frozen=True, kw_only=True):
     """The costs of the policy in force and of its alternative."""

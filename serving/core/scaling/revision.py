@@ -197,6 +197,9 @@ class ScaledPod(msgspec.Struct, frozen=True, kw_only=True):
     oom_kill_count: int = 0
     """OOM kills of its containers, if the last termination was an OOM kill; otherwise 0."""
 
+    restart_count: int = 0
+    """Restarts of its containers."""
+
     is_dormant: bool = False
     """Whether its app sleeps."""
 
@@ -309,6 +312,7 @@ def pod_of(resource: Mapping[str, Any], *, workload: str | None = None) -> Scale
         phase=str((resource.get("status") or {}).get("phase") or "Pending"),
         trouble=None if is_ready or is_ending else _trouble(resource.get("status") or {}),
         oom_kill_count=oom_kill_count_of(resource.get("status") or {}),
+        restart_count=_restart_count(resource.get("status") or {}),
         is_dormant=is_ready and _has_status(resource, CONDITION_DORMANT, "True"),
     )
 
@@ -322,6 +326,10 @@ def _trouble(status: Mapping[str, Any]) -> Trouble | None:
         if waiting.get("reason") not in _STARTING:
             return Trouble.FAILING
     return None
+
+
+def _restart_count(status: Mapping[str, Any]) -> int:
+    return sum(int(container.get("restartCount") or 0) for container in status.get("containerStatuses") or ())
 
 
 def oom_kill_count_of(status: Mapping[str, Any]) -> int:

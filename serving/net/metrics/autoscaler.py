@@ -30,6 +30,7 @@ _POD_STATES = {
     "terminating": "kn_revision_pods_terminating_count",
     "dormant": "serving_revision_pods_dormant",
     "oom_kills": "serving_revision_oom_kills_total",
+    "restarts": "serving_revision_restarts_total",
 }
 _PREFIX = "autoscaler_"
 _TOTAL = "_total"

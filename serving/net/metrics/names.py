@@ -176,6 +176,7 @@ AUTOSCALER_METRICS = (
         "Containers of the revision's pods that ran out of memory and were killed.",
         *REVISION_LABELS,
     ),
+    _counter("serving_revision_restarts_total", "Restarts of containers in the revision's pods.", *REVISION_LABELS),
     _revision_gauge("kn_revision_panic_mode", "1 while the panic window decides."),
     _revision_gauge("kn_revision_concurrency_stable", "Mean requests in flight over the stable window."),
     _revision_gauge("kn_revision_concurrency_panic", "The same over the panic window."),

@@ -90,6 +90,14 @@ def test_kills_for_memory_are_counted_beyond_the_life_of_their_pods() -> None:
     assert entry.pod_counts().oom_kills == 2
 
 
+def test_restarts_are_counted_from_the_first_observation_on_beyond_the_life_of_their_pods() -> None:
+    entry = entry_with_load()
+    for count, is_gone in ((3, False), (4, False), (4, False), (6, True), (1, False), (0, False)):
+        entry.take_pod(msgspec.structs.replace(POD, restart_count=count), 0.6, is_gone=is_gone)
+    assert entry.pod_counts().restarts == 3
+    assert entry.restart_counts == {"p": 0}
+
+
 def test_the_memory_of_a_pod_is_learnt_with_its_requests() -> None:
     entry, usages, learnt = entry_with_load(), Usages(), None
     for second, concurrency in enumerate((1.0, 4.0, 8.0, 2.0, 6.0, 5.0)):

@@ -1,5 +1,6 @@
 // The charts of one revision: five figures over shared columns, with panic shaded and decisions marked.
 
+const NAME_END = 6, NAME_SHORT = 12;
 const STEP = () => uPlot.paths.stepped({ align: 1 });
 export const CHARTS = [
   { id: "concurrency", title: "Requests in flight", series: [
@@ -37,6 +38,14 @@ export function make(tag, properties = {}, ...children) {
   const found = Object.assign(document.createElement(tag), properties);
   found.append(...children);
   return found;
+}
+
+// A name that is cut in its middle where there is too little room: similar names differ at their end.
+export function writeName(node, name) {
+  if (node.textContent === name) return;
+  const isLong = name.length > NAME_SHORT;
+  node.classList.toggle("name", isLong);
+  node.replaceChildren(...isLong ? [name.slice(0, -NAME_END), name.slice(-NAME_END)].map((textContent) => make("span", { textContent })) : [name]);
 }
 
 // The cells of a table's row.

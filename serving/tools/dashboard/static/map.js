@@ -1,6 +1,6 @@
 // The map: hosts, services, revisions, pods and nodes as one picture, and as a table. Services at rest fold into counted rows.
 import { address, asked } from "./address.js";
-import { cells, make, number } from "./charts.js";
+import { cells, make, number, writeName } from "./charts.js";
 import { HEIGHT, folded, path, placed } from "./maplayout.js";
 import { STATES, grouped, problemOf, revisionState, share } from "./overview.js";
 import { keyed, many } from "./rows.js";
@@ -227,7 +227,12 @@ function drawBox(node, box) {
   const list = box.dots?.flatMap(([tone, count]) => Array(Math.min(count, DOTS_MAX)).fill(tone)) ?? (box.tone && box.column !== "pods" ? [box.tone] : []);
   dots.replaceChildren(...list.slice(0, DOTS_MAX).map((tone) => make("span", { className: tone, textContent: "●" })));
   dots.setAttribute("aria-hidden", "true");
-  text.textContent = box.text;
+  if (box.column === "service" && !box.fold) writeName(text, box.text);
+  else {
+    text.classList.remove("name");
+    text.textContent = box.text;
+  }
+  inner.setAttribute("aria-label", [box.text, box.note].filter(Boolean).join(" "));
   small.textContent = box.note ? ` ${box.note}` : "";
   inner.title = [box.text, box.words].filter(Boolean).join(": ");
 }

@@ -1,6 +1,6 @@
 // The overview: one row a service, those in trouble first. What is chosen stands in the address, so that a view can be shared.
 import { address, asked } from "./address.js";
-import { bytes, cores, duration, make, number } from "./charts.js";
+import { bytes, cores, duration, make, number, writeName } from "./charts.js";
 import { keyed } from "./rows.js";
 
 export const STATES = {
@@ -234,7 +234,8 @@ function brief(text) {
 }
 
 const sum = (values) => values.reduce((total, one) => total + (one || 0), 0);
-const compare = (a, b) => a < b ? -1 : a > b ? 1 : 0;
+const inNumbers = new Intl.Collator("en", { numeric: true });
+const compare = (a, b) => typeof a === "string" ? inNumbers.compare(a, b) : a < b ? -1 : a > b ? 1 : 0;
 const isUpAtFirst = (head) => ["state", "service"].includes(head.dataset.sort);
 const percent = (ratio) => ratio === 0 ? "0 %" : ratio < 0.01 ? "< 1 %" : `${(100 * ratio).toFixed(0)} %`;
 function set(node, text) { if (node.textContent !== text) node.textContent = text; }
@@ -256,7 +257,8 @@ function draw(node, one) {
   const [text, tone] = STATES[one.state];
   state.className = `state ${tone}`;
   set(state, text);
-  set(link, one.name);
+  writeName(link, one.name);
+  link.setAttribute("aria-label", one.name);
   if (one.revision) link.setAttribute("href", `#${one.revision}`);
   else link.removeAttribute("href");
   set(where, [one.kind, one.namespace].filter(Boolean).join(" · "));
@@ -268,7 +270,7 @@ function draw(node, one) {
   host.href = one.url;
   host.title = one.url;
   for (const [cell, value] of [[rps, one.rps], [p95, one.p95], [errors, one.errors], [pods, one.pods], [cpu, one.cpu], [memory, one.memory], [age, one.age]]) { set(cell, value); cell.classList.toggle("none", value === "–"); }
-  pods.dataset.label = one.pods === "1" ? "pod" : "pods";
+  pods.dataset.label = one.pods.split(" ").at(-1) === "1" ? "pod" : "pods";
   errors.classList.toggle("bad", one.state === "errors");
   // A reason takes the room of numbers that there are none of.
   const isQuiet = Boolean(one.why) && one.p95 === "–" && one.errors === "–";
@@ -281,7 +283,7 @@ function draw(node, one) {
 // Roles are set, because a narrow screen shows rows as blocks, which are no rows to a reader otherwise.
 function build(node) {
   const cell = (className, ...children) => { const found = make("td", { className }, ...children); found.setAttribute("role", "cell"); return found; };
-  const link = make("a"), where = make("small"), head = make("th", { className: "who", scope: "row" }, link, " ", where);
+  const link = make("a"), where = make("small"), head = make("th", { className: "who", scope: "row" }, make("div", {}, link, " ", where));
   const [state, host, why] = [make("span"), make("a", { rel: "noreferrer" }), cell("because")];
   const spark = document.createElementNS("http://www.w3.org/2000/svg", "svg"), line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
   spark.setAttribute("viewBox", `0 0 ${SPARK.width} ${SPARK.height}`);

@@ -250,6 +250,7 @@ def test_a_pod_says_how_often_it_ran_out_of_memory(status: dict[str, Any], count
     found = pod_of({"metadata": {"name": "p", "labels": LABEL}, "status": {"containerStatuses": [status]}})
     assert found is not None
     assert found.oom_kill_count == count
+    assert found.restart_count == status.get("restartCount", 0)
 
 
 @pytest.mark.parametrize("annotations", [{}, {"serving.dev/traffic-path": "nonsense"}])

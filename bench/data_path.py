@@ -33,63 +33,63 @@ def throughput(
     cast: Cast, counts: Sequence[int], *, rounds: int, seconds: float, is_varied: bool = False
 ) -> dict[int, dict[str, list[Run]]]:
     """All rounds, by connections and player. Who begins changes from round to round."""
-    found: dict[int, dict[str, list[Run]]] = {}
+    runs_by_count: dict[int, dict[str, list[Run]]] = {}
     for connections in counts:
         runs: dict[str, list[Run]] = {name: [] for name in PLAYERS}
         for turn in range(rounds):
             for name in PLAYERS[turn % len(PLAYERS) :] + PLAYERS[: turn % len(PLAYERS)]:
                 load = Load(connections=connections, seconds=seconds, is_varied=is_varied)
                 runs[name].append(load.measured(cast, name))
-        found[connections] = runs
-    return found
+        runs_by_count[connections] = runs
+    return runs_by_count
 
 
 def summary(runs: dict[str, list[Run]]) -> dict[str, dict[str, float]]:
     """Medians of one number of connections, by player; ``ratio`` is to Go's requests per second in the same round."""
-    found = {}
+    figures = {}
     for name, rounds in runs.items():
-        ratios = [one.per_second / peer.per_second for one, peer in zip(rounds, runs["go"], strict=True)]
-        found[name] = {
-            "per_second": statistics.median(one.per_second for one in rounds),
-            "cpu_us": statistics.median(one.cpu_us for one in rounds),
-            "p50_ms": statistics.median(one.p50_ms for one in rounds),
-            "p99_ms": statistics.median(one.p99_ms for one in rounds),
+        ratios = [run.per_second / peer.per_second for run, peer in zip(rounds, runs["go"], strict=True)]
+        figures[name] = {
+            "per_second": statistics.median(run.per_second for run in rounds),
+            "cpu_us": statistics.median(run.cpu_us for run in rounds),
+            "p50_ms": statistics.median(run.p50_ms for run in rounds),
+            "p99_ms": statistics.median(run.p99_ms for run in rounds),
             "ratio": statistics.median(ratios),
             "ratio_low": min(ratios),
             "ratio_high": max(ratios),
-            "errors": sum(one.error_count for one in rounds),
+            "errors": sum(run.error_count for run in rounds),
         }
-    return found
+    return figures
 
 
 def added_latency(cast: Cast, *, rounds: int, seconds: float) -> dict[str, dict[str, float]]:
     """Microseconds at the median and milliseconds at p99 over asking the backend directly, all on one core."""
     for name in ("backend", *PLAYERS):
         cast.pin(name, PROXY_CORE)
-    found: dict[str, list[Run]] = {name: [] for name in ("backend", *PLAYERS)}
+    runs_by_player: dict[str, list[Run]] = {name: [] for name in ("backend", *PLAYERS)}
     for _ in range(rounds):
-        for name, runs in found.items():
+        for name, runs in runs_by_player.items():
             runs.append(Load(connections=1, seconds=seconds, core=PROXY_CORE).run(cast.ports[name]))
     cast.pin("backend", LOAD_CORE)
-    direct_ms = statistics.median(one.p50_ms for one in found.pop("backend"))
+    direct_ms = statistics.median(run.p50_ms for run in runs_by_player.pop("backend"))
     return {
         name: {
-            "added_us": 1000 * (statistics.median(one.p50_ms for one in runs) - direct_ms),
-            "p99_ms": statistics.median(one.p99_ms for one in runs),
+            "added_us": 1000 * (statistics.median(run.p50_ms for run in runs) - direct_ms),
+            "p99_ms": statistics.median(run.p99_ms for run in runs),
         }
-        for name, runs in found.items()
+        for name, runs in runs_by_player.items()
     }
 
 
 def before_the_app(cast: Cast, *, seconds: float) -> dict[str, dict[str, float]]:
     """1,000 requests of 100 ms at once, and bodies of 10 MiB up."""
-    found: dict[str, dict[str, float]] = {}
+    figures: dict[str, dict[str, float]] = {}
     cast.start("app", core=LOAD_CORE)
     for name in ("queue-proxy", "go"):
         other = f"{name}-app"
         cast.start(other, part=name, core=PROXY_CORE, before="app")
         run = Load(connections=1000, seconds=seconds, path="/slow").run(cast.ports[other])
-        found[name] = {
+        figures[name] = {
             "slow_per_second": run.per_second,
             "slow_p99_ms": run.p99_ms,
             "slow_errors": run.error_count,
@@ -98,7 +98,7 @@ def before_the_app(cast: Cast, *, seconds: float) -> dict[str, dict[str, float]]
         }
         cast.stop(other)
     cast.stop("app")
-    return found
+    return figures
 
 
 def transfer(cast: Cast, name: str, *, up: bool, count: int = 20) -> float:
@@ -126,19 +126,19 @@ def hard_limit(cast: Cast, *, seconds: float) -> Run:
 
 def starts_and_memory(cast: Cast, *, rounds: int) -> dict[str, float]:
     """Milliseconds from exec to the first 200, and MiB of memory."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name in ("queue-proxy", "go", "nginx"):
-        found[f"{name} loaded pss_mib"] = pss_mib(cast.pid(name))
+        figures[f"{name} loaded pss_mib"] = pss_mib(cast.pid(name))
     for name in ("queue-proxy", "go", "nginx"):
         starts_s = []
         for _ in range(rounds):
             cast.stop(name)
             starts_s.append(cast.start(name, core=PROXY_CORE))
-        found[f"{name} start_ms"] = 1000 * statistics.median(starts_s)
-        found[f"{name} idle pss_mib"] = pss_mib(cast.pid(name))
+        figures[f"{name} start_ms"] = 1000 * statistics.median(starts_s)
+        figures[f"{name} idle pss_mib"] = pss_mib(cast.pid(name))
     with cast.forked(FORKED_COUNT) as pids:
-        found[f"queue-proxy of {FORKED_COUNT} forked, mean pss_mib"] = statistics.mean(map(pss_mib, pids))
-    return found
+        figures[f"queue-proxy of {FORKED_COUNT} forked, mean pss_mib"] = statistics.mean(map(pss_mib, pids))
+    return figures
 
 
 def measure(cast: Cast, counts: Sequence[int], *, rounds: int, seconds: float) -> dict[str, Any]:
@@ -159,11 +159,11 @@ def measure(cast: Cast, counts: Sequence[int], *, rounds: int, seconds: float) -
             str(count): round(summaries[count]["queue-proxy"]["ratio"], 3) for count in counts if count > 1
         },
         "activator_cpu_to_queue_proxy": {
-            str(count): round(one["activator"]["cpu_us"] / one["queue-proxy"]["cpu_us"], 3)
-            for count, one in summaries.items()
+            str(count): round(figures["activator"]["cpu_us"] / figures["queue-proxy"]["cpu_us"], 3)
+            for count, figures in summaries.items()
         },
         "varied_heads": {str(count): summary(runs) for count, runs in varied.items()},
-        "throughput": {str(count): one for count, one in summaries.items()},
+        "throughput": {str(count): figures for count, figures in summaries.items()},
         "hard_limit_10_at_64": {"p50_ms": limit.p50_ms, "p99_ms": limit.p99_ms, "per_second": limit.per_second},
         "before_the_app": before_the_app(cast, seconds=2 * seconds),
         "start_and_memory": starts_and_memory(cast, rounds=rounds),
@@ -178,11 +178,11 @@ def main() -> None:
     if len(os.sched_getaffinity(0)) < 2:
         raise SystemExit("two cores are needed")
     with casting() as cast:
-        found = measure(cast, options.connections, rounds=options.rounds, seconds=options.seconds)
-    blocks = tables(found)
+        figures = measure(cast, options.connections, rounds=options.rounds, seconds=options.seconds)
+    blocks = tables(figures)
     if options.write:
         fill(PAGE, blocks)
-    print(json.dumps(found) if options.json else "\n".join(line for block in blocks.values() for line in block))
+    print(json.dumps(figures) if options.json else "\n".join(line for block in blocks.values() for line in block))
 
 
 if __name__ == "__main__":

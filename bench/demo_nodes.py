@@ -84,7 +84,7 @@ class NodeStory(Story):
         """Whether it held at some look in time, from now on."""
         until_s, start = time.monotonic() + within_s, len(self.looks)
         while time.monotonic() < until_s:
-            if any(holds(one) for one in self.looks[start:]):
+            if any(holds(look) for look in self.looks[start:]):
                 return True
             await asyncio.sleep(PERIOD_S / 2)
         return False
@@ -92,9 +92,9 @@ class NodeStory(Story):
     def show(self) -> None:
         """Print pods, pending pods and nodes over time, and ``serving why`` of the nodes."""
         counts = {
-            "pods": [one.running for one in self.looks],
-            "pending": [one.waiting for one in self.looks],
-            "nodes": [one.nodes for one in self.looks],
+            "pods": [look.running for look in self.looks],
+            "pending": [look.waiting for look in self.looks],
+            "nodes": [look.nodes for look in self.looks],
         }
         most = max((count for row in counts.values() for count in row), default=0)
         print(f"\neach {PERIOD_S} s:")
@@ -107,19 +107,21 @@ async def report(story: NodeStory) -> None:
     await story.deploy(window="6s")
     looking = asyncio.create_task(story.read_nodes())
     try:
-        story.check(f"{NODES} nodes are there", holds=await story.until(lambda one: one.nodes == NODES, GROWN_WITHIN_S))
+        story.check(
+            f"{NODES} nodes are there", holds=await story.until(lambda look: look.nodes == NODES, GROWN_WITHIN_S)
+        )
         story.print_part(f"{CLIENTS} clients come")
         async with loaded(story.system.port, HOST, clients=CLIENTS, path="/sleep/0.2") as load:
-            waited = await story.until(lambda one: one.waiting > 0, GROWN_WITHIN_S)
+            waited = await story.until(lambda look: look.waiting > 0, GROWN_WITHIN_S)
             story.check("pods wait: no node has room for them", holds=waited)
-            grown = await story.until(lambda one: one.nodes > NODES, GROWN_WITHIN_S)
+            grown = await story.until(lambda look: look.nodes > NODES, GROWN_WITHIN_S)
             story.check("the node group adds a node for them", holds=grown)
-            placed = await story.until(lambda one: one.waiting == 0 and one.running == CLIENTS, GROWN_WITHIN_S)
+            placed = await story.until(lambda look: look.waiting == 0 and look.running == CLIENTS, GROWN_WITHIN_S)
             story.check(f"{CLIENTS} pods run on {story.looks[-1].nodes} nodes", holds=placed)
         story.print_part("the clients go")
-        quiet = await story.until(lambda one: one.running + one.waiting == 0, QUIET_WITHIN_S)
+        quiet = await story.until(lambda look: look.running + look.waiting == 0, QUIET_WITHIN_S)
         story.check("pods go to zero", holds=quiet)
-        shrunk = await story.until(lambda one: one.nodes == NODES and not one.going, QUIET_WITHIN_S)
+        shrunk = await story.until(lambda look: look.nodes == NODES and not look.going, QUIET_WITHIN_S)
         story.check(f"nodes are tainted, drained and removed, down to {NODES}", holds=shrunk)
         story.check(f"none of {load.succeeded} requests failed (failed: {load.failures()})", holds=not load.failed)
     finally:

@@ -67,7 +67,7 @@ def deploy(system: System, folder: Path) -> list[str]:
         commands["node"] = shlex.join(["node", str(folder / "app.js")])
     for app, command in commands.items():
         for way, annotations in WAYS.items():
-            flags = [one for name, text in annotations.items() for one in ("--annotate", f"{name}={text}")]
+            flags = [flag for name, text in annotations.items() for flag in ("--annotate", f"{name}={text}")]
             system.serving("deploy", f"{app}-{way}", str(APPS), "--command", command, *flags)
     if not shutil.which("crun"):
         return list(commands)
@@ -96,7 +96,7 @@ def is_dormant(pod: dict[str, object]) -> bool:
     """Whether the status of a pod says that it sleeps."""
     status = pod.get("status")
     conditions = status.get("conditions", ()) if isinstance(status, dict) else ()
-    return any((one["type"], one["status"]) == (CONDITION_DORMANT, "True") for one in conditions)
+    return any((condition["type"], condition["status"]) == (CONDITION_DORMANT, "True") for condition in conditions)
 
 
 def until_dormant(system: System, service: str, count: int) -> None:
@@ -110,11 +110,11 @@ def until_dormant(system: System, service: str, count: int) -> None:
 
 def app_pids(system: System, service: str) -> list[int]:
     """The processes of the apps of a service's pods."""
-    found = []
+    pids = []
     for pod in system.pods(service):
         prefix = f"{system.state}/processes/{pod['metadata']['uid']}."
-        found += [one.pid for one in AppProcesses(prefix, runner=system.process.pid).find()[0]]
-    return found
+        pids += [process.pid for process in AppProcesses(prefix, runner=system.process.pid).find()[0]]
+    return pids
 
 
 def memory_mib(pids: Iterable[int]) -> float:
@@ -128,9 +128,9 @@ def measure(system: System, app: str, samples: int, zeros: int, failures: Failur
         asked_ms(system, f"{app}-{way}", failures)
     times: dict[str, list[float]] = {"run": [], "sleep": []}
     for _ in range(samples):
-        for way, found in times.items():
+        for way, times_ms in times.items():
             time.sleep(SILENCE_S)
-            found.append(asked_ms(system, f"{app}-{way}", failures))
+            times_ms.append(asked_ms(system, f"{app}-{way}", failures))
     from_zero = []
     for _ in range(zeros):
         if not system.until_zero(f"{app}-zero", WITHIN_S):
@@ -138,7 +138,10 @@ def measure(system: System, app: str, samples: int, zeros: int, failures: Failur
         from_zero.append(asked_ms(system, f"{app}-zero", failures))
     running_mib = memory_mib(app_pids(system, f"{app}-run"))
     until_dormant(system, f"{app}-sleep", 1)
-    cuts = {way: statistics.quantiles([*found, max(found)], n=100, method="inclusive") for way, found in times.items()}
+    cuts = {
+        way: statistics.quantiles([*times_ms, max(times_ms)], n=100, method="inclusive")
+        for way, times_ms in times.items()
+    }
     return {
         "over_running_p50_ms": round(cuts["sleep"][49] - cuts["run"][49], 2),
         "over_running_p99_ms": round(cuts["sleep"][98] - cuts["run"][98], 2),
@@ -163,9 +166,9 @@ def measure_crowd(system: System, command: str, count: int, watch_s: float) -> d
     daemons = [pid for module in modules for pid in system.daemons(f"serving.{module}")]
     # What follows from the freeze itself is over.
     time.sleep(SILENCE_S)
-    before = [sum(map(cpu_s, one)) for one in (pods, daemons)]
+    before = [sum(map(cpu_s, group)) for group in (pods, daemons)]
     time.sleep(watch_s)
-    used = [sum(map(cpu_s, one)) - then for one, then in zip((pods, daemons), before, strict=True)]
+    used = [sum(map(cpu_s, group)) - then for group, then in zip((pods, daemons), before, strict=True)]
     return {
         "pods": count,
         "pods_core_percent": round(100 * used[0] / watch_s, 2),
@@ -178,7 +181,7 @@ def proxy_pids(system: System, service: str) -> list[int]:
     files = (
         system.state / "processes" / f"{pod['metadata']['uid']}.queue-proxy.process" for pod in system.pods(service)
     )
-    return [json.loads(one.read_bytes())["pid"] for one in files]
+    return [json.loads(file.read_bytes())["pid"] for file in files]
 
 
 def main() -> int:
@@ -195,7 +198,8 @@ def main() -> int:
         crowd = measure_crowd(system, command, options.pods, options.watch_s)
     show({"errors": failures.count, "first_error": failures.first, "apps": apps, "crowd": crowd}, options)
     is_met = all(
-        one["over_running_p50_ms"] <= GOAL_P50_MS and one["over_running_p99_ms"] <= GOAL_P99_MS for one in apps.values()
+        figures["over_running_p50_ms"] <= GOAL_P50_MS and figures["over_running_p99_ms"] <= GOAL_P99_MS
+        for figures in apps.values()
     )
     if failures.count:
         return 1

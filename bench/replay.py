@@ -66,13 +66,13 @@ class Measured(msgspec.Struct, kw_only=True):
 def chosen(path: Path, *, count: int, from_s: float, length_s: float, prefix: str) -> list[RecordedFunction]:
     """Functions of a part of a trace, evenly from rare to busy; one is the busiest."""
     functions, _ = read_trace(path, window=TraceWindow(from_s=from_s, until_s=from_s + length_s))
-    found = [one for one in map(_recorded, functions) if one.request_count]
-    found.sort(key=lambda one: one.request_count)
+    busy = [function for function in map(_recorded, functions) if function.request_count]
+    busy.sort(key=lambda function: function.request_count)
     # A minute with more than two requests a second of one function is not for a mix.
-    quiet = [one for one in found if one.request_count < 2 * length_s] if count > 1 else found[-1:]
+    quiet = [function for function in busy if function.request_count < 2 * length_s] if count > 1 else busy[-1:]
     step = max(1.0, len(quiet) / count)
     picked = [quiet[int(index * step)] for index in range(min(count, len(quiet)))]
-    return [msgspec.structs.replace(one, name=f"{prefix}{index}") for index, one in enumerate(picked)]
+    return [msgspec.structs.replace(function, name=f"{prefix}{index}") for index, function in enumerate(picked)]
 
 
 def _recorded(function: FunctionTrace) -> RecordedFunction:
@@ -223,7 +223,7 @@ def show(title: str, measured: Measured, predicted: Measured) -> None:
 
 def main() -> None:
     """Replay, simulate, compare."""
-    given = options_of(
+    options = options_of(
         __doc__,
         mix=Path,
         heavy=Path,
@@ -234,23 +234,23 @@ def main() -> None:
         functions=30,
         quick={"minutes": 0.2, "functions": 2},
     )
-    if given.mix is None or given.heavy is None:
+    if options.mix is None or options.heavy is None:
         sys.exit("replay: --mix FILE and --heavy FILE are missing")
-    length_s = given.minutes * 60.0
-    mix = chosen(given.mix, count=given.functions, from_s=given.mix_from, length_s=length_s, prefix="mix")
-    heavy = chosen(given.heavy, count=1, from_s=given.heavy_from, length_s=length_s, prefix="heavy")
+    length_s = options.minutes * 60.0
+    mix = chosen(options.mix, count=options.functions, from_s=options.mix_from, length_s=length_s, prefix="mix")
+    heavy = chosen(options.heavy, count=1, from_s=options.heavy_from, length_s=length_s, prefix="heavy")
     print(
         f"{len(mix)} functions with {sum(one.request_count for one in mix)} requests, one with {heavy[0].request_count}"
     )
-    with running_system(environment=QUICK if given.quick else {}) as system:
+    with running_system(environment=QUICK if options.quick else {}) as system:
         deployed_s = time.monotonic()
         for function in (*mix, *heavy):
             deploy(system, function.name, HEAVY_CONCURRENCY if function in heavy else MIX_CONCURRENCY)
         until_all_zero(system, len(mix) + len(heavy))
         lead_s = float(int(time.monotonic() - deployed_s))
         seen = asyncio.run(replayed(system, [*mix, *heavy], length_s))
-        if given.keep is not None:
-            shutil.copy(system.state / "decisions.jsonl", given.keep)
+        if options.keep is not None:
+            shutil.copy(system.state / "decisions.jsonl", options.keep)
         log = system.state / "decisions.jsonl"
         starts_s = {"mix": start_times(log, mix), "heavy": start_times(log, heavy)}
     for title, functions, concurrency in (("mix", mix, MIX_CONCURRENCY), ("heavy", heavy, HEAVY_CONCURRENCY)):

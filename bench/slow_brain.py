@@ -82,7 +82,7 @@ class Measured:
     @property
     def succeeded(self) -> list[Observed]:
         """Right answers."""
-        return [one for one in self.load.observed if one.status == "200"]
+        return [response for response in self.load.observed if response.status == "200"]
 
     @property
     def failed(self) -> int:
@@ -110,12 +110,12 @@ async def load(system: System, bound: str, part: float) -> dict[str, Measured]:
     app, began_s = APPS[bound], time.monotonic()
     measured_from_s = began_s + (app.grow_s + app.learn_s) * part
     until_s = measured_from_s + MEASURE_S * part
-    found = {f"{bound}-{kind}": Measured(system, f"{bound}-{kind}") for kind in ("fixed", "learnt")}
+    measurements = {f"{bound}-{kind}": Measured(system, f"{bound}-{kind}") for kind in ("fixed", "learnt")}
 
     async def watch() -> None:
         while time.monotonic() < until_s:
             await asyncio.sleep(1.0)
-            for name, measured in found.items():
+            for name, measured in measurements.items():
                 pods = await asyncio.to_thread(system.pods, name)
                 measured.kills = max(measured.kills, _restarts(pods))
                 if time.monotonic() >= measured_from_s:
@@ -124,13 +124,13 @@ async def load(system: System, bound: str, part: float) -> dict[str, Measured]:
     async with asyncio.TaskGroup() as group:
         group.create_task(watch())
         for index in range(app.clients):
-            for measured in found.values():
+            for measured in measurements.values():
                 group.create_task(measured.run_client(until_s))
             await asyncio.sleep(max(0.0, began_s + app.grow_s * part * (index + 1) / app.clients - time.monotonic()))
-    for measured in found.values():
+    for measured in measurements.values():
         await measured.load.close()
         measured.cut(measured_from_s, until_s)
-    return found
+    return measurements
 
 
 def _restarts(pods: list[dict[str, Any]]) -> int:
@@ -139,32 +139,32 @@ def _restarts(pods: list[dict[str, Any]]) -> int:
 
 def learnt_of(system: System, name: str) -> str:
     """What ``serving why`` says of the learnt target."""
-    said = [part for part in system.serving("why", name).split("; ") if "learnt target" in part]
-    return said[-1].strip().splitlines()[0] if said else "nothing learnt"
+    learnt_parts = [part for part in system.serving("why", name).split("; ") if "learnt target" in part]
+    return learnt_parts[-1].strip().splitlines()[0] if learnt_parts else "nothing learnt"
 
 
-def table(bound: str, found: dict[str, Measured], said: str, *, part: float) -> None:
+def table(bound: str, measurements: dict[str, Measured], learnt_text: str, *, part: float) -> None:
     """Print a table of one app, and the ratios."""
-    print(f"\n{bound}-bound, {APPS[bound].clients} clients ({said})")
+    print(f"\n{bound}-bound, {APPS[bound].clients} clients ({learnt_text})")
     print(f"  {'':8} {'requests/s':>10} {'p50 ms':>7} {'p99 ms':>7} {'pods':>5} {'failed':>7} {'kills':>6}")
-    for name, one in found.items():
-        rate, p50_ms, p99_ms = _numbers(one, part)
+    for name, measured in measurements.items():
+        rate, p50_ms, p99_ms = _numbers(measured, part)
         print(f"  {name.rpartition('-')[2]:8} {rate:10.1f} {p50_ms:7.0f} {p99_ms:7.0f}", end=" ")
-        print(f"{one.pod_count:5.1f} {one.failed:7d} {one.kills:6d}")
-    fixed, learnt = (_numbers(one, part) for one in found.values())
-    pods = [one.pod_count for one in found.values()]
+        print(f"{measured.pod_count:5.1f} {measured.failed:7d} {measured.kills:6d}")
+    fixed, learnt = (_numbers(measured, part) for measured in measurements.values())
+    pods = [measured.pod_count for measured in measurements.values()]
     ratios = (_ratio(learnt[0], fixed[0]), _ratio(learnt[2], fixed[2]), _ratio(pods[1], pods[0]))
     print("  learnt to fixed: requests {}, p99 {}, pods {}".format(*ratios), flush=True)
 
 
-def _numbers(one: Measured, part: float) -> tuple[float, float, float]:
+def _numbers(measured: Measured, part: float) -> tuple[float, float, float]:
     """Right answers a second, and two percentiles of their times in milliseconds."""
-    succeeded = one.succeeded
+    succeeded = measured.succeeded
     return len(succeeded) / (MEASURE_S * part), percentile_ms(succeeded, 50), percentile_ms(succeeded, 99)
 
 
-def _ratio(one: float, other: float) -> str:
-    return f"{one / other:.2f}x" if other and not math.isnan(one / other) else "-"
+def _ratio(first: float, other: float) -> str:
+    return f"{first / other:.2f}x" if other and not math.isnan(first / other) else "-"
 
 
 def main() -> None:
@@ -180,8 +180,8 @@ def main() -> None:
                 )
         system.until_ready(2 * len(options.names), READY_WITHIN_S)
         for bound in options.names:
-            found = asyncio.run(load(system, bound, options.part))
-            table(bound, found, learnt_of(system, f"{bound}-learnt"), part=options.part)
+            measurements = asyncio.run(load(system, bound, options.part))
+            table(bound, measurements, learnt_of(system, f"{bound}-learnt"), part=options.part)
 
 
 if __name__ == "__main__":

@@ -164,7 +164,7 @@ def deploy(system: System, folder: Path) -> list[str]:
 
 def lists_of(system: System) -> Iterator[dict[str, Any]]:
     """The list of each kind that the API serves."""
-    groups = [f"/apis/{one['preferredVersion']['groupVersion']}" for one in system.send_request("/apis")["groups"]]
+    groups = [f"/apis/{group['preferredVersion']['groupVersion']}" for group in system.send_request("/apis")["groups"]]
     for path in ("/api/v1", *groups):
         for resource in system.send_request(path)["resources"]:
             if "list" in resource["verbs"] and resource["kind"] not in _KINDS_LEFT_OUT:
@@ -208,18 +208,18 @@ def unexpected(before: dict[str, Any], after: dict[str, Any], *, has_older: bool
         yield from differences(before.get(name), after.get(name), name, left_out)
 
 
-def _identity(found: dict[str, Any] | None) -> dict[str, str]:
-    return {key: found["metadata"][key] for key in _IDENTITY} if found else {}
+def _identity(whole: dict[str, Any] | None) -> dict[str, str]:
+    return {key: whole["metadata"][key] for key in _IDENTITY} if whole else {}
 
 
 def app_pids(system: System) -> dict[str, int]:
     """The process of each pod's app by the pod's name, as the template's records have them."""
-    found: dict[str, int] = {}
+    pids: dict[str, int] = {}
     for path in (system.state / "processes").glob("*.process"):
         record = json.loads(path.read_bytes())
         if record.get("is_app") and record.get("exit_code") is None:
-            found[f"{record['pod']} {record['name']}"] = record["pid"]
-    return found
+            pids[f"{record['pod']} {record['name']}"] = record["pid"]
+    return pids
 
 
 def replace_code(clone: Path, commit: str, python: str) -> None:

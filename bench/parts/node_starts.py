@@ -133,8 +133,11 @@ async def cold_start(
     if up := _UP.search(text):
         found["app up"] = found["answer"] - int(up[1]) / 1000
 
-    def is_ready(one: Object) -> bool:
-        return one["metadata"]["name"].startswith(revision) and condition_of(one, "Ready").get("status") == "True"
+    def is_ready(revision_object: Object) -> bool:
+        return (
+            revision_object["metadata"]["name"].startswith(revision)
+            and condition_of(revision_object, "Ready").get("status") == "True"
+        )
 
     _, pod = await watched.until(POD, is_ready)
     pod_name = pod["metadata"]["name"]
@@ -155,8 +158,8 @@ async def cold_start(
     return found | {"pod": pod_name}
 
 
-def _is_ready_service(name: str, one: Object) -> bool:
-    return bool(one["metadata"]["name"] == name) and stage.is_ready(one)
+def _is_ready_service(name: str, service: Object) -> bool:
+    return bool(service["metadata"]["name"] == name) and stage.is_ready(service)
 
 
 def containerd_steps(log: Path, pod: str) -> dict[str, float]:

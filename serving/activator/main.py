@@ -2,16 +2,16 @@
 
 Environment:
 
-- ``KUBECONFIG``: the server whose Routes, Revisions and EndpointSlices it serves; without it the cluster it runs in.
-- ``SERVING_KEY_FILE``: the file of the cluster key, from which it derives its token and the secrets of pods. Required.
+- ``KUBECONFIG``: the server whose Routes, Revisions and EndpointSlices are served; without it, the pod's own cluster.
+- ``SERVING_KEY_FILE``: the file of the cluster key, from which its token and the pods' secrets are derived. Required.
 - ``SERVING_LISTEN_FDS``: bound sockets by name, ``{"public": 3, "inner": 4}``; without it the settings' addresses.
   "inner-pods-80" is a further socket of the listener "inner", for the pods of one machine.
 - ``SERVING_ACTIVATOR_<FIELD>``: each setting of ``serving.core.settings.activator`` in its plain unit.
 - ``SERVING_AUTOSCALER_<FIELD>``: the settings from which the targets of revisions are resolved.
 - ``SERVING_CONTROLLER_<FIELD>``: the domains and templates from which hosts are built, with the controller's values.
 
-SIGTERM and SIGINT drain it. SIGHUP hands over to another process with the same sockets: it finishes its requests and
-accepts no more.
+SIGTERM and SIGINT drain the activator. SIGHUP hands over to another process with the same sockets: the activator
+finishes its requests and accepts no more.
 """
 
 if __name__ == "__main__":
@@ -209,7 +209,7 @@ class Activator:
     ) -> None:
         """Serve until ``stop`` is set, then drain. ``sockets`` are bound sockets by listener name.
 
-        ``on_handover`` is awaited during a handover, to release what the other process has taken over.
+        ``on_handover`` is awaited during a handover; it releases the resources that the other process has taken over.
         """
         settings, ended = self.settings, asyncio.Event()
         async with contextlib.AsyncExitStack() as at_end, supervise() as group:
@@ -325,7 +325,10 @@ class Activator:
             await self._end(grace_s=0)
 
     async def _drain(self) -> None:
-        """Fail probes, and accept requests for the drain lag; after the grace period reject queued and cut off running ones."""
+        """Fail probes, and accept requests for the drain lag.
+
+        After the grace period, reject queued requests and cut off running ones.
+        """
         self.ingress.is_draining = True
         self.server.drain()
         await asyncio.sleep(self.settings.drain_lag_s)

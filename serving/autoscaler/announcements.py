@@ -1,9 +1,9 @@
 """Decides whether a ready pod is announced to activators, and at which address.
 
-Input: the claim that a connection has proved, the pod as last seen, and the address from which the connection comes.
-Output: the address for the activators, or the reason to refuse it. A pod names only a port: its address is that of its
-connection, so it cannot name another's. A kubelet may write the address to the API up to a second later; once it has,
-both must be the same.
+Input: the claim that a connection has proved, the pod as last observed, and the connection's source address. Output:
+the address for the activators, or the reason to refuse it. A pod names only a port. Its address is that of its
+connection, so that it cannot announce another pod's address. A kubelet may write the address to the API up to a second
+later. From then on, both addresses must be equal.
 """
 
 import ipaddress

@@ -1,8 +1,8 @@
 """Publishes each decision: to the decision log, to subscribers, and as Events.
 
-Input: decisions with their inputs. Output: bytes for the log, events for followers, changes for Events, each passed to
-a function that must not block. A decision is encoded only if someone receives it: without followers an unchanged
-decision costs one check.
+Input: decisions with their inputs. Output: bytes for the log, events for subscribers, and changes for Events. Each
+output is passed to a function that must not block. A decision is encoded only for a recipient: without subscribers, an
+unchanged decision costs one check.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -216,7 +216,10 @@ class DecisionBook:
         self.policies = policies
 
     def encoded(self, names: Mapping[str, str]) -> bytes:
-        """Decisions as a JSON list, oldest first; ``namespace``, ``revision`` and ``since`` (seconds since the epoch) filter them."""
+        """Decisions as a JSON list, oldest first.
+
+        ``namespace``, ``revision`` and ``since`` (seconds since the epoch) filter the list.
+        """
         return msgspec.json.encode(self._find(names))
 
     def subscribe(self, names: Mapping[str, str], write: Write) -> Callable[[], None]:

@@ -145,7 +145,7 @@ class RevisionEntry:
     def set_deployment(self, deployment: ScaledDeployment, now_s: float) -> bool:
         """Store the current Deployment or target; return whether its scale has changed.
 
-        The autoscaler records its writes before a watch delivers them: any other change of a target's scale is by
+        The autoscaler records its own writes before the watch delivers them. Any other change of a target's scale is by
         another client.
         """
         before, self.deployment = self.deployment, deployment

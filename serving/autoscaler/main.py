@@ -2,12 +2,12 @@
 
 Environment:
 
-- ``KUBECONFIG``: the server whose Revisions, Deployments and Pods it follows; without it the cluster it runs in.
+- ``KUBECONFIG``: the server whose Revisions, Deployments and Pods are watched; without it, the pod's own cluster.
 - ``SERVING_KEY_FILE``: the file of the cluster key, from which it derives the tokens of senders of stats. Required.
 - ``SERVING_LISTEN_FDS``: bound sockets by name, ``{"stats": 3}``; without it the settings' address.
-- ``SERVING_STATE``: the state folder of one machine, into which the decision log goes; without it there is none.
-- ``SERVING_ELECTION_<FIELD>``: with ``ENABLED`` several autoscalers share the revisions out by leases;
-  ``SERVING_POD_IP`` is where the others reach this one, without it the address at which it listens.
+- ``SERVING_STATE``: the state folder of one machine, which has the decision log; without it no log is written.
+- ``SERVING_ELECTION_<FIELD>``: with ``ENABLED``, several autoscalers divide the revisions by leases. ``SERVING_POD_IP``
+  is this autoscaler's address for the others; by default its listening address.
 - ``SERVING_AUTOSCALER_<FIELD>``: each setting of ``serving.core.settings.autoscaler`` in its plain unit.
 """
 

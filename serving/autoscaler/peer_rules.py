@@ -1,7 +1,7 @@
 """Decides by a peer's certificate what it may request from the autoscaler.
 
-Input: the path and the names of a request, and its sender. Output: the reason to refuse it, or None. Tokens are checked
-as well: the certificate names the pod or daemon to which the token must belong.
+Input: path and names of a request, and its sender. Output: the reason to refuse the request, or None. The token is
+checked separately: it must belong to the pod or daemon that the certificate names.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _POD_NAMES = {"namespace", "revision", "pod"}
 
 
 class StatsPeer(msgspec.Struct, frozen=True, kw_only=True):
-    """The sender of a request: TLS, SPIFFE id of its certificate ("" without one), address, and whether it is in this pod."""
+    """The sender of a request: TLS, SPIFFE id ("" without a certificate), address, and whether it is in this pod."""
 
     is_tls: bool = False
     identity: str = ""

@@ -1,9 +1,10 @@
 """Decides by TokenReview whether a Kubernetes token belongs to the claimed pod, and how long the verdict is valid.
 
-A queue-proxy in a cluster has a token of its pod's ServiceAccount, issued for the autoscaler only (its audience). The
-API server's TokenReview returns the pod for which it was issued; RBAC calls the right ``create tokenreviews``. Verdicts
-are stored by the token's digest, so that no token can be read from memory: a proof while the token is valid, at most
-ten minutes, a refusal for ten seconds. The rate of reviews is bounded. This module makes no calls.
+A queue-proxy in a cluster has a token of its pod's ServiceAccount, issued for the audience of the autoscaler. The API
+server's TokenReview returns the pod for which the token was issued. The autoscaler needs the RBAC right
+``create tokenreviews``. Verdicts are stored by the token's digest, so that memory contains no token. A proof is stored
+while the token is valid, at most ten minutes; a refusal is stored for ten seconds. The rate of reviews is bounded. This
+module makes no calls.
 """
 
 import base64

@@ -1,10 +1,11 @@
-"""Executes a decision in order: prove the path, reserve the revision, mark idle pods, set the scale, write the path.
+"""Executes a decision: prove the path, reserve the revision, mark idle pods, set the scale, write the path.
 
 Input: views of one revision, as values, and the client that makes the calls. Output: the result of each call, as
-values. Another decision may be made during each await, so each step uses the latest one. On the way to zero the
-revision goes into reserve first, fenced by the version that was seen: an activator that wakes it meanwhile causes a
-conflict, or finds it in reserve and wakes it. Only then is its scale set. A revision that gets pods without a request,
-for example by a policy's min, leaves the reserve. This module uses no cluster and no clock.
+values. A newer decision may exist after each await, so each step uses the latest one. To scale to zero, the revision is
+first set to Reserve at its last observed version, and only then its scale is set to 0. If an activator wakes the
+revision meanwhile, the write conflicts; if later, the activator finds the revision in reserve and wakes it. A revision
+that gets pods without a request, for example by a policy's min, is set to Active. This module uses no cluster and no
+clock.
 """
 
 import math
@@ -88,8 +89,8 @@ Learned = PathProved | ReserveRefused | RevisionWritten | ScaleWritten
 class Writer:
     """Executes decisions.
 
-    ``view`` returns the present state of a revision, ``costs`` its deletion costs before that many pods are removed,
-    ``prove`` probes whether the activator is in the path, and ``learn`` takes the result of each call.
+    ``view`` returns the present state of a revision. ``costs`` returns the deletion costs for removing a number of
+    pods. ``prove`` probes whether the activator is in the path. ``learn`` is called with the result of each call.
     """
 
     def __init__(
@@ -201,10 +202,9 @@ def cost_changes(
 ) -> list[tuple[str, str | None]]:
     """Changed deletion costs by pod; None removes the annotation.
 
-    To remove two of a, b and c with 3, 0 and 1 requests inside, b and c get -1, unless they have it. Of idle pods,
-    dormant ones go first, the one last used longest ago before others; the rest is ordered by name, so that a repeated
-    decision picks the same ones. Where prompts choose pods, the pod whose cache of them has saved least goes before all
-    that.
+    Example: to remove two of a, b and c with 3, 0 and 1 requests in flight, b and c get -1, unless they have it.
+    Dormant pods are removed first, the longest idle one before others. The rest is ordered by name, so that a repeated
+    decision selects the same pods. If prompts choose pods, the pod whose prompt cache has saved least is removed first.
     """
 
     def rank(pod: ScaledPod) -> tuple[float, float, float, str]:

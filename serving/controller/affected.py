@@ -1,6 +1,6 @@
 """Finds the resources affected by a changed object, through indexes of owners and references.
 
-Only fields that a decision reads count: a configuration does not depend on the number of its revisions' pods.
+Only fields that a decision reads count. For example, the number of a revision's pods does not affect its configuration.
 """
 
 from collections import defaultdict

@@ -1,7 +1,7 @@
 """The controller's cache of objects, with the indexes used by its decisions.
 
-A large memory without I/O: ``put`` and ``drop`` take what a watch brings and return the keys of the resources that it
-affects (``affected.py``); ``decide.py`` reads from here.
+``put`` and ``drop`` apply the changes from watches, and return the keys of the affected resources (``affected.py``).
+``decide.py`` reads the cache. The module has no I/O.
 """
 
 from collections import OrderedDict
@@ -76,7 +76,7 @@ class ControllerCache:
     ) -> set[WorkKey]:
         """Use new settings; return the keys of all affected resources.
 
-        ``proxy`` are those of queue-proxies; None leaves them as they are.
+        ``proxy`` are the settings of queue-proxies; None keeps the present ones.
         """
         self.settings = settings
         self.scaling = scaling
@@ -134,7 +134,7 @@ class ControllerCache:
     def take_list(self, kind: Kind, keys: Container[Key], *, version: str) -> set[WorkKey]:
         """Drop objects that a list of this version lacks; return the affected keys.
 
-        Only writes put such objects here, and no watch reports their deletion, which preceded the list.
+        Such an object was stored by a write and deleted before the list. No watch reports that deletion.
         """
         self._listed[kind] = version
         objects = self._objects[kind]

@@ -90,7 +90,7 @@ def decide(cache: ControllerCache, key: WorkKey, *, now: str, now_s: float) -> W
 
 
 def _is_orphaned(cache: ControllerCache, kind: Kind, where: Key, *, resource: Object) -> bool:
-    """Whether an object's owner is deleted: garbage collection will delete the object, and writes to it would fail."""
+    """Whether an object's owner is deleted. Garbage collection will delete the object, and writes to it would fail."""
     owner_kind = _OWNERS.get(kind)
     for reference in nested(resource, "metadata", "ownerReferences") or ():
         if owner_kind and reference.get("controller") and reference.get("kind") == owner_kind.name:

@@ -1,14 +1,15 @@
 """The controller: ``python -m serving.controller.main``, for the cluster in KUBECONFIG, or of the pod.
 
-Settings come from defaults and ``SERVING_CONTROLLER_...``; those of the autoscaler are read too, because they determine
-the scale that a revision starts with. With ``SERVING_ELECTION_ENABLED`` only the controller that holds the lease
-``controller`` works; it starts with an empty cache in each term, and the lease fences its writes.
+Settings come from defaults and ``SERVING_CONTROLLER_...``. The autoscaler's settings are read too, because they
+determine a revision's initial scale. With ``SERVING_ELECTION_ENABLED`` only the holder of the lease ``controller``
+works. Each term starts with an empty cache, and the lease fences all writes.
 
 With ``SERVING_CONTROLLER_SIDECAR_ENABLED`` the queue-proxy is a container of each pod. The secrets of revisions are
-derived from the key in ``SERVING_KEY_FILE``; without it the key is that of the Secret ``serving-key``, which the
-controller creates once, with the token of queries and, in a Secret named by ``SERVING_ACTIONS_TOKEN_SECRET``, the
-dashboard's. ``SERVING_QUEUEPROXY_...`` and the ConfigMap config-queueproxy apply to all queue-proxies. Without an image
-in the settings, ``SERVING_POD_NAME`` and ``SERVING_SYSTEM_NAMESPACE`` name the pod whose image is used.
+derived from the key in ``SERVING_KEY_FILE``, or else from the Secret ``serving-key``, which the controller creates
+once. It also creates the token of queries, and the dashboard's token in the Secret that
+``SERVING_ACTIONS_TOKEN_SECRET`` names. ``SERVING_QUEUEPROXY_...`` and the ConfigMap config-queueproxy apply to all
+queue-proxies. If the settings have no image, the image is that of the pod that ``SERVING_POD_NAME`` and
+``SERVING_SYSTEM_NAMESPACE`` name.
 
 ``SERVING_LISTEN_FDS`` are bound sockets by name, ``{"controller-metrics": 3}``; without it the metrics page listens on
 the address in the settings.

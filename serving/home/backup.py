@@ -1,8 +1,8 @@
 """Archives of a state folder: writes and restores everything needed to serve the same services.
 
 An archive is a gzipped tar with ``backup.json``, the journal as one SQLite file, secrets and certificates, snapshots of
-apps, the decision log, and on request the images. ``backup.json`` names the format: a reader ignores fields that it
-does not know and refuses a newer format. Needs the standard library and msgspec.
+apps, the decision log, and on request the images. ``backup.json`` has the format's number. A reader ignores unknown
+fields, and refuses a newer format. The module needs only the standard library and msgspec.
 """
 
 import contextlib
@@ -193,9 +193,9 @@ def _filtered(member: tarfile.TarInfo, folder: Path) -> tarfile.TarInfo:
 
     Absolute links in images and volumes are allowed, because they stay within pods.
 
-    Images and volumes keep their modes, without setuid and setgid: users of an image write into folders that are open
-    to all, such as a volume. The state folder, which only its owner enters, keeps other users of the machine out.
-    Python 3.11 has filters of its own from 3.11.4 on only.
+    Files of images and volumes keep their modes, without setuid and setgid, because users of an image write into
+    folders that are open to all, such as a volume. Other users of the machine cannot enter the state folder. Python's
+    own filters are not used, because they need Python 3.11.4.
     """
     if not (member.isreg() or member.isdir() or member.islnk() or member.issym()):
         raise tarfile.ReadError(f"{member.name[:_SHOWN_MAX]!r} is no file, folder or link")

@@ -1,9 +1,9 @@
 """The control process: ``python -m serving.home.main`` runs the store, its API, the controllers, and the kubelet.
 
 Environment, from the supervisor: ``SERVING_STATE`` (the state folder), ``SERVING_KEY_FILE``, ``SERVING_STATS_URL``, and
-``SERVING_LISTEN_FDS`` with the socket "api". The journal restores what users wrote, pods are taken over from the
-template, everything else is rebuilt. The API answers once that is done: an early client waits and sees no route
-without its status and no slice without its pods.
+``SERVING_LISTEN_FDS`` with the socket "api". The journal restores users' objects, pods are adopted from the template,
+and all other objects are rebuilt. The API responds once this is done. So an early client waits, and never reads a route
+without its status or a slice without its pods.
 """
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The state folder of ``serving up``: its lock, secrets, paths, kubeconfig and the API's certificate.
 
-The folder is 0700 and every secret in it 0600: the API's token grants the right to run code on this machine. Only the
-standard library is needed, because the supervisor uses it, except to make the first certificate.
+The folder has mode 0700 and every secret 0600, because the API's token grants the right to run code on this machine.
+The module imports only the standard library, because the supervisor uses it; only the first certificate needs another
+library.
 """
 
 import base64

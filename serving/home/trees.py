@@ -1,7 +1,7 @@
 """Removes folders of any depth, such as those of apps or images.
 
-Each folder found below is moved to the top and processed there. So depth costs neither stack nor descriptors, and no
-path exceeds the kernel's limit. Links are not followed, and nothing below a mount is touched.
+Each subfolder is moved to the top and processed there. So a deep tree needs neither stack nor descriptors, and no path
+exceeds the kernel's limit. Links are not followed, and files below a mount are not removed.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ def is_virtualenv(folder: Path) -> bool:
 def remove_tree(path: Path) -> None:
     """Remove a folder and its contents, or another entry. A missing one is no error.
 
-    Raises ``OSError``, the first one, when something stays; all the rest is removed.
+    If something cannot be removed, the rest is removed, and the first ``OSError`` is raised.
     """
     try:
         if not stat.S_ISDIR(path.lstat().st_mode):

@@ -1,8 +1,8 @@
 """Decides when a pod's app is frozen and thawed: phases, transitions and due times.
 
-A dormant pod keeps its memory and sockets, and uses no cpu. The shell (``io/dormant.py``) freezes and thaws the app and
-reports what happened as an event; requests wait while the app is not running. Times are those of one monotonic clock; a
-clock that goes backwards delays the sleep and does nothing else.
+A dormant pod keeps its memory and sockets, and uses no cpu. ``io/dormant.py`` freezes and thaws the app, and reports
+each result as an event. Requests wait while the app is not running. Times are of one monotonic clock. A clock that goes
+backwards only delays the sleep.
 """
 
 import enum
@@ -73,7 +73,7 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
 class DormancyState(msgspec.Struct, frozen=True, kw_only=True):
     """The dormancy of one pod.
 
-    ``idle_since_s`` is the end of its last activity; it is not frozen before ``awake_until_s``.
+    ``idle_since_s`` is the end of the pod's last activity. The app is not frozen before ``awake_until_s``.
     """
 
     idle_since_s: float
@@ -115,7 +115,7 @@ def held_awake(state: DormancyState, until_s: float) -> DormancyState:
 def sleep_due_s(state: DormancyState, activity: Activity, *, after_s: float) -> float:
     """When to freeze the app; infinite while it is held awake or is not running.
 
-    Idle since 100 s with ``after_s`` of 10 s, and held awake until 130 s: at 130 s.
+    Example: idle since 100 s, ``after_s`` 10 s, and held awake until 130 s: freeze at 130 s.
     """
     if state.phase is not Phase.RUNNING or not activity.is_idle:
         return math.inf

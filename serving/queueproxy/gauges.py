@@ -1,11 +1,12 @@
 """Parses gauges of an app, from ORCA headers of its responses and from its metrics page.
 
-Input: header lines of responses, and pages in Prometheus' text format. Output: the gauges to report. The app is a
-stranger: names, values and their number are bounded, and what is malformed is left out. Only the lines of the gauges
-that the revision chose are parsed, so that a page of 100 KB costs as much as its search. prometheus-client's parser
-would read every line, and is not a part of the sidecar.
+Input: header lines of responses, and pages in Prometheus' text format. Output: the gauges to report. The app is not
+trusted: names, values and their number are bounded, and malformed gauges are omitted. Only lines of gauges that the
+revision chose are parsed; a page of 100 KB costs one text search. prometheus-client's parser would read every line, and
+the sidecar does not contain it.
 
-A gauge on a page counts for three seconds, one in a header for a minute: responses may be rare.
+A gauge from a page expires after three seconds. A gauge from a header expires after a minute, because responses may be
+rare.
 """
 
 import math

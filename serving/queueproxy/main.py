@@ -1,44 +1,45 @@
-"""The queue-proxy process: ``python -m serving.queueproxy.main``, or ``run(spec)`` or ``run_on_call(...)`` after a fork.
+"""The queue-proxy process: ``python -m serving.queueproxy.main``. After a fork: ``run(spec)`` or ``run_on_call(...)``.
 
-Environment (all of one pod; its parent derives the secrets, see ``serving.net.wire.tokens``):
+Environment, all about one pod (its parent derives the secrets, see ``serving.net.wire.tokens``):
 
-- ``SERVING_POD_NAMESPACE``, ``SERVING_POD_REVISION``, ``SERVING_POD_NAME``: who it is. Needed.
-- ``SERVING_POD_APP``: where its app listens, "127.0.0.1:8080". Needed.
-- ``SERVING_POD_TCP_PORTS``: its further ports, for TCP, by containerPort, as JSON: ``{"5432": 23411}``.
-- ``SERVING_POD_LISTEN``, ``SERVING_POD_ADMIN_LISTEN``: where it listens itself; "0.0.0.0:8012" and "0.0.0.0:8022".
-- ``SERVING_POD_PROTOCOL``: the name of the app's port, "http1" or "h2c" (HTTP/2 with prior knowledge); "http1".
-- ``SERVING_POD_IP``: for the request log.
-- ``SERVING_LISTEN_FDS``: bound sockets to use instead of those, as JSON: ``{"requests": 3, "admin": 4}``.
-- ``SERVING_POD_READINESS``: the app's readinessProbe (core/v1) as JSON; without it a TCP connection to the app.
-- ``SERVING_POD_STATS_URL``, ``SERVING_POD_STATS_TOKEN``: the autoscaler's websocket, "ws://127.0.0.1:6081/stats".
-- ``SERVING_POD_STATS_TOKEN_FILE``: a file with that token, in its place; it is read at each connection, and may change.
-- ``SERVING_POD_STATS_NETWORK``: the path of the network namespace in which that websocket is, if it is another than the
-  app's.
-- ``SERVING_POD_GAUGES``: numbers of the app to report, as JSON: ``["vllm:num_requests_waiting"]``; none by default.
-- ``SERVING_POD_TOKENS``: "true" counts the tokens of OpenAI requests in flight; "false".
-- ``SERVING_POD_LOADING_MAX_S``: for how many seconds the pod says that it loads until its app is ready; without it
-  never.
-- ``SERVING_POD_METRICS_PATH``, ``SERVING_POD_METRICS_PORT``: the app's page of metrics; "/metrics" at the app's port.
-- ``SERVING_POD_DORMANT_AFTER_S``, ``SERVING_POD_DORMANT_CALL``: how long the app is idle before it is frozen, in
-  seconds, and its own calls for it, "POST /sleep, POST /wake_up"; without the first never.
-- ``SERVING_POD_PROCESSES``, ``SERVING_POD_FREEZER``: where the app's first processes are recorded, and the cgroup to
-  freeze it by.
-- ``SERVING_POD_APP_USER``: a user that only this pod has, 0 without one: connections go to sockets of this user and of
-  the app's recorded processes only. Without the variable any listener at the app's address is the app.
-- ``SERVING_POD_GUARDED``: "true" takes requests of activators only; "false".
-- ``SERVING_POD_CALLER_KEY``: what the app shows at /caller-token; without it any process of the pod's network may ask.
-- ``SERVING_POD_UNFROZEN``: in a cluster, why its app cannot be frozen; empty where the pod shares its process
-  namespace.
-- ``SERVING_POD_SECRET``: what a request must carry in K-Pod-Secret to be trusted; without it no request is.
-- ``SERVING_POD_AUTHORITY``: the certificate of the installation's authority as PEM; needed where
+- ``SERVING_POD_NAMESPACE``, ``SERVING_POD_REVISION``, ``SERVING_POD_NAME``: the pod's names. Required.
+- ``SERVING_POD_APP``: the app's address, such as "127.0.0.1:8080". Required.
+- ``SERVING_POD_TCP_PORTS``: the app's TCP ports by containerPort, as JSON: ``{"5432": 23411}``.
+- ``SERVING_POD_LISTEN``, ``SERVING_POD_ADMIN_LISTEN``: the queue-proxy's addresses; by default "0.0.0.0:8012" and
+  "0.0.0.0:8022".
+- ``SERVING_POD_PROTOCOL``: the name of the app's port, "http1" (default) or "h2c" (HTTP/2 with prior knowledge).
+- ``SERVING_POD_IP``: the pod's address in the request log.
+- ``SERVING_LISTEN_FDS``: bound sockets that replace the two addresses, as JSON: ``{"requests": 3, "admin": 4}``.
+- ``SERVING_POD_READINESS``: the app's readinessProbe (core/v1) as JSON; by default a TCP connection to the app.
+- ``SERVING_POD_STATS_URL``: the autoscaler's websocket, such as "ws://127.0.0.1:6081/stats". -
+  ``SERVING_POD_STATS_TOKEN``: the token for that websocket.
+- ``SERVING_POD_STATS_TOKEN_FILE``: a file with that token instead; it is read for each connection, and may change.
+- ``SERVING_POD_STATS_NETWORK``: the path of the websocket's network namespace, if it differs from the app's.
+- ``SERVING_POD_GAUGES``: the app's gauges to report, as JSON: ``["vllm:num_requests_waiting"]``; none by default.
+- ``SERVING_POD_TOKENS``: "true" counts the tokens of OpenAI requests in flight; "false" by default.
+- ``SERVING_POD_LOADING_MAX_S``: how many seconds a starting pod reports that it loads; by default it never does.
+- ``SERVING_POD_METRICS_PATH``, ``SERVING_POD_METRICS_PORT``: the app's metrics page; by default "/metrics" at the app's
+  port.
+- ``SERVING_POD_DORMANT_AFTER_S``: the idle time in seconds before the app is frozen; by default never. -
+  ``SERVING_POD_DORMANT_CALL``: the app's own calls to sleep and wake, "POST /sleep, POST /wake_up".
+- ``SERVING_POD_PROCESSES``: the prefix of the files that record the app's first processes. - ``SERVING_POD_FREEZER``:
+  the cgroup that freezes the app.
+- ``SERVING_POD_APP_USER``: the user that only this pod has, or 0. Connections are made only to sockets of this user and
+  of the app's recorded processes. Without the variable, any listener at the app's address is the app.
+- ``SERVING_POD_GUARDED``: "true" accepts requests of activators only; "false" by default.
+- ``SERVING_POD_CALLER_KEY``: the key that /caller-token requires; by default any process of the pod's network may call
+  it.
+- ``SERVING_POD_UNFROZEN``: in a cluster, why the app cannot be frozen; empty if the pod shares its process namespace.
+- ``SERVING_POD_SECRET``: the K-Pod-Secret header of trusted requests; without it no request is trusted.
+- ``SERVING_POD_AUTHORITY``: the certificate of the installation's authority as PEM; required if
   ``SERVING_QUEUEPROXY_INNER_TLS_MODE`` is Permissive or Enabled.
-- ``SERVING_READY_FD``: a pipe into which readiness is written, one JSON object a line: ``{"pid": 7, "ready": true}``;
-  ``{"pid": 7, "ready": false, "drained": true}`` when it drains and the app may end. SIGUSR1 repeats the last line.
+- ``SERVING_READY_FD``: a pipe for readiness, one JSON object per line: ``{"pid": 7, "ready": true}``. After a drain the
+  line is ``{"pid": 7, "ready": false, "drained": true}``, and the app may end. SIGUSR1 repeats the last line.
 - ``SERVING_QUEUEPROXY_<FIELD>``: each setting of ``serving.core.settings.queueproxy`` in its plain unit, as in
   ``SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY=10`` or ``SERVING_QUEUEPROXY_HTTP_HEAD_BYTES_MAX=65536``.
 
-Exit codes: 0 after a drain, 1 after a failure, 2 for an environment that cannot be used. A parent that forks imports
-this module before: loop, randomness and tokens are made after the fork.
+Exit codes: 0 after a drain, 1 after a failure, 2 for an invalid environment. A process that forks queue-proxies imports
+this module first. The event loop, random numbers and tokens are created after the fork.
 """
 
 if __name__ == "__main__":

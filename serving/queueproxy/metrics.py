@@ -1,8 +1,8 @@
 """Metrics of one pod: requests and durations by status class, and their page.
 
-Input: the status and the duration of each request that ends. Output: text as Prometheus reads it. Metrics that Knative
-also has keep its names (``kn_serving_...``). Counts are kept in lists, so that a request costs half a microsecond and
-the sidecar needs no library. Buckets are cumulated only when the page is requested.
+Input: status and duration of each ended request. Output: text in Prometheus' format. Metrics that Knative also has use
+its names (``kn_serving_...``). Counts are stored in lists: a request costs half a microsecond, and the sidecar needs no
+library. Buckets are cumulated only when the page is requested.
 """
 
 from bisect import bisect_left

@@ -1,8 +1,8 @@
 """The configuration of one queue-proxy: its pod, listeners, app, and autoscaler.
 
-Input: an environment as a mapping (docs in ``serving.queueproxy.main``), or fields given by the parent that forks it.
-Output: a ``PodSpec``, or every problem at once. A readiness probe comes in Kubernetes' own shape; an exec probe cannot
-be run from beside the app and becomes a TCP probe of its port.
+Input: an environment as a mapping (documented in ``serving.queueproxy.main``), or fields set by the process that forks
+it. Output: a ``PodSpec``, or all problems. A readiness probe has Kubernetes' form. An exec probe becomes a TCP probe of
+the app's port, because it cannot run in another container.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,9 +32,9 @@ _NEEDED = frozenset({"namespace", "revision", "pod", "app"})
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """How to check that the app accepts requests.
 
-    ``path`` is None for a TCP connection, else that of an HTTP GET, with ``headers``. ``port`` is None for the app's
-    own. ``period_s`` is the pause between two probes of an app that is ready; 0 ends the probing. ``failure_max``
-    failures in a row make a ready app unready.
+    ``path`` is the path of an HTTP GET with ``headers``; None: the probe opens a TCP connection. ``port`` None is the
+    app's port. ``period_s`` is the pause between two probes of a ready app; 0 ends the probing. ``failure_max``
+    consecutive failures make a ready app unready.
     """
 
     path: str | None = None
@@ -48,7 +48,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 class FreezerPlace(msgspec.Struct, frozen=True, kw_only=True):
     """The cgroup of a pod, existing or not: ``folder`` below ``root``, the mount point of its hierarchy.
 
-    ``is_unified``: it is of version 2 of cgroups.
+    ``is_unified``: the hierarchy is of cgroup version 2.
     """
 
     root: str
@@ -59,26 +59,28 @@ class FreezerPlace(msgspec.Struct, frozen=True, kw_only=True):
 class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of one pod's queue-proxy.
 
-    ``listen`` and ``admin`` are the addresses for requests and for orders; a descriptor in ``listen_fds`` under
-    "requests" or "admin" goes before them. ``app`` is where the app listens, and ``tcp_ports`` are further ports of it,
-    by containerPort. Without ``stats_url`` no statistics are reported; its token is ``stats_token``, or the content of
-    ``stats_token_file``, read for each connection. A request must carry ``secret`` to be trusted; without a secret no
-    request is. ``is_guarded``: only requests of activators are accepted. ``caller_key`` is the key with which the app
-    requests its caller token; without one the request must come from its own network. ``ready_fd`` is a pipe to push
-    readiness into. ``authority`` is the certificate of the installation's authority as PEM; with it and
-    ``settings.inner_tls`` requests and statistics go over TLS. ``is_http2`` says that the app speaks HTTP/2 with prior
-    knowledge: its port is named h2c. ``service`` and ``configuration`` are those of the revision, for a request log.
-    ``oom_folders`` are the cgroups that count OOM kills of the app. ``gauges`` are numbers of the app to report with
-    each statistic: they are read from its page at ``metrics_path`` and ``metrics_port`` (0: the app's own port), and
-    from ORCA headers, which requests then ask for. ``counts_tokens``: the tokens of OpenAI requests are counted.
-    ``loading_max_s`` is how long an app that is not ready yet says that it loads, None for never. ``slo`` is a goal for
-    latency, by which requests are counted.
+    Addresses: ``listen`` and ``admin`` are for requests and for orders. A descriptor in ``listen_fds`` under "requests"
+    or "admin" replaces the address. ``app`` is the app's address; ``tcp_ports`` are its further ports by containerPort.
 
-    ``dormant_after_s`` is how long the app is idle before it is frozen, None for never; ``dormant_call`` are the app's
-    own calls for it. ``processes`` is the beginning of the paths of the files that record the first processes of the
-    app, "" where there are none. ``app_user`` is a user that only this pod has, whose sockets are the app's, 0 without
-    one; None where only the app can listen at its address. ``freezer`` is the cgroup to freeze it by, None to use
-    signals. ``unfrozen`` is for a pod of a cluster: why its app is not frozen, "" where its processes can be seen.
+    Stats: without ``stats_url`` no stats are reported. The token is ``stats_token``, or the content of
+    ``stats_token_file``, read for each connection. ``gauges`` are the app's gauges to report. They are read from the
+    page at ``metrics_path`` and ``metrics_port`` (0: the app's port), and from ORCA headers, which requests then ask
+    for. ``counts_tokens``: the tokens of OpenAI requests are counted. ``loading_max_s`` is how long a starting app is
+    reported as loading, None for never. ``slo`` is the latency goal by which requests are counted. ``oom_folders`` are
+    the cgroups that count OOM kills of the app. ``service`` and ``configuration`` of the revision appear in the request
+    log.
+
+    Trust: only requests with ``secret`` are trusted; without a secret, none. ``is_guarded``: only requests of
+    activators are accepted. ``caller_key`` is the key with which the app requests its caller token; without one, the
+    request must come from the pod's network. ``authority`` is the certificate of the installation's authority as PEM.
+    With it and ``settings.inner_tls``, requests and stats use TLS. ``app_user`` is the user that only this pod has,
+    whose sockets are the app's; 0: there is none; None: only the app can listen at its address.
+
+    State: ``ready_fd`` is the pipe for readiness. ``is_http2``: the app's port is named h2c, for HTTP/2 with prior
+    knowledge. ``dormant_after_s`` is the idle time before the app is frozen, None for never. ``dormant_call`` are the
+    app's own calls to sleep and wake. ``processes`` is the prefix of the files that record the app's first processes;
+    "" if there are none. ``freezer`` is the cgroup that freezes the app; None uses signals. ``unfrozen`` is why the app
+    of a cluster's pod is not frozen; "" if its processes are visible.
     """
 
     namespace: str
@@ -137,7 +139,7 @@ class _TcpSocket(msgspec.Struct, frozen=True):
 class _KubernetesProbe(msgspec.Struct, frozen=True, rename="camel"):
     """The supported fields of a core/v1 probe.
 
-    Defaults are Kubernetes', except ``period_seconds`` 0: a single success suffices.
+    Defaults are those of Kubernetes, except ``period_seconds``: 0 ends the probing after the first success.
     """
 
     http_get: _HttpGet | None = None

@@ -1,9 +1,9 @@
 """Counts tokens in flight at a model server.
 
 Input: the tokens of each request (``serving/core/traffic/prompttokens.py``), the progress of its response, and its end.
-Output: the mean number of tokens in flight over a period. A request counts the tokens of its prompt until its response
-ends, and those that it may generate until they have been streamed. A response that is not streamed comes in one piece
-at its end.
+Output: the mean number of tokens in flight over a period. The tokens of a prompt count until the response ends. The
+tokens that a request may generate count until they have been streamed. A response that is not streamed counts fully
+until its end.
 """
 
 from collections.abc import Callable, Hashable

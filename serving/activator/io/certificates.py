@@ -25,8 +25,8 @@ _TLS_TYPE = "kubernetes.io/tls"
 class CertificateWatch:
     """Keeps the TLS listener's certificates in sync with files and Secrets.
 
-    Secrets of the settings are read from ``namespace``, the system's; those of DomainMappings from the mapping's own
-    namespace.
+    Secrets that the settings name are read from ``namespace``, the system's namespace. The Secret of a DomainMapping is
+    read from the mapping's namespace.
     """
 
     def __init__(self, settings: TlsSettings, cluster: Cluster, *, namespace: str) -> None:
@@ -48,7 +48,10 @@ class CertificateWatch:
             self._changed.set()
 
     async def run(self, stop: asyncio.Event, *, looked: Callable[[], Awaitable[None]]) -> None:
-        """Reload periodically and whenever mappings change, until ``stop`` is set; call ``looked`` after each reload."""
+        """Reload periodically and after changes of mappings, until ``stop`` is set.
+
+        Await ``looked`` after each reload.
+        """
 
         def on_error(error: Exception) -> None:
             _log.error("certificates.failed", exc_info=error)

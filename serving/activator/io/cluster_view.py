@@ -1,9 +1,10 @@
 """Watches the cluster for the ingress, and sets revisions Active.
 
-``ClusterView`` hands Routes, Revisions, ScaledWorkloads, EndpointSlices, DomainMappings and ClusterDomainClaims to the
-ingress as watches bring them. Slices of workloads are followed in their namespaces only. It flips a revision from
-Reserve to Active with one PATCH on its last version; after a conflict it reads the object and patches once more.
-``wake.py`` decides when to retry a flip that failed. The activator writes nothing else.
+``ClusterView`` watches Routes, Revisions, ScaledWorkloads, EndpointSlices, DomainMappings and ClusterDomainClaims, and
+passes each change to the ingress. Slices of workloads are watched only in namespaces that have workloads.
+``ClusterView`` sets a revision from Reserve to Active ("flips" it) with one PATCH on the last observed version. After a
+conflict it reads the object and patches once more. ``wake.py`` decides when to retry a failed flip. The activator
+writes nothing else.
 """
 
 import logging
@@ -56,8 +57,8 @@ _log = logging.getLogger("activator")
 class ClusterView:
     """Updates an ingress from cluster watches. ``flip`` and ``synced`` need a running ``run``.
 
-    ``on_route`` is called with each route that changes, and with None when it goes, ``on_secrets`` with the Secret of
-    each mapped host and of each host with a separate certificate, whenever they change.
+    ``on_route`` is called with each changed route, and with None for a deleted route. ``on_secrets`` is called when the
+    Secrets change: of each mapped host, and of each host with a separate certificate.
     """
 
     def __init__(  # noqa: PLR0913 - what it is wired with
@@ -98,7 +99,7 @@ class ClusterView:
         self._on_route = on_route
 
     def reconfigure(self, scaling: AutoscalerSettings, rules: HostRules) -> None:
-        """Recompute the targets of all revisions and the hosts of all routes from new settings, soon."""
+        """Schedule a recomputation of all revisions' targets and all routes' hosts from new settings."""
         if rules != self._rules:
             self._rules = rules
             self._routes.repeat_all()

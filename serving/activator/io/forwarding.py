@@ -1,4 +1,7 @@
-"""Forwards requests to pods: adds the activator's credentials, caches timeouts per revision, and schedules router ticks."""
+"""Forwards requests to pods with the activator's credentials.
+
+Caches timeouts per revision, and schedules router ticks.
+"""
 
 import asyncio
 import math
@@ -97,7 +100,10 @@ class Ticker(Generic[RequestId]):
         self._later_s = math.inf
 
     def schedule(self) -> None:
-        """Schedule a tick at the end of this event loop iteration if there is news; simultaneous requests share it."""
+        """Schedule a tick at the end of this event loop iteration if anything changed.
+
+        Simultaneous requests share the tick.
+        """
         if self._soon is None and self._router.schedule.has_pending_work:
             self._soon = asyncio.get_running_loop().call_soon(self._tick)
 

@@ -1,9 +1,8 @@
 """The ingress: finds the revision of each request, then forwards, queues or rejects the request.
 
-One ``Ingress`` handles the requests of both listeners, as ``serving.net.proxy`` hands them in. It decides nothing about
-revisions and pods (``router.py``), hosts (``routes.py``) or how to reach a pod (``slices.py``): it carries out their
-decisions by forwarding requests and sending responses. ``serving.net.proxy`` never forwards reserved header names; the
-ingress removes the User-Agent of a probe.
+One ``Ingress`` handles the requests of both listeners of ``serving.net.proxy``. It executes decisions of others:
+``router.py`` chooses revisions and pods, ``routes.py`` resolves hosts, and ``slices.py`` has the endpoints of pods.
+``serving.net.proxy`` never forwards reserved header names. The ingress removes the User-Agent of a probe.
 """
 
 import functools
@@ -57,7 +56,8 @@ class Ingress:
     """The handler of requests from both listeners, for ``serving.net.proxy.HttpServer``.
 
     ``draw`` returns random numbers in [0, 1). ``on_wake`` receives the revisions to wake. ``key`` is the cluster key.
-    ``endpoints`` has the addresses of pods, ``tracer`` creates spans of sampled requests; None without a collector.
+    ``endpoints`` has the addresses of pods. ``tracer`` creates spans of sampled requests, and is None without a
+    collector.
     """
 
     def __init__(  # noqa: PLR0913 - what it is wired with
@@ -152,8 +152,8 @@ class Ingress:
     def lost(self, exchange: Exchange, reason: str) -> bool:
         """Handle a pod that ended before its response was complete.
 
-        A request that its client marked as repeatable goes to another pod, or is requeued. Any other may have ended the
-        pod.
+        A request that its client marked as repeatable goes to another pod, or is requeued. Any other request fails,
+        because it may have ended the pod.
         """
         self.counts["pod-lost"] += 1
         self.metrics.lost.inc()
@@ -169,7 +169,10 @@ class Ingress:
         raise AssertionError(exchange)
 
     def body_ready(self, exchange: Exchange) -> None:
-        """Dispatch a request whose body has arrived as far as needed; its client's share limits it until the body is complete."""
+        """Dispatch a request whose body has arrived as far as needed.
+
+        Until the body is complete, the client's share of slots limits the request.
+        """
         visit = exchange.context
         assert isinstance(visit, Visit)
         self._arrive(exchange, visit, None if exchange.body.is_complete else visit.client)
@@ -330,8 +333,8 @@ class Ingress:
     def _requeue(self, exchange: Exchange) -> bool:
         """Requeue a request and eject its pod; False if the request has no tries left.
 
-        A pod of a ScaledWorkload without a readiness probe is listed as ready before its app listens: the time to wait
-        for a pod bounds its tries.
+        A pod without a readiness probe is listed as ready before its app listens. For a pod of a ScaledWorkload, the
+        time to wait for a pod therefore bounds the tries.
         """
         visit = exchange.context
         assert isinstance(visit, Visit)
@@ -375,7 +378,7 @@ class Ingress:
         self.ticker.schedule()
 
     def _prompt_of(self, exchange: Exchange) -> Prompt:
-        """The prompt of a request, as far as its body is here: none of it is waited for."""
+        """The prompt in the part of the body that has arrived; the request does not wait for more."""
         head = exchange.head
         if head.method != b"POST":
             return Prompt()

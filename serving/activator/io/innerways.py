@@ -26,9 +26,9 @@ from serving.net.wire.issuing import DaemonTls
 class InnerWays:
     """Opens TLS connections to pods and autoscalers, and accepts both TLS and plain HTTP on the inner listener.
 
-    Clients of that listener may present a certificate: autoscalers do, pods may. All connections are plain if the
-    settings disable TLS, and without ``local``, certificates of cluster-local hosts. ``environment`` supplies the mode
-    if the settings have none. A handshake may take ``handshake_max_s`` seconds.
+    Autoscalers present a certificate to that listener; pods may present one. All connections are plain if the settings
+    disable TLS, or if ``local``, the certificates of cluster-local hosts, is None. ``environment`` supplies the mode if
+    the settings have none. A handshake may take ``handshake_max_s`` seconds.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class InnerWays:
 class PodConnector:
     """Opens connections to queue-proxies by ``inner``, and to apps by the scheme of their Service's port.
 
-    The certificate of such an app is not verified: it is for other names than a pod's address.
+    An app's certificate is not verified, because it is issued for names and not for a pod's address.
     """
 
     def __init__(self, endpoints: PodEndpoints, inner: Connector) -> None:

@@ -1,8 +1,8 @@
 """Checks JSON Web Tokens by the rule of a route, and passes their claims to the app as headers.
 
-The token's algorithm must be one of its key, so that neither ``none`` nor a public key as an HMAC secret passes.
-Without keys the request waits for them, for a bounded time, or gets 503. Headers with the prefix of claims are removed
-from what clients sent.
+The token's algorithm must be one that its key allows: neither ``none`` nor HMAC with a public key passes. While the
+issuer's keys are missing, a request waits a bounded time for them, then gets 503. Headers with the prefix of claims are
+removed from each request.
 """
 
 import math
@@ -121,9 +121,8 @@ class JwtChecker:
     def admits(self, exchange: Exchange, rule: AccessRule, *, again: Callable[[Exchange], None]) -> bool:
         """Check a request's token; True admits the request, with claims in its head.
 
-        On False it was rejected, or waits for keys.
-
-        ``again`` gets a request that has waited.
+        False: the request was rejected, or waits for keys. ``again`` is called with a request whose wait for keys has
+        ended.
         """
         assert rule.jwt is not None
         name = f"{rule.namespace}/{rule.route}"

@@ -1,8 +1,8 @@
 """Fetches and caches the keys of JSON Web Token issuers, in a thread, and refetches them after a rotation.
 
-A key set is fetched for the first request that needs it, again after 5 minutes beside the requests, and for a token
-with an unknown key id, at most every 10 seconds. While the issuer is away the last keys stay for an hour; then, and
-without any, requests fail.
+The first request that needs a key set fetches it. After 5 minutes the key set is fetched again in the background. A
+token with an unknown key id also causes a fetch, at most every 10 seconds. While the issuer does not respond, the last
+keys are used for an hour; after that, requests fail.
 """
 
 import asyncio
@@ -118,7 +118,8 @@ class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
 def fetch_keys(url: str, *, issuer: str, connections: Connections) -> dict[str, SigningKey]:
     """Fetch the keys at a URL, by key id. Blocks until ``connections.end``. Raises ``OSError`` or ``ValueError``.
 
-    The URL of an OpenID configuration leads to the key set that it names; the configuration must be the issuer's own.
+    If the URL returns an OpenID configuration, the keys are fetched from its ``jwks_uri``. The configuration must name
+    the same issuer.
     """
     document = _read(url, connections)
     if url.endswith(_CONFIGURATION):

@@ -1,7 +1,7 @@
 """Extracts routing facts from a request's head, and caches them for repeated heads on a connection.
 
-Input: a head and the site of its host. Output: the tag that it selects, by Knative-Serving-Tag or by a header rule of
-the route, its session, and its trace.
+Input: a head, and the site of its host. Output: the request's tag, session and trace. The header Knative-Serving-Tag or
+a header rule of the route selects the tag.
 """
 
 import msgspec
@@ -20,8 +20,8 @@ HeadMarks = tuple[str | None, bytes, bytes]
 class KnownHead(msgspec.Struct, frozen=True, kw_only=True):
     """The routing facts of a head; valid until the routes' ``turn`` changes.
 
-    ``session`` is a ``session_number``, None without one; ``starts_session``: the response sets a session cookie;
-    ``is_grpc``: the request is a gRPC call.
+    ``session`` is a ``session_number``, or None. ``starts_session``: the response sets a session cookie. ``is_grpc``:
+    the request is a gRPC call.
     """
 
     head: RequestHead

@@ -1,9 +1,9 @@
-"""Listens on the short-name addresses of services, such as ``http://api:8080/`` or ``db:5432``, for pods of one machine.
+"""Listens on the short-name addresses of services, such as ``http://api:8080/``, for pods of one machine.
 
-Input: routes as they change. Effect: an open listener at each port that a route asks for, at an address for each
-namespace. Only one machine has them: the address says in which namespace the client's resolver or hosts file has
-completed the name. Pods with networks of their own call addresses behind their gateway, and pods that share the
-machine's network call loopback addresses.
+Input: changed routes. Effect: an open listener at each port that a route requests, at one address per namespace. Only a
+single machine has these listeners. The address identifies the namespace in which the client's resolver or hosts file
+has completed the name. Pods with a separate network call addresses behind their gateway. Pods in the machine's network
+call loopback addresses.
 """
 
 import asyncio
@@ -85,8 +85,8 @@ class NamedPorts:
     async def run(self, sockets: Mapping[str, socket.socket], stop: asyncio.Event) -> None:
         """Listen on the named ports of all routes until ``stop`` is set.
 
-        ``sockets`` has those of the inner listener on one machine, also at the gateway of pods; all services have their
-        ports.
+        ``sockets`` are the sockets of the inner listener on one machine, including those at the gateway of pods. All
+        services are reachable at their ports.
         """
         gateways: dict[str, set[int]] = {}
         for name, sock in sockets.items():
@@ -161,7 +161,10 @@ class NamedPorts:
         return min(claims, key=lambda claim: claim.name, default=None)
 
     def full_host(self, gateway: str, address: str, host: str) -> str:
-        """Complete "api:8080" with the namespace of an address, if a service there has this name; else return ``host``."""
+        """Complete "api:8080" with the namespace of an address.
+
+        Return ``host`` unchanged if no service there has this name.
+        """
         name = host.partition(":")[0].lower()
         namespaces = [
             claim.namespace

@@ -2,9 +2,9 @@
 
 Each process listens at its own path. It sends messages on connections that it opened, and receives them on connections
 that others opened. The kernel reports which process listens at a path, and a pidfd when that process ends. A peer is
-removed when its process ends, not when a connection breaks or is slow. Nothing listens at the path of a dead process,
-so a new process learns its peers at once. A live peer that does not answer while a view is pending is excluded after a
-while; until it answers again, the pods' own queues enforce the limits.
+removed when its process ends, not when a connection breaks or is slow. Nothing listens at the path of an ended process,
+so a new process finds its live peers immediately. A live peer that does not answer while a view is pending is excluded
+after a while. Until the excluded peer answers again, the queue-proxies of the pods enforce the limits.
 """
 
 import asyncio

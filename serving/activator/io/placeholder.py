@@ -1,7 +1,7 @@
 """Early responses to clients that wait for a pod: a page, the beginning of an event stream, or a placeholder.
 
-The page reloads itself each second, and needs no script and no other file. Its status is 503 with Retry-After, so
-that no cache or crawler keeps it. API clients do not ask for text/html, so they wait as usual.
+The page reloads each second, without a script or another file. Its status is 503 with Retry-After, so that caches and
+crawlers do not store it. API clients do not accept text/html, so they wait for the pod's response.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Sends probes to the queue-proxies of pods that the cluster lists as not ready.
 
 ``serving.activator.queueing.readiness`` decides which pods to probe, and when. A probe is one GET on a separate
-connection. It counts as ready only with the proof that the pod holds the secret of its revision: an address may have
-passed to another pod, whose app answers anything.
+connection. The response must prove that the pod has the secret of its revision: the address may now belong to another
+pod, whose app may answer any request.
 """
 
 import asyncio

@@ -34,9 +34,9 @@ _REVISIONS_PER_FRAME = 2000
 class StatsClient:
     """Sends frames to one autoscaler over ``link``, which the caller runs.
 
-    ``draw`` returns random numbers in [0, 1) for its pauses. ``on_connected`` is called when a connection opens: the
-    autoscaler at its other end has no reports yet. ``on_announced`` is called with each pod that announced itself as
-    ready to an autoscaler.
+    ``draw`` returns random numbers in [0, 1) for the client's pauses. ``on_connected`` is called for each new
+    connection, because the autoscaler at its other end has no reports yet. ``on_announced`` is called with each pod
+    that announced its readiness to an autoscaler.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Listens at the TCP ports that services declare.
 
-Input: routes as they change. A port belongs to the oldest route with a public host that asks for it; one for TLS is
-shared by all that ask for it so, and the server name of a connection chooses among them. Effect: an open listener for
-each port; connections that are open stay when a port goes. A port that cannot be bound is tried again. The log and
-Events about the Service say which ports take connections, and why others do not.
+Input: changed routes. A plain port belongs to the oldest route with a public host that declares it. Several routes may
+declare one TLS port; the server name of a connection selects the route. Effect: an open listener for each declared
+port. Open connections continue after their listener is closed. Binding a port is retried after a failure. The log and
+Events about the Service report the open ports, and why others are not open.
 """
 
 import asyncio
@@ -153,7 +153,7 @@ class TcpListeners:
         return site is not None and site.route in self._sharing.get(port, ())
 
     def _due_reports(self, outcome: dict[TcpClaim, str], *, now_s: float) -> list[tuple[TcpClaim, str]]:
-        """Claims to report: those with a changed problem ("" for none), and those last reported long ago."""
+        """Claims to report: those with a changed problem ("" is none), and those last reported long ago."""
         before, self._reported = self._reported, {}
         due: list[tuple[TcpClaim, str]] = []
         for claim, problem in outcome.items():

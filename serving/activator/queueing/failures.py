@@ -1,7 +1,7 @@
 """Determines who failed a request, and why: the client, the activator, the queue-proxy or the app.
 
-Input: how the request ended, what the activator noted about it on its way, and what the queue-proxy said of its own
-response (Proxy-Status, RFC 9209). Output: one of the four, and the reason in words; two empty texts if it did not fail.
+Input: how the request ended, the activator's record of it, and the Proxy-Status header (RFC 9209) of a response by the
+queue-proxy. Output: the failed party and the reason as text; two empty texts if the request did not fail.
 """
 
 import re
@@ -39,8 +39,9 @@ class RequestFacts(msgspec.Struct, kw_only=True):
 class RequestEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How a request ended. ``outcome`` is a value of ``ExchangeOutcome``.
 
-    ``response_lines`` are what the queue-proxy said of its response. ``is_sent``: a pod got the request. ``is_unread``:
-    bytes of the response wait for the client. ``is_overdue``: its time is up, as ``timeout_text`` says.
+    ``response_lines`` are the queue-proxy's header lines about its response. ``is_sent``: a pod got the request.
+    ``is_unread``: the client has not read all of the response. ``is_overdue``: the request exceeded a timeout, which
+    ``timeout_text`` names.
     """
 
     outcome: str

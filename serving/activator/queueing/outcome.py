@@ -46,8 +46,8 @@ class Dispatch(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
 class Rejection(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
     """Reject this request with 503. The client gets ``text``, unless there is a ``placeholder``.
 
-    ``detail`` is for the operator: it may have lines of the app's log, paths and addresses, and is never sent to a
-    client. A request with a ``fallback`` is sent there instead.
+    ``detail`` is for the operator and is never sent to a client: it may contain lines of the app's log, paths and
+    addresses. A request with a ``fallback`` is sent there instead.
     """
 
     request: RequestId

@@ -1,14 +1,14 @@
 """The known revisions and their pods, and the probes of pods that are listed as not ready.
 
-Input: the pods of a revision that its EndpointSlices list as not ready or that announced themselves, the answers to
-probes, and the time. Output: the probes to send now, and the pods that may be given requests although the slices do not
-say so yet. A kubelet probes a pod once a second, and its answer travels through two objects to the slice; the
-queue-proxy answers as soon as the app is ready.
+Input: pods that EndpointSlices list as not ready, pods that announced themselves, responses to probes, and the time.
+Output: the probes to send now, and the pods that may get requests although no slice lists them as ready. Probes are
+faster than slices: a kubelet probes a pod once a second, and its result reaches the slice through two objects. The
+queue-proxy responds as soon as the app is ready.
 
-A confirmation ends when a later probe fails, when the pod leaves the list (it is ready, terminates or is gone), or when
-the address belongs to another pod. Probes are bounded per revision and in total. Follows knative/serving 98e5ef90
-pkg/activator/net/revision_backends.go, where every activator probes every pod; here only activators with requests that
-wait for a pod do.
+A probe confirms a pod. The confirmation ends when a later probe fails, when the pod becomes ready, terminates or is
+deleted, or when its address belongs to another pod. Probes are bounded per revision and in total. Follows
+knative/serving 98e5ef90 pkg/activator/net/revision_backends.go. There every activator probes every pod; here only
+activators with waiting requests probe.
 """
 
 from collections import Counter
@@ -27,8 +27,8 @@ _PODS_MAX = 1_024
 class AnnouncedPods:
     """Pods that are ready by their own announcement, but not in any slice yet; at most 1,024.
 
-    An announcement says where a pod may be, never that it gets requests: its queue-proxy first proves its identity to a
-    probe. It ends when a slice lists its address or its pod, and after a bounded time.
+    An announcement only gives the address of a pod. The pod gets requests once its queue-proxy has proved its identity
+    to a probe. An announcement ends when a slice lists its address or its pod, or after a bounded time.
     """
 
     __slots__ = ("_count", "_new", "_pods")

@@ -1,7 +1,7 @@
 """Reads the fields of a Revision that affect its requests.
 
-Input: objects as the API has them, one at a time. Output: typed records. An object that cannot be read is ``NoData``
-with the reason, never an exception: one bad object must not stop the others.
+Input: one API object at a time. Output: a typed record. An invalid object gives ``NoData`` with the reason, never an
+exception, so that other objects are still read.
 """
 
 from collections.abc import Mapping
@@ -152,7 +152,7 @@ def revision_of(revision: Mapping[str, Any], scaling: AutoscalerSettings) -> Ser
 
 
 def workload_of(workload: Object, spec: ScaledWorkloadSpec, scaling: AutoscalerSettings) -> ServedRevision | NoData:
-    """A ScaledWorkload with this spec as the revision that it is to the activator: the kubelet alone decides on readiness."""
+    """A ScaledWorkload with this spec, in the form of a revision. The kubelet alone decides on readiness."""
     served = revision_of(as_revision(workload, spec), scaling)
     if isinstance(served, NoData):
         return served

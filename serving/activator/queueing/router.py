@@ -1,13 +1,12 @@
 """Routes all requests of one activator: takes events, returns dispatches and rejections.
 
-Input: what the cluster says (revisions and slices), what requests do, and the time. Output: dispatches, rejections,
-wakes and probes (``outcome.py``), and load to report. A call returns what is urgent. The rest (pokes, flips, probes,
-requests that have waited too long) is done by ``tick``: call it soon while ``schedule.has_pending_work``, and at
-``schedule.next_due_s()``. The router uses no host, header, connection or clock.
+Input: revisions and slices of the cluster, events of requests, and the time. Output: dispatches, rejections, wakes and
+probes (``outcome.py``), and load to report. Each call returns its urgent results. ``tick`` returns the rest: pokes,
+flips, probes, and requests that have waited too long. The caller calls ``tick`` soon while
+``schedule.has_pending_work``, and at ``schedule.next_due_s()``. The router uses no host, header, connection or clock.
 
-A request has four owners here: the router finds the throttler of its revision, the throttler runs it on a pod,
-admission lets it wait, and the ejected pods keep it from pods that fail. The slot book passes slots on to another
-process.
+Four components own a request: the router finds the throttler of its revision, the throttler runs it on a pod, admission
+queues it, and the ejected pods exclude failing pods. The slot book passes slots to other processes.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -76,7 +75,7 @@ class RevisionTable(Generic[RequestId]):
 class RequestRouter(Generic[RequestId]):
     """Routes requests to pods. Calls with an unknown request have no effect.
 
-    ``random`` returns numbers in [0, 1). ``view`` shows requests. ``slots`` is given where processes share pods, and
+    ``random`` returns numbers in [0, 1). ``view`` shows requests. ``slots`` is not None if processes share pods; it
     uses the same ``table``.
     """
 
@@ -150,9 +149,8 @@ class RequestRouter(Generic[RequestId]):
     ) -> Dispatch[RequestId] | Queued | Rejection[RequestId]:
         """Dispatch, queue or reject a request.
 
-        It uses ``weight_bytes`` while queued, and prefers the pod of its session or prompt.
-
-        ``client`` is the sender of a request that is still being sent.
+        A queued request uses ``weight_bytes``. It prefers the pod of its session or prompt. ``client`` is the sender of
+        a request whose body is incomplete.
         """
         throttler = self.throttlers.get(key)
         if (throttler is None or not throttler.pods) and self.directory.is_gone(key):
@@ -238,8 +236,8 @@ class RequestRouter(Generic[RequestId]):
     def report(self, now_s: float) -> list[tuple[RevisionKey, RevisionLoad]]:
         """Close the reporting period and return the load of each revision that is scaled. Drops idle revisions.
 
-        A ScaledWorkload with pods has a load of 0 while it is idle: nothing else would say so. A revision whose pods
-        have known prefixes is idle with what these saved.
+        An idle ScaledWorkload with pods is reported with a load of 0, because its pods do not report. An idle revision
+        whose pods have known prompt prefixes is reported with the savings of these prefixes.
         """
         loads: list[tuple[RevisionKey, RevisionLoad]] = []
         for key, throttler in list(self.throttlers.items()):
@@ -348,7 +346,7 @@ class RequestRouter(Generic[RequestId]):
 
 
 def announce(router: RequestRouter[RequestId], key: RevisionKey, pod: ServedPod, *, now_s: float) -> None:
-    """Start probing an announced pod; it ends when a slice lists the pod, or after a bounded time."""
+    """Start probing an announced pod. Probing ends when a slice lists the pod, or after a bounded time."""
     until_s = now_s + router.settings.announced_pod_max_s
     if until_s > now_s and router.directory.announce(key, pod, now_s, until_s=until_s):
         router.schedule.schedule_tick(key)

@@ -25,7 +25,7 @@ def next_deadline_s(
     wake_due_s: float | None,
     now_s: float,
 ) -> float:
-    """When a revision needs a tick if nothing happens before; infinity if never. ``wake_due_s`` is its next wake."""
+    """When a revision needs a tick if nothing else happens; infinity: never. ``wake_due_s`` is its next wake."""
     key, admission = throttler.key, throttler.admission
     is_unknown = directory.revision(key) is None and not directory.is_gone(key)
     dues_s = (

@@ -1,8 +1,8 @@
 """The pods of revisions, read from EndpointSlice objects, and the endpoint of each pod.
 
-Input: slices as the API has them, one at a time. Output: for each revision the pods that may get requests, and those
-that are not ready yet. A pod that terminates is neither; the slices of a revision add up. A slice that cannot be read
-is ``NoData`` with the reason: one bad object must not stop the others.
+Input: one EndpointSlice at a time. Output: for each revision, the ready pods and the pods that are not ready yet, over
+all its slices. Terminating pods are omitted. An invalid slice gives ``NoData`` with the reason, so that other slices
+are still read.
 
 Slices follow discovery.k8s.io/v1: a missing condition counts as ready.
 """

@@ -1,12 +1,12 @@
 """Runs, queues or rejects the requests of one revision, and decides when to wake the revision.
 
-Input: requests that arrive, end, leave or are requeued because their pod was gone, the pods and the revision's
-settings, each with the time. Output: dispatches, rejections, wakes, and load to report. It wires admission (how many,
-and who waits), the balancer (where), the ejected pods (where not) and the meter (how much load).
+Input: events of requests (arrival, end, cancellation, or requeue after a lost pod), the pods, and the revision's
+settings, each with the time. Output: dispatches, rejections, wakes, and load to report. The throttler uses four parts.
+Admission limits and queues requests. The balancer selects a pod. The ejected pods are excluded. The meter measures
+load.
 
-Between any two calls no request waits while a slot is free, none is sent to a draining pod, and each is in exactly one
-place. A request is any hashable object of the caller. One throttler exists for each revision with requests; none for an
-idle one.
+Between any two calls, no request waits while a slot is free, no request is sent to a draining pod, and each request is
+in exactly one place. A request is any hashable object of the caller. Only a revision with requests has a throttler.
 """
 
 import itertools
@@ -146,12 +146,11 @@ class RevisionThrottler(Generic[RequestId]):
         session: int | Prompt | None = None,
         client: Hashable = None,
     ) -> Dispatch[RequestId] | Queued | Rejection[RequestId]:
-        """Run, queue or reject a new request. It uses ``weight_bytes`` while queued.
+        """Run, queue or reject a new request. A queued request uses ``weight_bytes``.
 
-        ``session`` is a ``session_number``, or the prompt that chooses the pod.
-
-        ``revision`` is used only while there are no pods. ``client`` is the sender of an open request, which may have
-        to wait for other requests of that client.
+        ``session`` is a ``session_number``, or the prompt that chooses the pod. ``revision`` is used only while there
+        are no pods. ``client`` is the sender of a request whose body is incomplete; such a request may wait for others
+        of the same client.
 
         Raises:
             IllegalTransition: if the request is already inside.
@@ -192,10 +191,10 @@ class RevisionThrottler(Generic[RequestId]):
         return started
 
     def requeue(self, request: RequestId, now_s: float) -> Sequence[Dispatch[RequestId]]:
-        """Requeue a request whose pod was gone or ended before its response; return the requests that begin, this one first.
+        """Requeue a request whose pod was lost before its response; return the requests that begin, this one first.
 
-        It goes to another pod, on another node if there is a free one, or to the front of the queue. The pod is ejected
-        for a while.
+        The request goes to another pod, preferably on another node, or to the front of the queue. The lost pod is
+        ejected for a while.
         """
         address = self.address_of.pop(request, None)
         if address is None:
@@ -216,7 +215,7 @@ class RevisionThrottler(Generic[RequestId]):
     ) -> Sequence[Dispatch[RequestId]]:
         """Replace the listed pods; return the requests that begin.
 
-        ``slots`` are this process's of each pod, where processes share them; None for all.
+        ``slots`` are this process's slots of each pod if processes share pods; None: all slots.
         """
         if self.slots_per_pod is None:
             first_free_max = self.settings.first_free_concurrency_max
@@ -309,7 +308,7 @@ class RevisionThrottler(Generic[RequestId]):
         return (woken,), decision.next_wake_s
 
     def pod_heats(self) -> dict[str, float]:
-        """What the known prefixes of each pod have saved, by its name; none where prompts do not choose pods."""
+        """The savings of each pod's known prompt prefixes, by the pod's name; empty if prompts do not choose pods."""
         heats = {} if self._prefixes is None else self._prefixes.heats
         return {self.pods[address].name: heat for address, heat in itertools.islice(heats.items(), POD_LOADS_MAX)}
 

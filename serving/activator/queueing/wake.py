@@ -1,13 +1,13 @@
 """Decides when to wake a revision: to set it Active (flip), and to report to the autoscaler immediately (poke).
 
-A fold over the requests of one revision. The activator reports to the autoscaler each second; it pokes when that would
-be too late: when the first request waits, when twice as many wait as it last reported, and when more are inside than
-the desired pods can take. Pokes are at least 50 ms apart; an early poke is sent later. A revision in reserve is flipped
-while requests wait for it, with a growing pause between tries.
+A fold over the requests of one revision. The activator reports to the autoscaler each second. It sends a poke, an
+immediate report, for three reasons: the first request waits, twice as many requests wait as last reported, or more
+requests are in flight than the desired pods can take. Pokes are at least 50 ms apart; an earlier one is delayed. A
+revision in reserve is flipped while requests wait for it, with a growing pause between tries.
 
-A poke reports what is new since the last report, and the next report leaves that out: each request counts once, as in
-knative/serving 98e5ef90 pkg/activator/handler/concurrency_reporter.go. Windows average reports only: a poke is the
-number inside at one moment, not the mean of a second.
+A poke reports the requests since the last report, and the next report omits these. Each request counts once, as in
+knative/serving 98e5ef90 pkg/activator/handler/concurrency_reporter.go. Windows average reports but not pokes, because a
+poke is the number in flight at one moment and not the mean of a second.
 """
 
 import enum
@@ -32,8 +32,9 @@ class PokeReason(enum.StrEnum):
 class RevisionLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The load of one revision: mean concurrency, and requests a second.
 
-    The ``window_`` pair is what the autoscaler averages over its windows; None: the same. ``pod_loads`` are the
-    requests in each pod of a ScaledWorkload, by name, ``pod_heats`` what the known prefixes of each pod have saved.
+    The autoscaler averages the ``window_`` pair over its windows; None: the pair equals the load. ``pod_loads`` are the
+    requests in each pod of a ScaledWorkload, by name. ``pod_heats`` are the savings of each pod's known prompt
+    prefixes.
     """
 
     concurrency: float
@@ -93,7 +94,7 @@ class WakeState(msgspec.Struct, frozen=True, kw_only=True):
 class WakeDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The wake that is due. ``next_wake_s`` is the time of the next check; None: check only after a change.
 
-    While no request waits and at most ``quiet_level`` are inside, nothing can be due.
+    While no request waits and at most ``quiet_level`` requests are in flight, no wake can be due.
     """
 
     poke: Poke | None

@@ -1,7 +1,7 @@
 """Maps the EndpointSlices of ScaledWorkloads' Services to revisions.
 
-Input: ScaledWorkload and EndpointSlice objects. Output: for each workload the slices of its Service, with the port that
-it names.
+Input: ScaledWorkload and EndpointSlice objects. Output: for each workload, the slices of its Service, with the port
+that the workload names.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ class WorkloadBackend(msgspec.Struct, frozen=True, kw_only=True):
 def backend_of(workload: Object, spec: ScaledWorkloadSpec) -> WorkloadBackend:
     """The Service of a workload with this spec, and its port by name.
 
-    The controller resolves a number to the name in the status; until then the only port is taken.
+    The controller resolves a port number to a name in the status. Until then, a Service's only port is used.
     """
     return _backend(spec.service, nested(workload, "status", "portName"))
 

@@ -1,9 +1,9 @@
 """The hosts claimed by Routes and DomainMappings, with the site of each host.
 
-Input: a Route object as the API has it, and the rules by which hosts are named. Output: a claim for each host and
-listener. Hosts come from ``serving.core.model.routehosts`` and never from the route's status: that says only which
-revisions of its own namespace answer. A route or tag without traffic claims its hosts too, and says why it is not
-ready. Follows the Route of knative/serving 98e5ef90 (pkg/reconciler/route).
+Input: a Route object, and the rules that name hosts. Output: a claim for each host and listener.
+``serving.core.model.routehosts`` computes hosts; the route's status has only the revisions that respond. A route or tag
+without traffic also claims its hosts, with the reason that it is not ready. Follows the Route of knative/serving
+98e5ef90 (pkg/reconciler/route).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -119,7 +119,8 @@ def route_of(route: Object, rules: HostRules) -> ServedRoute | NoData:
 def certificates_of(facts: ServedRoute, rules: HostRules) -> dict[str, tuple[str, str]]:
     """The Secret (namespace and name) of the certificate of each name of a host.
 
-    A public host has one once its URL is https, a cluster-local one once the route's address is.
+    A public host has a certificate once its URL is https; a cluster-local host has one once the route's address is
+    https.
     """
     urls = {"": facts.status.url, **{entry.tag: entry.url for entry in facts.status.traffic or () if entry.tag}}
     has_local = rules.has_local_certificates and _is_https(facts.status.address.url)
@@ -140,8 +141,9 @@ def _is_https(url: str) -> bool:
 def claims_of(facts: ServedRoute) -> Iterator[HostClaim]:
     """All hosts that a route claims.
 
-    "hello" in "default" with the domain localhost and a tag "new" claims hello.default.localhost and
-    new-hello.default.localhost in public, and both names with default.svc.cluster.local on the inner listener.
+    Example: "hello" in "default" has the domain localhost and a tag "new". It claims hello.default.localhost and
+    new-hello.default.localhost on the public listener. It claims both names with default.svc.cluster.local on the inner
+    listener.
     """
     tagged = _tagged(facts)
     policy = route_policy(facts.metadata.annotations or {})
@@ -157,7 +159,10 @@ def claims_of(facts: ServedRoute) -> Iterator[HostClaim]:
 
 
 def rules_of(facts: ServedRoute) -> list[HostRule]:
-    """The hosts that a route shares with others, by annotation; for a cluster-local route on the inner listener only."""
+    """The rules for hosts that a route shares by annotation.
+
+    A cluster-local route shares them on the inner listener only.
+    """
     policy = route_policy(facts.metadata.annotations or {})
     if not policy.shared_hosts:
         return []

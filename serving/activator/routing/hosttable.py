@@ -1,11 +1,11 @@
 """Finds a site by host, path and headers, for hosts that many sites share.
 
-Input: rules, each with a host, a path prefix and headers; a request's host, target and headers. Output: the site of the
-best rule. An exact host precedes a wildcard, a longer wildcard a shorter one; then the longest path wins, then the most
-headers, then the older rule. A path is a prefix of whole segments.
+Input: rules with host, path prefix and headers; a request's host, target and headers. Output: the site of the best
+rule. An exact host precedes wildcards, and a longer wildcard precedes a shorter one. Among equal hosts the longest path
+wins, then the most headers, then the oldest rule. A path is a prefix of whole segments.
 
-A host belongs to the namespace that its ClusterDomainClaim names, else to the one with its oldest rule. Rules of other
-namespaces for that host have no effect: they could take paths of a host that is another's.
+A host belongs to the namespace in its ClusterDomainClaim, or else to the namespace of its oldest rule. Rules of other
+namespaces for that host have no effect, so that no namespace can take over paths of another's host.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

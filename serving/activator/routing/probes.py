@@ -2,14 +2,14 @@
 
 Input: the head of a request, and the site of its host. Output: the answer, or None for a request of a service.
 
-- ``K-Network-Probe: activator`` asks whether the activator is in the path. It is answered for every host.
-- ``K-Network-Probe: probe`` asks for a digest of how a host's traffic is split (``serving.core.model.rollout``). It
-  wakes no revision.
-- ``K-Network-Probe: route`` with the path ``/routes/NAMESPACE/NAME`` asks, on the inner listener, for the digest of a
-  Route as it is served (``serving.core.model.routepolicy``): the controller reports a Route ready once all activators
-  answer with the Route's digest.
-- A kubelet's probe and ``/healthz`` are answered here only if no service has the host: a client can send any
-  User-Agent, and a service keeps its own paths.
+- ``K-Network-Probe: activator`` tests whether the activator is in the path. Every host responds to it.
+- ``K-Network-Probe: probe`` requests the digest of a host's traffic split (``serving.core.model.rollout``). It wakes no
+  revision.
+- ``K-Network-Probe: route`` with the path ``/routes/NAMESPACE/NAME`` requests, on the inner listener, the digest of a
+  Route as currently served (``serving.core.model.routepolicy``). The controller reports a Route as ready once all
+  activators respond with the Route's digest.
+- A kubelet's probe and ``/healthz`` are answered here only if no service has the host. A client could send the same
+  User-Agent, and a service may serve the same path.
 
 Follows knative/serving 98e5ef90 pkg/activator/handler (ProbeHandler, HealthHandler) with the trust of
 docs/architecture.md.
@@ -58,8 +58,8 @@ def probe_response(
 ) -> ProbeResponse | None:
     """The response to a probe; None if the request is not a probe.
 
-    ``site`` serves the host, None if no service has it. ``digest_of`` gives the digest of a Route by "NAMESPACE/NAME",
-    None for an unknown Route.
+    ``site`` is the site of the host, or None. ``digest_of`` returns the digest of the Route "NAMESPACE/NAME", or None
+    if the Route is unknown.
     """
     match question.network_probe:
         case b"activator":

@@ -1,15 +1,15 @@
 """Finds the site of a request by its host and listener.
 
-Input: Route objects one at a time, as they change; a request's Host and listener. Output: the site.
+Input: changed Route objects; a request's Host and listener. Output: the site.
 
-The inner listener serves NAME.NAMESPACE.svc.cluster.local of every route and of every revision, also in the short forms
-that cluster resolvers allow; the public listener serves no such name. A Gateway that has applied the weights names the
-revision in two headers and keeps the client's host. These headers count on the inner listener only, where any client
-may address any revision by its host. The site of a revision is as private as the routes that lead to it.
+The inner listener serves NAME.NAMESPACE.svc.cluster.local of every route and revision, and the short forms that cluster
+resolvers allow. The public listener serves none of these names. A Gateway applies the weights of a route itself: it
+names the revision in two headers, and keeps the client's host. These headers are used on the inner listener only, where
+a client may address any revision by host. A revision's site has the access rules of the routes that lead to it.
 
-If two routes claim one host, the older claim wins; the other takes over when the older one is removed. A table of hosts
-with paths and headers stands beside the routes (``hosttable.py``): it has what no route has, and paths of its own
-namespace's routes.
+If two routes claim one host, the older claim wins. The other claim takes effect when the older one is removed. A host
+that no route claims is searched in the table of hosts with paths and headers (``hosttable.py``). The table may also
+have paths of a route's host, for rules of the same namespace.
 """
 
 import bisect
@@ -79,7 +79,7 @@ class Routes:
     def set_domains(self, targets: Mapping[str, str], claims: Mapping[str, str] = _NO_CLAIMS) -> None:
         """Replace all domain mappings, and the namespaces that own hosts.
 
-        ``targets`` has the cluster-local host that each mapped host leads to.
+        ``targets`` has the cluster-local host of each mapped host.
         """
         self._domains = targets
         self._table.claims = claims
@@ -117,11 +117,12 @@ class Routes:
         target: bytes = b"/",
         values: HeaderValues = lambda _: (),
     ) -> Site | None:
-        """The site for a Host header, ignoring case, port and trailing dot; None if no service has the host.
+        """The site for a Host header, ignoring case, port and trailing dot; None if no service claims the host.
 
-        ``target`` and ``values`` of headers choose among sites that share a host. ``named`` are the values of
-        Knative-Serving-Namespace and Knative-Serving-Revision. On the inner listener they take precedence over the host
-        if each has one value, unless the route itself selects by session or header.
+        The request ``target`` and the header ``values`` choose among sites that share a host. ``named`` are the values
+        of Knative-Serving-Namespace and Knative-Serving-Revision. On the inner listener these two headers take
+        precedence over the host if each has exactly one value. They do not take precedence if the route selects by
+        session or header.
         """
         if named is not None and listener is Listener.INNER and len(named[0]) == len(named[1]) == 1:
             key = (named[0][0].decode("latin-1"), named[1][0].decode("latin-1"))
@@ -145,7 +146,7 @@ class Routes:
         return rule.site
 
     def _chooser(self, host: str, key: RevisionKey) -> Site | None:
-        """The site of a host in a request from a Gateway, if the host's policy selects among revisions that include ``key``."""
+        """The site of a host in a Gateway's request, if its policy selects among revisions that include ``key``."""
         site = self._sites[Listener.PUBLIC].get(_bare(host)) or self._sites[Listener.INNER].get(_bare(host))
         if site is None or site.namespace != key[0] or not site.policy.chooses:
             return None

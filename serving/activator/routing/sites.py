@@ -1,6 +1,6 @@
 """The site of a host: revisions with their shares, the access rule, and sessions.
 
-Input: a site, a tag, and a number at random or a session's own. Output: the revision of one request.
+Input: a site, a tag, and a random number or a session's number. Output: the revision of one request.
 """
 
 import bisect
@@ -40,8 +40,8 @@ class Listener(enum.StrEnum):
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     """The access requirements of a route.
 
-    ``is_private``: its token, in the version of its annotation ("" is the first). ``callers``: a caller that it admits.
-    ``jwt``: a JSON Web Token.
+    ``is_private``: requests need the route's token, whose version the annotation sets ("" is the first). ``callers``:
+    the admitted callers. ``jwt``: requests need a JSON Web Token.
     """
 
     namespace: str
@@ -108,8 +108,8 @@ def access_refusal(
 ) -> AccessRefusal | None:
     """The refusal of a request; None if the request has the token.
 
-    ``own`` and ``usual`` are the values of X-Serving-Authorization and Authorization. More than one value of a header
-    is refused: which of them counts would be a guess.
+    ``own`` are the values of X-Serving-Authorization, ``usual`` those of Authorization. A header with several values is
+    refused as ambiguous.
     """
     credentials = own or usual
     name = f"{rule.namespace}/{rule.route}".encode()

@@ -1,11 +1,11 @@
 """Trades slots of pods with the other activator processes of one machine.
 
-A process whose requests wait asks all others; a process with slots that it does not need gives them to the process that
-waits longest. A slot stays where it was given until another process asks. If requests wait in every process, a freed
-slot passes to a process whose oldest request has waited longer, one slot per ask.
+A process with waiting requests asks all other processes for slots. A process with unused slots gives them to the
+process whose request has waited longest. A slot stays with its receiver until another process asks. If requests wait in
+every process, a freed slot passes to a process whose oldest request has waited longer, one slot per ask.
 
-Pods without a limit need no slots. Messages carry how long a request has waited, not since when, so that clocks need
-not agree.
+Pods without a concurrency limit have no slots. Messages contain waiting times as durations, because the clocks of
+processes differ.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence

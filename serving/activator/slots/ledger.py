@@ -1,17 +1,17 @@
 """Divides the slots of each pod among the activator processes of one machine.
 
-Input: which peers live, their messages, and slots given away. Output: ``right``, this process's slots of a pod now, and
-messages to peers. Even if messages are late, lost or reordered, the rights of all processes in one pod never exceed its
-containerConcurrency.
+Input: the live peers, their messages, and the slots that this process gives away. Output: ``right``, this process's
+slots of a pod, and messages to peers. Even if messages are late, lost or reordered, the rights of all processes to one
+pod never exceed its containerConcurrency.
 
-A **view** is a set of living processes. In a view each process has its share of a pod plus the slots it was
-given minus those it gave; only the difference is stored. A slot in transit belongs to no process.
+A **view** is a set of live processes. In a view, a process has its share of a pod's slots, plus received slots, minus
+slots that it gave to others. Only the difference is stored. A slot in transit belongs to no process.
 
-When a process comes or goes, the others freeze: each declares what it has in flight, and uses no more than that from
-then on. Once all hold the same declarations and know that of each other, the next view begins; slots in use beyond a
-share count as given by the processes with room. A declaration is part of a view only while it still freezes its sender:
-a process that has begun a view answers a new declaration with its new declaration. The slots of an ended process are
-distributed again.
+When a process starts or ends, the others freeze: each declares its requests in flight, and starts no more than it
+declared. The next view begins once all processes have the same declarations and know this of each other. A process that
+uses more slots than its share has borrowed them from processes with unused slots. A declaration is valid only while its
+sender is frozen: a process that has begun a view answers a new declaration with a new one. The slots of an ended
+process are distributed again.
 """
 
 import zlib
@@ -26,8 +26,8 @@ _Slot = tuple[RevisionKey, str]
 def share_of(pod: str, *, slot_count: int, members: Sequence[int], index: int) -> int:
     """The slots of process ``index`` in a pod, given the ordered ``members``.
 
-    3 slots and 2 processes: 2 and 1. The pod's address decides which process has 2, so that the shares are equal over
-    many pods. 1 slot and 2 processes: each has the slots of half of the pods.
+    Example: 3 slots and 2 processes give 2 and 1. The pod's address decides which process gets 2, so that shares are
+    equal over many pods. With 1 slot per pod and 2 processes, each process has the slots of half of the pods.
     """
     size, rest = divmod(slot_count, len(members))
     turn = (members.index(index) + zlib.crc32(pod.encode())) % len(members)
@@ -37,8 +37,8 @@ def share_of(pod: str, *, slot_count: int, members: Sequence[int], index: int) -
 def loans_between(shares: Sequence[int], in_use: Sequence[int]) -> dict[tuple[int, int], int]:
     """The loans that cover the requests in flight of every process: slots by borrower and lender.
 
-    Shares 1, 1 and 2 in use by the second: it borrows 1 from the first. Use beyond the sum of the shares is no loan;
-    only an excluded process can cause it.
+    Example: the shares are 1 and 1, and the second process uses 2: it borrows 1 from the first. Use beyond the sum of
+    the shares is no loan; only an excluded process can cause it.
     """
     loans: dict[tuple[int, int], int] = {}
     spare = [
@@ -81,7 +81,10 @@ class Ledger:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether no view has begun, so that slots cannot be given and usage cannot grow."""
+        """Whether no view has begun.
+
+        While frozen, no slots are given away, and the requests in flight may not increase.
+        """
         return self._view is None
 
     @property

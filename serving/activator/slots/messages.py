@@ -56,7 +56,7 @@ class ViewReady(_TaggedMessage, frozen=True, kw_only=True):
 
 
 class Ask(_TaggedMessage, frozen=True, kw_only=True):
-    """``waiting_count`` requests of a revision wait at the sender, the oldest for ``waited_s``; 0 withdraws the last ask."""
+    """``waiting_count`` requests of a revision wait at the sender, the oldest for ``waited_s``. 0 withdraws the ask."""
 
     key: RevisionKey
     waiting_count: int
@@ -96,7 +96,7 @@ class Frames:
         """The messages completed by ``data``.
 
         Raises:
-            InvalidValue: on bytes that are no frame, or of a newer version; the connection cannot be read any further.
+            InvalidValue: on bytes that are not a frame, or on a frame of a newer version. The connection cannot be read further.
         """
         self._bytes += data
         while len(self._bytes) >= _LENGTH_BYTES:

@@ -1,7 +1,7 @@
 """Connects watches, stats, scalers and writers to one autoscaler.
 
 ``RevisionWatch`` keeps the observed state, ``DecisionLoop`` decides and writes, ``PolicyClient`` follows
-ScalingPolicies; this module connects them and takes the stats.
+ScalingPolicies; this module connects them and receives stats.
 """
 
 import asyncio
@@ -51,9 +51,9 @@ class MemorySaving(enum.Enum):
 class Autoscaler:
     """The autoscaler of a cluster. Call ``run``; ``record`` and ``decisions`` may be called at any time.
 
-    ``prove`` asks whether the activator is in the path; ``on_decision`` gets each decision and may not block.
-    ``events`` records pods that run out of memory. ``sharing`` says which revisions this autoscaler decides on; None:
-    all of them. ``saving`` says how pods save memory.
+    ``prove`` probes whether the activator is in the path. ``on_decision`` is called with each decision and must not
+    block. ``events`` records pods that run out of memory. ``sharing`` selects the revisions that this autoscaler
+    decides on; None: all. ``saving`` is how pods save memory.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with
@@ -168,7 +168,7 @@ class Autoscaler:
     def record(self, key: RevisionKey, stat: Stat, source: StatSource, *, is_relayed: bool = False) -> None:
         """Store a stat with the time of its receipt; an urgent one triggers an immediate decision.
 
-        Unless it was relayed here, it is passed on if another autoscaler decides on its revision.
+        If another autoscaler owns the revision, the stat is relayed to it, except a stat that was itself relayed.
         """
         if not is_relayed and self.relay.pass_on(key, stat, source):
             return

@@ -1,7 +1,7 @@
 """One connection to the autoscaler: a request head with an immediate or later response, then frames or events.
 
-Handshake, control frames and errors are the sans-io protocol's of ``websockets``. Complete binary frames, such as
-stats, are parsed here and never reach it: its asyncio server takes 43 µs per frame, this code 6 to 11 µs.
+The sans-io protocol of ``websockets`` handles handshake, control frames and errors. This module parses complete binary
+frames, such as stats, itself: that takes 6 to 11 µs per frame, and 43 µs with the asyncio server of ``websockets``.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
 """Schedules decisions and scale writes for each revision.
 
-Each revision is decided on once per period, spread over it, and immediately after an urgent stat or a change. Two
-queues keep urgent decisions from waiting behind thousands of periodic ones. A decision never awaits; its writes wait in
-a third queue, from which a few workers write, each for one revision and always the latest decision (``writer``).
+Each revision gets one decision per period, and an immediate one after an urgent stat or a change. Periodic decisions
+are spread over the period. Two queues separate urgent decisions from thousands of periodic ones. A decision never
+awaits. Its writes are in a third queue, which a few workers process. Each worker writes the latest decision of one
+revision (``writer``).
 """
 
 import logging
@@ -84,7 +85,7 @@ def hold_nothing(_key: RevisionKey, _demand: BudgetDemand) -> None:
 class DecisionLoop:
     """Decides about the entries of a watch, and writes the decisions. The caller runs ``jobs``.
 
-    ``hold`` returns the pods that the memory of the machine leaves a revision; None: all that it wants.
+    ``hold`` returns the number of pods that the machine's memory allows a revision; None: no limit.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with
@@ -200,8 +201,8 @@ class DecisionLoop:
     def decide_soon(self, key: RevisionKey, cause: DecisionCause) -> None:
         """Decide in this event loop iteration, or later if the minimum interval has not passed.
 
-        A revision woken since then does not wait: its load was reported a few milliseconds before it was observed as
-        Active, and the decision about that load did not want a pod yet.
+        A revision that was woken since the last decision does not wait. Its load was reported a few milliseconds before
+        the revision was observed as Active, so the last decision wanted no pod.
         """
         entry = self._watch.entries.get(key)
         if entry is None or entry.scaler is None:

@@ -105,7 +105,10 @@ class ScaleEventWriter:
         self._waiting: asyncio.Queue[tuple[float, Group, dict[str, object]]] = asyncio.Queue(_EVENTS_WAITING_MAX)
 
     def add(self, revision: ScaledRevision, sentence: str, *, reason: str = SCALED_REASON) -> None:
-        """Queue an Event about a change of scale or another ``reason``; it is dropped above the limit per revision or in total."""
+        """Queue an Event about a change of scale or another ``reason``.
+
+        An Event above the limit per revision or in total is dropped.
+        """
         permit = self._budget.acquire(revision.uid, now_s())
         if permit is None or self._waiting.full():
             self.left_out_count += 1

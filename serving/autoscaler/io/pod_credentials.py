@@ -1,7 +1,8 @@
 """Issues the credentials of pods: a certificate with its key, and a caller token.
 
-The key is made here and not by the queue-proxy, whose image has no library for it. It leaves over TLS only, to a pod
-that has proved its name. Any holder of the cluster key could sign itself a certificate, so this adds no power.
+The autoscaler creates the key, because the queue-proxy's image has no library for it. The key is sent over TLS only, to
+a pod that has proved its name. This gives the autoscaler no new right: any holder of the cluster key can sign
+certificates.
 """
 
 from collections.abc import Callable

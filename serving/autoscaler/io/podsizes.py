@@ -1,8 +1,8 @@
-"""Resizes pods in place: lowers requests of dormant pods, restores them at the next request, and ends start-cpu.
+"""Resizes pods in place: lowers and restores the requests of dormant pods, and ends start-cpu.
 
-``serving.core.scaling.podsize`` decides; this carries out what the reports of pods ask for, one pod at a time, each in
-a task that ends when the pod is as it should be. No request waits for it. A refusal, as of a quota or a kubelet, is
-kept in the pod's condition and tried again.
+``serving.core.scaling.podsize`` decides on sizes from the pods' reports. This module resizes each pod in a task that
+ends when the pod has its size. No request waits for a resize. A refusal, for example by a quota or a kubelet, is
+written to the pod's condition, and the resize is retried.
 """
 
 import asyncio

@@ -62,8 +62,8 @@ class UsageLearning(msgspec.Struct, frozen=True, kw_only=True):
 class PolicyClient:
     """Watches ScalingPolicies, writes their status, and reads the usage of pods. The caller runs it.
 
-    ``triggers`` decides. ``on_new`` is called for each policy that is new or has another generation. A status is
-    written at once if its attachment has changed, else once a period.
+    ``triggers`` decides. ``on_new`` is called for each new policy and each new generation of a policy. A status with a
+    changed attachment is written immediately, others once a period.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with
@@ -156,7 +156,7 @@ class PolicyClient:
                 self._on_new()
 
     def _queue_status(self, key: PolicyKey) -> None:
-        """Queue a status write. Whether the target exists is known once all revisions are decided about."""
+        """Queue a status write. The target's existence is known once all revisions have a decision."""
         if is_of_workload(key[1]):
             return
         is_followed = self.triggers.is_followed(key)
@@ -194,7 +194,10 @@ class PolicyClient:
         return self._group(key) if target.kind == _REVISION else key
 
     async def _follow_usage(self) -> None:
-        """List the usage of all pods: often while a policy or learnt target needs it, else once per measuring period."""
+        """List the usage of all pods repeatedly.
+
+        The list is frequent while a policy or learnt target needs usage, and otherwise once per measuring period.
+        """
         due_s = -math.inf
         while True:
             if self.triggers.wants_usage or self._learning.is_urgent() or now_s() >= due_s:
@@ -211,7 +214,10 @@ class PolicyClient:
             await next_beat(self._settings.triggers.usage_period_s)
 
     def _log_unmeasured(self, error: ClusterError) -> None:
-        """Log once that usage is not measured: triggers have no data, and targets are learnt from response times only."""
+        """Log once that usage is not measured.
+
+        Triggers on usage then have no data, and targets are learnt from response times only.
+        """
         # No failure if no policy needs usage.
         self.failure_count += self.triggers.wants_usage
         if not self._is_failure_logged:

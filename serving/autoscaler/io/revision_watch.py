@@ -1,10 +1,10 @@
 """Watches revisions and ScaledWorkloads, and keeps an entry for each.
 
 ``RevisionWatch`` follows Revisions, their Deployments, Pods and public EndpointSlices. It stores the observed state of
-each revision, and calls its listener on changes. It decides nothing. ``WorkloadWatch`` follows ScaledWorkloads, the
-objects that they scale, and the pods of these, and passes each change to it in the form of revisions, so that nothing
-else knows the difference. Targets and pods are followed in the namespaces of workloads only; pods are those that a
-target's selector selects. The scale of a kind of another operator is read every two seconds.
+each revision, and calls its listener on changes. It decides nothing. ``WorkloadWatch`` watches ScaledWorkloads, their
+targets, and the targets' pods. It passes each change to ``RevisionWatch`` in the form of a revision, so that no other
+module distinguishes the two. Targets and pods are watched only in namespaces of workloads; a target's selector selects
+its pods. The scale of a custom kind is read every two seconds.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Writes scale decisions to the cluster: reserve, path, a Deployment's scale, and `pod-deletion-cost`.
 
-It also writes annotations of a revision: its learnt state, and the pods that it will soon need.
+This module also writes two annotations of a revision: its learnt state, and the pods that it will need soon.
 """
 
 import asyncio
@@ -128,9 +128,9 @@ class ScaleClient:
         return written
 
     async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:
-        """Set the scale of a Deployment or target if it is unchanged; return its new version, None if it has changed or is deleted.
+        """Set the scale of a Deployment or target; return its new version, None if it has changed or is deleted.
 
-        It also changes with each pod that becomes ready; after such a change the write is retried.
+        Each pod that becomes ready also changes the object; after such a change the write is retried.
         """
         namespace, name, kind = deployment.key[0], deployment.name, await self._kind_of(deployment.target)
         version = deployment.resource_version

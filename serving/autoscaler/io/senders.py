@@ -1,8 +1,8 @@
 """The authenticated peers of the autoscaler: pods, activators, and other autoscalers.
 
-A frame that does not decode, is out of bounds, comes too late or too often is counted and dropped; the connection
-stays. A relayed stat was checked by the autoscaler that received it, and is never relayed again: ``relayed`` takes it,
-or it is dropped.
+Some frames are counted and dropped, while the connection stays open: invalid frames, and frames out of bounds, too late
+or too frequent. A relayed stat was checked by the autoscaler that received it. It is passed to ``relayed`` or dropped,
+and never relayed again.
 """
 
 import logging
@@ -49,8 +49,8 @@ class LatenessState(msgspec.Struct, frozen=True, kw_only=True):
 def is_late(state: LatenessState, *, sent_s: float, received_s: float) -> tuple[LatenessState, bool]:
     """Whether a frame arrived too late to count.
 
-    Frames sent at 100 and 101 and received at 7.0 and 12.1: offsets -93 and -88.9, so the second was under way for 4.1
-    s longer, and is late.
+    Example: frames sent at 100 and 101 are received at 7.0 and 12.1. Their offsets are -93 and -88.9, so the second
+    took 4.1 s longer and is late.
     """
     offset_s = received_s - sent_s
     if state.offset_s is None or offset_s <= state.offset_s:

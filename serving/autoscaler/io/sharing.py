@@ -1,9 +1,9 @@
 """Divides revisions among autoscalers: fences writes by shard, and relays stats to the owner.
 
-Without shards this process owns all revisions. With shards, ownership is checked when a write about a group begins and,
-by the kube adapter, before each call; a shard is released only when none of its writes is in flight. Pods and
-activators connect to any autoscaler; their stats are relayed to the owner in the same turn of the loop, and never a
-second time.
+Without shards this process owns all revisions. With shards, ownership is checked when a write about a group begins, and
+by the kube adapter before each call. A shard is released only when none of its writes is in flight. Pods and activators
+connect to any autoscaler. It relays their stats to the owner in the same turn of the loop; relayed stats are never
+relayed again.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ class Relay:
     def elsewhere(self, names: Mapping[str, str]) -> str:
         """The address of the autoscaler that owns a revision; "" for this autoscaler.
 
-        A query that names no revision is answered from this autoscaler's state.
+        A query without a revision is answered from this autoscaler's state.
         """
         shards = self._sharing.shards
         if shards is None:
@@ -153,7 +153,7 @@ def _relayed(key: RevisionKey, stat: Stat, source: StatSource) -> RelayedStat:
 async def sharing_out(
     sharing: Sharing, relay: Relay, *, shards: Shards, key: bytes, secured: PeerTls | None = None
 ) -> AsyncIterator[None]:
-    """Hold this process's shards, and connections to the other holders, while the context is open."""
+    """Hold this process's shards while the context is open, and keep connections to the other autoscalers."""
     me, stop = shards.options.me, asyncio.Event()
     token = autoscaler_token(key, name=me)
     sharing.shards = shards

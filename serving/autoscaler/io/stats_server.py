@@ -1,17 +1,16 @@
 """Serves the autoscaler's stats websocket and its plain HTTP endpoints.
 
-``/stats?namespace=&revision=&pod=`` is a pod's, ``/stats?activator=`` an activator's; each needs the bearer token that
-is derived for exactly those names. A pod of a cluster may send a Kubernetes token instead, which the API server reviews
-(``reviewer``). The connection identifies the sender, so a frame reports for its sender only. A frame that does not
-decode, is out of bounds, comes too late or too often is counted and dropped; the connection stays, so that a bad frame
-costs one pod one second. A new connection of the same pod takes the place of the old one.
+Pods connect to ``/stats?namespace=&revision=&pod=``, activators to ``/stats?activator=``. Each needs the bearer token
+that is derived for exactly these names. A pod of a cluster may send a Kubernetes token instead, which the API server
+reviews (``reviewer``). The connection identifies the sender, so a frame reports for its sender only. Invalid, late or
+too frequent frames are counted and dropped. The connection stays open, so that an invalid frame loses only one second
+of one pod. A pod's new connection replaces its old one.
 
-``/announce`` informs the activators of the address of a ready pod that has proved its name (``announcements.py``).
-``/credentials`` gives a pod that has proved its name a certificate, and a token by which it names itself to other
-services. ``/healthz`` reports whether the cluster has been listed, ``/metrics`` all counts,
-``/decisions?namespace=&revision=`` the last decisions with their reasons; ``&follow`` streams them as events.
-``/policies?namespace=&revision=`` reports the savings of the adaptive policy, with ``&curve`` also the curves. These
-three need the query token (``serving.net.metrics.queries``).
+``/announce`` announces the address of a ready pod to the activators (``announcements.py``). ``/credentials`` issues a
+certificate and a caller token. Both need a pod that has proved its name. ``/healthz`` reports whether the cluster has
+been listed. ``/metrics`` has all counts. ``/decisions?namespace=&revision=`` has the last decisions with their reasons;
+``&follow`` streams them as events. ``/policies?namespace=&revision=`` has the savings of the adaptive policy, and with
+``&curve`` the curves. The last three need the query token (``serving.net.metrics.queries``).
 """
 
 import asyncio
@@ -57,12 +56,11 @@ _RECEIVED_WITHIN_S = 2.5
 class SharedStats(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a stats server that shares revisions with other autoscalers.
 
-    ``relayed`` takes stats relayed by another autoscaler, and must not relay them again. ``elsewhere`` gives the
-    address of the autoscaler that answers a query, "" for this one. ``host_names`` are accepted in Host headers beside
-    those of ``hosts``. ``reviewer`` judges tokens that are not derived from the key; without one they are refused.
-    ``issuer`` makes the credentials of pods; with its inner TLS the port speaks that beside plain HTTP. ``queries``
-    judges who may query; None refuses all. ``pod`` finds a pod as last seen; ``announce`` passes announced pods on to
-    other autoscalers.
+    ``relayed`` receives stats relayed by another autoscaler. ``elsewhere`` returns the address of the autoscaler that
+    answers a query, "" for this one. ``host_names`` are accepted in Host headers in addition to ``hosts``. ``reviewer``
+    reviews tokens that are not derived from the key; without a reviewer they are refused. ``issuer`` issues the
+    credentials of pods. If it has inner TLS, the port accepts TLS and plain HTTP. ``queries`` authorises queries; None
+    refuses all. ``pod`` returns the last observed pod. ``announce`` relays announced pods to other autoscalers.
     """
 
     relayed: Record | None = None
@@ -215,7 +213,7 @@ class StatsServer:
         return Response(http.HTTPStatus.OK, "OK", Headers({"Content-Type": "text/event-stream"}))
 
     def _query_refusal(self, protocol: ServerProtocol, request: Request) -> Response | None:
-        """The refusal of a query that lacks the token, or whose Host indicates DNS rebinding by another site."""
+        """The refusal of a query without the token, or with a foreign Host header (DNS rebinding)."""
         if not all(is_own_host(host, self._shared.host_names) for host in request.headers.get_all("Host")):
             return protocol.reject(http.HTTPStatus.MISDIRECTED_REQUEST, "not a known host name: see host-names\n")
         objection = self._queries.objection(request.headers.get_all("Authorization"))

@@ -37,7 +37,7 @@ class ReviewCounts(msgspec.Struct, kw_only=True):
 class TokenReviewer:
     """Checks a connection's token against its claimed pod. ``pod`` finds the last observed pod by namespace and name.
 
-    ``judged`` costs nothing, ``judge`` may cost a call.
+    ``judged`` returns a stored verdict, ``judge`` may call the API server.
     """
 
     def __init__(self, cluster: Cluster, *, audience: str, pod: Callable[[str, str], Object | None]) -> None:
@@ -63,7 +63,7 @@ class TokenReviewer:
         """Review the token and return the verdict.
 
         Raises:
-            ClusterError: when the server does not answer, or too many reviews are pending. The verdict is then unknown.
+            ClusterError: if the server does not respond, or too many reviews are pending. The verdict is then unknown.
         """
         pause_s = self._pace.wait_s(now_s())
         if pause_s is None:

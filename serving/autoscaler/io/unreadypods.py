@@ -1,6 +1,6 @@
 """Writes the reasons in pods' reports for not being ready into their conditions, for the controller.
 
-An unchanged reason makes no call; for a reason that changes each second there is one call in ten seconds.
+An unchanged reason is not written again. A reason that changes each second is written once in ten seconds.
 """
 
 import logging

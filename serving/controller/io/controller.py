@@ -1,7 +1,7 @@
 """Runs the controller: reflectors fill the cache, workers decide about queued keys, and a writer executes the plans.
 
-A worker decides on a key with the state at that time, and makes its writes in order; the server's responses go into the
-cache at once. A conflict means that the object has changed: the key is retried shortly. The controller keeps no state
+A worker decides on a key with the present state, and makes the writes in order. The server's responses enter the cache
+immediately. A conflict means that the object has changed; the key is then retried shortly. The controller has no state
 that a restart would lose.
 """
 
@@ -293,7 +293,10 @@ class ControllerConfig:
 
     @contextlib.contextmanager
     def applied_to(self, controller: Controller, watch: ConfigMapWatch) -> Iterator[None]:
-        """While the context is open, apply changes to a controller and report them; earlier rejections are reported first."""
+        """While the context is open, apply changed settings to a controller and report them.
+
+        Earlier rejections come first.
+        """
 
         def on_taken(taken: Taken, config_map: Object) -> None:
             if taken.changed and taken.daemon in (CONTROLLER.name, AUTOSCALER.name, QUEUEPROXY.name):

@@ -1,7 +1,8 @@
 """Requests the digests of a revision's images from registries, with the pull secrets of revision and service account.
 
-One task for each revision that waits. A failure is reported and asked again, later each time; many revisions ask a few
-at a time. Without the right to read Secrets (the component pull-secrets of config/) it asks without credentials.
+Each waiting revision has one task. A failure is reported, and the request is retried with growing pauses. The number of
+simultaneous requests is bounded. Without the right to read Secrets (the component pull-secrets of config/), requests
+have no credentials.
 """
 
 import asyncio

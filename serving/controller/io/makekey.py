@@ -1,12 +1,13 @@
 """Creates the daemons' Secrets once, and reads the cluster key.
 
-The leading controller does so before it works. A Secret that exists is kept: every secret between daemons is derived
-from the cluster key, so another key would cut off all pods. The controller may create Secrets and read that one.
+The leading controller creates them before any other work. An existing Secret stays unchanged: every secret between
+daemons is derived from the cluster key, so another key would disconnect all pods. The controller may create Secrets,
+and read only the one with the key.
 
-The Secret ``serving-query-token`` has the token of queries (``serving.net.metrics.queries``),
-``serving-inner-authority`` the certificate by which clients without a key identify daemons. Beside the key stands the
-mode of inner TLS of installations that have none in their settings: those whose key is older have none there, and may
-have pods that speak none.
+The Secret ``serving-query-token`` has the token of queries (``serving.net.metrics.queries``). The Secret
+``serving-inner-authority`` has the certificate by which clients without a key identify daemons. The key's Secret also
+has the mode of inner TLS for installations whose settings have none. A Secret of an older installation has no mode,
+because its pods may not support inner TLS.
 """
 
 import base64

@@ -27,8 +27,8 @@ _NOTES_MAX = 500
 class PlanWriter:
     """Writes through the cluster port, and caches each response, so that the next decision needs no watch event.
 
-    ``wake`` gets the keys that a write affects; ``on_call`` the duration of each call in seconds,
-    and the error that it ended with.
+    ``wake`` is called with the keys that a write affects. ``on_call`` is called with the duration of each call in
+    seconds, and its error if it failed.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ def _fenced(write: Write, versions: dict[WorkKey, str]) -> Write:
 def note_event(note: Note, *, now: str) -> Object:
     """The first Event of a note, named by object and message.
 
-    Of a long message the end is kept, which has the cause.
+    A long message is cut at its beginning, because its end has the cause.
     """
     message = note.message[-MESSAGE_LENGTH_MAX:]
     words = EventText(reason=note.reason or "Changed", message=message, is_warning=note.warning)

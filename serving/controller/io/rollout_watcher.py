@@ -1,7 +1,7 @@
 """Reads the activators' response counts during checked rollouts, and judges the new revisions.
 
-All activators are read each 2 s, and none while there is no such rollout. Counts begin with the first reading, so a
-controller that starts judges what it sees from then on.
+During a checked rollout all activators are read each 2 s; otherwise none is read. Counts begin with the first reading,
+so a restarted controller judges only later responses.
 """
 
 import asyncio
@@ -26,7 +26,10 @@ _TIMEOUT_S = 2.0
 
 
 class RolloutWatcher:
-    """``addresses`` are the activators' metrics pages, read with ``headers``; ``judged`` receives verdicts by revision of a Route."""
+    """Judges revisions of Routes. ``judged`` is called with the verdicts by revision of a Route.
+
+    ``addresses`` are the activators' metrics pages, which are read with ``headers``.
+    """
 
     def __init__(
         self,

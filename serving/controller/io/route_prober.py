@@ -1,7 +1,7 @@
 """Queries activators until they serve a Route as in its status; the Route is then Ready.
 
-One task for each Route that waits. It asks every activator ``GET /routes/NAMESPACE/NAME`` and compares the digest that
-it returns (``serving.core.model.routepolicy``); no request is sent while no Route waits.
+Each waiting Route has one task. It sends ``GET /routes/NAMESPACE/NAME`` to every activator, and compares the returned
+digest with the Route's (``serving.core.model.routepolicy``). No request is sent while no Route waits.
 """
 
 import asyncio
@@ -29,7 +29,10 @@ _HEADERS = {"K-Network-Probe": "route", "User-Agent": "serving-controller"}
 
 
 class RouteProber:
-    """``addresses`` are the current activators, HOST:PORT; ``confirmed`` receives a Route and the digest that all serve."""
+    """Probes activators. ``confirmed`` is called with a Route and the digest that all activators serve.
+
+    ``addresses`` are the current activators, HOST:PORT.
+    """
 
     def __init__(
         self,

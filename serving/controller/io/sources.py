@@ -1,7 +1,6 @@
 """The reflectors that fill the controller's cache, and the notes about ConfigMaps and optional kinds.
 
-HTTPRoutes, Certificates and KEDA's kinds are optional: a server without their definitions is asked again until it has
-them.
+HTTPRoutes, Certificates and KEDA's kinds are optional. While a server lacks their definitions, the list is retried.
 """
 
 import asyncio
@@ -89,8 +88,8 @@ def missing_note(kind: Kind, namespace: str, why: str) -> Note:
 class CacheSources:
     """The watches of the cache: ``run`` runs all of them; ``synced`` is set once the first lists are cached.
 
-    ``wake`` gets the keys that a change affects, and the kind of the object that changed; ``note`` reports a missing
-    API.
+    ``wake`` is called with the keys that a change affects, and the kind of the changed object. ``note`` reports a
+    missing API.
     """
 
     def __init__(

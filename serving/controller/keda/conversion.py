@@ -1,11 +1,12 @@
 """Converts KEDA's HTTP resources: an HTTPScaledObject or InterceptorRoute becomes the spec of a ScaledWorkload.
 
 Input: a route as its API has it, and the ScaledObjects of its namespace. Output: a ``Conversion`` with the spec,
-annotations for scaling keys that the spec lacks, and a sentence for each field without effect. ``READ_FIELDS`` has the
-fields that act; a field outside of it is always in a sentence. The controller and ``serving convert`` use it. Pure.
+annotations for scaling keys that the spec lacks, and a sentence for each field without effect. ``READ_FIELDS`` are the
+fields with an effect; any other field is named in a sentence. The controller and ``serving convert`` use this module.
+Pure.
 
-Follows kedacore/http-add-on 0.16 and kedacore/keda 2: the larger wish of two metrics counts, and a target is met
-exactly.
+Follows kedacore/http-add-on 0.16 and kedacore/keda 2: of two metrics the larger number of pods counts, and the target
+has no utilisation factor.
 """
 
 import math

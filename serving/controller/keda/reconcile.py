@@ -1,8 +1,8 @@
 """Plans the ScaledWorkload of a KEDA route, and the conditions of the route.
 
 Input: the route, its conversion, and the ScaledWorkload of its name if there is one. Output: writes. The route owns the
-ScaledWorkload, which goes with it. ``Ready`` repeats that of the ScaledWorkload; ``Converted`` names the fields without
-effect.
+ScaledWorkload, which is deleted with the route. The condition ``Ready`` repeats that of the ScaledWorkload.
+``Converted`` names the fields without effect.
 """
 
 from collections.abc import Iterator

@@ -1,10 +1,9 @@
 """Adapts the number of parallel reconciles to the number that the API server serves without slowing down.
 
-Input: the duration of each call, or that the server refused one; output: ``limit``. The limit starts low and grows by
-one with each call while it is used up, so that it doubles with each round trip; after the first sign of congestion it
-grows by one with each round trip. A server whose calls take three times as long as its fast ones queues them: then, and
-when it refuses calls, the limit falls. With 200 ms a call, 8 workers make 40 writes a second, and 64 make 320. It uses
-no clock.
+Input: the duration of each call, or its refusal by the server. Output: ``limit``. The limit starts low. While it is
+fully used, it grows by one per call, so that it doubles with each round trip. After the first congestion it grows by
+one per round trip. Congestion is a refused call, or a call that takes three times as long as the fast ones; then the
+limit falls. With 200 ms per call, 8 workers make 40 writes per second, and 64 make 320. The module uses no clock.
 """
 
 # Weights of a call in the mean duration, and in the baseline, which rises after the server or network has changed.

@@ -1,10 +1,10 @@
 """Reconciles a Configuration: creates a revision per generation, selects the latest ready one, retires others.
 
-Input: the configuration and its revisions; output: the writes. The latest ready revision changes when a newer one has
-settled, and goes back to an older one only from a revision that failed in its first minute (``settling.py``). If it is
-deleted, or the status was lost with one machine's store, the newest revision that was ready takes over. A template may
-name its revision once: the same name with other content is refused. Follows knative/serving 98e5ef90,
-pkg/reconciler/configuration.
+Input: the configuration and its revisions; output: the writes. The latest ready revision changes once a newer one has
+settled. It changes back to an older one only if the newer one failed in its first minute (``settling.py``). If the
+latest ready revision is deleted, or a single machine's store lost the status, the newest revision that was ready takes
+over. A revision name in a template belongs to one content: the same name with other content is refused. Follows
+knative/serving 98e5ef90, pkg/reconciler/configuration.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -109,7 +109,7 @@ def _active_s(revision: Object) -> float:
 
 
 class _Latest(msgspec.Struct, frozen=True, kw_only=True):
-    """The revision of the current generation, if it exists; ``refusal`` is why it cannot be created."""
+    """The revision of the current generation, or None; ``refusal`` is why it cannot be created."""
 
     revision: Object | None
     refusal: str = ""
@@ -126,7 +126,7 @@ def reconcile_configuration(
 ) -> WritePlan:
     """The writes for a configuration. ``revisions`` are those it may own, by name.
 
-    ``refusal`` is why the server refused the revision of this generation, "" if it did not.
+    ``refusal`` is why the server refused the revision of this generation, or "".
     """
     if is_being_deleted(configuration):
         return WritePlan()
@@ -229,7 +229,7 @@ def _unchanged(
 ) -> Object | None:
     """The latest created revision, if the template still describes it.
 
-    A real API server counts a generation where a client adds ``resources: {}``.
+    The generation alone does not show this: an API server increments it even if a client only adds ``resources: {}``.
     """
     name = nested(configuration, "status", "latestCreatedRevisionName")
     revision = revisions.get(name) if name else None

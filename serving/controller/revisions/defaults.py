@@ -66,7 +66,7 @@ def fields_not_allowed(
 ) -> Iterator[Problem]:
     """Yield the fields that would give a pod rights over its node, unless a feature flag allows them.
 
-    Who may write a Service gets no pod by it that Kubernetes could deny them. Messages are Knative's
+    A user who may only write Services must not get a pod that Kubernetes would deny this user. Messages are Knative's
     (knative/serving 01a70b23, pkg/apis/serving/fieldmask.go and k8s_validation.go).
     """
     for field in ("containers", "initContainers"):
@@ -131,7 +131,7 @@ def _with_resources(resources: Object, defaults: RevisionResources) -> Object:
 
 
 def _secured(container: Object, pod: Object, *, level: str) -> Object:
-    """A container with the security context of secure-pod-defaults, overridden by the container's and the pod's settings."""
+    """A container with the security context of secure-pod-defaults; the pod's and the container's own settings win."""
     if level not in _SECURED:
         return container
     context = {"allowPrivilegeEscalation": False, **(container.get("securityContext") or {})}

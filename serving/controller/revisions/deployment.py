@@ -1,9 +1,8 @@
 """The Deployment of a revision, and the private Service that selects its pods.
 
-Input: a revision with its defaults filled in; output: objects to create. Neither changes later: a revision is
-immutable, and the autoscaler owns the number of replicas. The queue-proxy is a container of the pod template if there
-is a ``Sidecar``; otherwise the runtime starts it beside the app (on one machine the kubelet does, from the warm
-template).
+Input: a revision with its defaults filled in; output: objects to create. Neither object changes later: a revision is
+immutable, and the autoscaler owns the number of replicas. With a ``Sidecar`` the queue-proxy is a container of the pod
+template. Without one, the runtime starts the queue-proxy: on one machine the kubelet forks it from the warm template.
 
 Follows knative/serving 98e5ef90, pkg/reconciler/revision/resources/deploy.go.
 """
@@ -149,7 +148,7 @@ def _default_container(pod_spec: Object, sidecar: Sidecar | None) -> dict[str, s
 def desired_private_service(revision: Object) -> Object:
     """The headless Service of a revision's pods, whose addresses it collects in EndpointSlices.
 
-    It receives no requests and takes no cluster IP: a cluster may have as few as 254.
+    The Service receives no requests. It has no cluster IP, because a cluster may have only 254.
     """
     return {
         "apiVersion": "v1",

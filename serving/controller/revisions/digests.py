@@ -1,8 +1,8 @@
 """Pins the images of a revision to digests.
 
-A tag that moves later changes no revision. Input: a revision and what registries have answered; output: the images to
-ask for, and a pod's spec with digests. Follows knative/serving 98e5ef90, pkg/reconciler/revision/resolve.go, but for a
-registry that refuses: there the nodes may have credentials that the controller has not, and the tag stays.
+A later change of a tag affects no revision. Input: a revision, and the registries' responses. Output: the images to
+request, and a pod's spec with digests. Follows knative/serving 98e5ef90, pkg/reconciler/revision/resolve.go, with one
+difference: if a registry refuses, the tag stays, because nodes may have credentials that the controller lacks.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ _FIELDS = (("containers", "containerStatuses"), ("initContainers", "initContaine
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     """The registries' answers for a revision: digests by image name; "" is an image that keeps its tag.
 
-    ``failure`` is why there is no answer; ``refused`` why a tag stays.
+    ``failure`` is why there is no response; ``refused`` is why a tag stays.
     """
 
     images: Mapping[str, str] = {}

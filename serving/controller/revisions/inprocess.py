@@ -1,8 +1,8 @@
 """Detects apps in a cluster that should run their own queue-proxy, but do not.
 
-Nothing in a pod's status says whether an image starts ``serving.asgi``. A container that does not looks like one whose
-app is slow: it runs, and nothing answers at the port of its readiness probe. So it is given a time, and becomes ready
-later all the same.
+A pod's status does not show whether its image starts ``serving.asgi``. A container without it looks like one with a
+slow app: it runs, and its readiness port does not respond. The container is therefore reported only after some time,
+and may still become ready later.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _WAIT_MIN_S = 10.0
 
 
 def proxy_wait_s(progress_deadline_s: float) -> float:
-    """Seconds that a container may run without a queue-proxy before its revision reports it: a tenth of the progress deadline."""
+    """Seconds before a revision reports a container without a queue-proxy: a tenth of the progress deadline."""
     return max(progress_deadline_s * _SHARE, _WAIT_MIN_S)
 
 

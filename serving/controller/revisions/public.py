@@ -1,19 +1,19 @@
 """The public Service of a revision or route, with EndpointSlices that contain activators or pods.
 
-The Service has no selector; the controller owns its slices. With the path "proxy" the slices name the activators' inner
-port, with "serve" the ready pods of the revision. The autoscaler requests a path in an annotation of the revision; this
-module decides what is possible, in this order:
+The Service has no selector; the controller owns its slices. With the path "proxy" the slices contain the activators'
+inner port; with "serve" they contain the revision's ready pods. The autoscaler requests a path in an annotation of the
+revision. This module selects the endpoints in this order:
 
 1. "serve" is requested, the revision is Active and has ready pods: the pods;
 2. there are ready activators: the activators;
 3. there are ready pods: the pods;
 4. otherwise the present endpoints stay, pods with ``ready: false``, so that a slice is never empty.
 
-Addresses and port change in one merge patch, so pods are never paired with the activators' port. A route's ports for
-TCP (``serving.dev/tcp``) are ports of its own Service, which leads to activators: they listen there. With certificates
-of cluster-local hosts its port 443 leads to the same port of activators as 80: that speaks TLS too. There is one slice
-for each address family of the activators, with at most 1,000 endpoints, the limit of a slice; further pods receive
-requests through activators only.
+Addresses and port change in one merge patch, so that pods are never combined with the activators' port. A route's TCP
+ports (``serving.dev/tcp``) are ports of the route's Service, whose endpoints are activators. With certificates of
+cluster-local hosts the ports 80 and 443 lead to the same port of activators, which accepts plain HTTP and TLS. Each
+address family of the activators has one slice with at most 1,000 endpoints, the limit of Kubernetes. Further pods
+receive requests through activators only.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -162,7 +162,7 @@ def _port_of(endpoint_slice: Object, name: str = _PORT_NAME) -> int | None:
 class PublicService(msgspec.Struct, frozen=True, kw_only=True):
     """An existing public Service, its slices, and the possible endpoints by address family.
 
-    ``has_tls``: it has a port for HTTPS.
+    ``has_tls``: the Service has a port for HTTPS.
     """
 
     service: Object | None
@@ -214,7 +214,7 @@ def is_foreign(owner: Object, public: PublicService) -> bool:
 def public_writes(owner: Object, public: PublicService, *, name: str = "") -> tuple[Write, ...]:
     """The writes for the public Service of a revision or route, and its slices.
 
-    ``name`` is that of the Service of a tag; without it the Service has the name of its owner.
+    ``name`` is the name of a tag's Service; by default the Service has its owner's name.
     """
     if is_foreign(owner, public):
         return ()
@@ -284,7 +284,7 @@ def _service(owner: Object, name: str, *, has_tls: bool) -> Object:
 def _inherited(owner: Object) -> tuple[dict[str, str], dict[str, str]]:
     """The labels and annotations of a Service: the Route's, and its name, as in Knative.
 
-    Visibility is not among them: on the Service of a tag it is the user's word about that tag.
+    The label for visibility is not inherited: on a tag's Service the user sets it for that tag.
     """
     if owner.get("kind") != "Route":
         return {MANAGED_BY: MANAGER}, {}

@@ -1,8 +1,8 @@
 """Revisions: creation from a Configuration's template, and reconciliation of Deployment, Services and status.
 
 ``desired_revision`` is the object to create; ``reconcile_revision`` plans the writes for an existing one, from its
-children and the routes that reference it. A Retired revision without routes is deleted; garbage collection follows its
-owner references. The only field of the spec that changes is ``servingState``.
+children and the routes that reference it. A Retired revision without routes is deleted; garbage collection then deletes
+the objects that it owns. ``servingState`` is the only field of a spec that changes.
 """
 
 from collections.abc import Sequence
@@ -72,13 +72,12 @@ _COUNTS = {"actualReplicas", "desiredReplicas"}
 class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
     """The input of a revision's decision besides the revision.
 
-    ``routes`` are the names of routes that reference it; ``is_newest``: its configuration has no newer revision;
-    ``is_awaited``: a route follows the latest revision of that configuration; ``refusal`` is the server's reason to
-    refuse one of its children, "" if there is none; ``public`` is its public Service, None without such Services;
-    ``hpa`` is the HorizontalPodAutoscaler of its name; ``count_period_s`` is the least time between two writes of its
-    number of pods. ``is_guarded``: a route limits its callers. ``log_url`` is the address of its logs, "" without one.
-    ``unresolved`` are its images whose digest is not known; ``resolution`` is what registries have answered, None where
-    they are not asked.
+    ``routes`` are the names of the routes that reference the revision. ``is_newest``: its configuration has no newer
+    revision. ``is_awaited``: a route uses the latest revision of that configuration. ``refusal`` is why the server
+    refuses one of its children, or "". ``public`` is its public Service, None without such Services. ``hpa`` is the
+    HorizontalPodAutoscaler of its name. ``count_period_s`` is the shortest time between two writes of its number of
+    pods. ``is_guarded``: a route limits its callers. ``log_url`` is the address of its logs, or "". ``unresolved`` are
+    its images without a known digest. ``resolution`` are the registries' responses; None: registries are not queried.
     """
 
     children: RevisionChildren
@@ -107,7 +106,7 @@ def desired_revision(
 ) -> Object:
     """The revision to create for the configuration's current generation.
 
-    It starts Active; a revision that is ready without pods (initial-scale 0) starts in Reserve.
+    The revision starts in Active. A revision with initial-scale 0 is ready without pods and starts in Reserve.
     """
     template = configuration["spec"]["template"]
     labels, annotations = labels_of(template), annotations_of(template)
@@ -152,7 +151,7 @@ def reconcile_revision(
 ) -> WritePlan:
     """The writes for a revision: its children, labels and status.
 
-    ``sidecar`` is the shared configuration of queue-proxies; None where they are not containers of the pod.
+    ``sidecar`` is the shared configuration of queue-proxies; None if they are not containers of the pod.
     """
     if is_being_deleted(revision):
         return WritePlan()

@@ -1,8 +1,8 @@
 """The status of a revision: its readiness, its initial scale, and the failures of its pods.
 
-Input: the revision, its Deployment and pods, and the scale that it starts with; output: the whole status. It reports
-only what the pods have shown. A revision that was ready once stays ready while it has no pods or wakes up; only failing
-pods make it unready. Active is informational: a revision at zero is ready.
+Input: the revision, its Deployment and pods, and the scale that it starts with; output: the whole status. The status
+reports only observations of pods. A revision that was ready stays ready while it has no pods or wakes up; only failing
+pods make it unready. The condition Active is informational: a revision at scale 0 is ready.
 
 Follows knative/serving 98e5ef90, pkg/apis/serving/v1/revision_lifecycle.go, which reads a PodAutoscaler instead.
 """
@@ -94,7 +94,7 @@ def failure_of(pods: Sequence[Object], *, exits_tolerated: int = 0) -> Failure |
 
 
 def not_ready_because(pods: Sequence[Object]) -> str:
-    """Why a pod is not ready, such as "readiness probe: connection refused" or running init containers; "" if unknown."""
+    """Why a pod is not ready, such as "readiness probe: connection refused"; "" if unknown."""
     for pod in sorted(pods, key=_age_order):
         # With further containers it is unknown which one listens.
         running = [*(nested(pod, "spec", "containers") or ()), *_native_sidecars(pod)]
@@ -203,9 +203,10 @@ def _shortened(text: str) -> str:
 
 
 class StartScale(msgspec.Struct, frozen=True, kw_only=True):
-    """The pods of a start: ``start_count`` must be ready once within ``progress_deadline_s``; later ``min_count`` suffice.
+    """The number of pods that a starting revision needs.
 
-    With a ``start_count`` of 0 the revision is ready without a pod.
+    ``start_count`` pods must be ready once within ``progress_deadline_s``; later ``min_count`` pods suffice. With a
+    ``start_count`` of 0 the revision is ready without a pod.
     """
 
     start_count: int
@@ -266,8 +267,8 @@ def desired_status(
 ) -> Object:
     """The wanted status; ``now`` is the timestamp of changed conditions.
 
-    ``refusal`` is why the server refuses the Deployment, "" if it does not. ``resolution`` is that of its images, None
-    if there is nothing to resolve.
+    ``refusal`` is why the server refuses the Deployment, or "". ``resolution`` is that of the images, None if no image
+    needs one.
     """
     if resolution is not None and resolution.failure:
         why = _shortened(resolution.failure)

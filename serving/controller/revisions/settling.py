@@ -1,10 +1,10 @@
 """Decides when a new revision takes over traffic, and when the traffic returns to the older revision.
 
-A revision that is ready for a moment may fail in the next one: a port that is open before the app is loaded, a worker
-that dies. So the latest ready revision changes only after the new one was ready for its settle time without a restart.
-A revision that fails within its first minute gives the traffic back, and then takes it only after a whole minute.
-Without an older revision that can serve there is nothing to protect, and nothing waits. With a settle time of 0 all
-this is off, as in Knative.
+A revision may fail just after it became ready: for example, its port opened before the app was loaded, or a worker
+exited. So a new revision becomes the latest ready one only after it was ready for its settle time without a restart. If
+it fails within its first minute of traffic, the traffic returns to the older revision. The failed revision then gets
+traffic again only after a whole minute. If no older revision can serve, a new revision does not wait. A settle time of
+0 disables all this, as in Knative.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ _GRAIN_S = 1.0
 class LatestReady(msgspec.Struct, frozen=True, kw_only=True):
     """The revision for new traffic; "" without one.
 
-    ``settling`` is the revision that takes its place after ``settles_in_s`` seconds; ``failed`` the revision whose
+    ``settling`` is the revision that replaces it after ``settles_in_s`` seconds. ``failed`` is the revision whose
     traffic returns.
     """
 
@@ -53,8 +53,8 @@ def latest_ready_of(
 ) -> LatestReady:
     """The latest ready revision of a Configuration now.
 
-    ``present`` is the one so far, ``usable`` are those that may serve, ``latest`` that of the present generation.
-    ``gave_back``: that one had the traffic and failed.
+    ``present`` is the latest ready revision so far. ``usable`` are the revisions that may serve. ``latest`` is the
+    revision of the present generation. ``gave_back``: ``latest`` had the traffic and failed.
     """
     candidate = latest if latest is not None and is_ready(latest) else None
     if present is None:

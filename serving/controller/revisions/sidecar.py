@@ -5,18 +5,18 @@ image and secrets. Output: the spec with the queue-proxy. Follows knative/servin
 pkg/reconciler/revision/resources/queue.go, with these differences:
 
 - One port, 8012, accepts both HTTP/1.1 and HTTP/2. The kubelet uses 8022 only.
-- A readiness probe of the kubelet is answered when the app becomes ready, instead of failing and being repeated a
+- The response to a kubelet's readiness probe waits until the app is ready. In Knative the probe fails and is repeated a
   second later.
-- It is the first container, because the kubelet starts containers in order; kubectl still picks the app by an
-  annotation.
-- It mounts no volume, and the pod gets no token of an account that its service does not name: a kubelet lets a pod with
-  volumes wait for 300 ms. With ``stats_audience`` the token that authenticates stats is in a volume, which the kubelet
-  renews.
+- The queue-proxy is the first container, because the kubelet starts containers in order. An annotation makes the app
+  kubectl's default container.
+- The queue-proxy mounts no volume, and a pod gets an account's token only if its service names the account: the kubelet
+  delays pods with volumes by 300 ms. With ``stats_audience`` the token for stats is in a volume, and the kubelet renews
+  it.
 
-A revision may ask for the queue-proxy in the process of its app (``serving.asgi``). Then the container that serves gets
-the environment, ports and readiness probe of the queue-proxy, and no other container is added.
+A revision may request the queue-proxy in its app's process (``serving.asgi``). Then the serving container gets the
+environment, ports and readiness probe of the queue-proxy, and no container is added.
 
-Everything else in the spec is kept.
+All other parts of the spec stay unchanged.
 """
 
 from collections.abc import Callable, Sequence
@@ -86,10 +86,10 @@ _HANDLERS = ("tcpSocket", "httpGet", "grpc")
 class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration shared by all queue-proxies.
 
-    ``image`` and ``stats_url`` are for ``settings`` that name none. ``secret_of`` derives the secret of a revision's
-    pods from its namespace and uid, ``token_of`` the token for their stats from its namespace and name. ``proxy`` are
-    the settings of queue-proxies that a revision does not override. ``inner_tls`` is the mode that this controller was
-    started with, ``authority`` the public certificate by which queue-proxies identify daemons.
+    ``image`` and ``stats_url`` are used if ``settings`` have none. ``secret_of`` derives the secret of a revision's
+    pods from namespace and uid. ``token_of`` derives the token for their stats from namespace and name. ``proxy`` are
+    the settings of queue-proxies that a revision does not override. ``inner_tls`` is the mode at this controller's
+    start. ``authority`` is the public certificate by which queue-proxies identify daemons.
     """
 
     settings: SidecarSettings
@@ -105,7 +105,7 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
 def grace_s(revision: Object, sidecar: Sidecar) -> int:
     """A pod's termination grace period in seconds: drain lag, longest request, and exit of the app.
 
-    With timeoutSeconds 300 and a lag of 5 s: 310.
+    Example: timeoutSeconds 300 and a drain lag of 5 s give 310.
     """
     return _drain_s(revision, sidecar) + _APP_END_S
 
@@ -149,7 +149,7 @@ def proxy_container(deployment: Object) -> Object:
 def inner_tls_variables(deployment: Object, sidecar: Sidecar) -> list[Object]:
     """The strategic patch of queue-proxy variables if the pods' strictness about inner TLS must change.
 
-    Pods that take both may stay: activators reach them in each mode.
+    Pods that accept both TLS and plain HTTP stay unchanged: activators reach them in each mode.
     """
     present = proxy_container(deployment)
     is_strict = any(

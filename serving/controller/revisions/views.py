@@ -1,7 +1,7 @@
 """A revision's scale and traffic path as Knative's internal kinds PodAutoscaler and ServerlessService.
 
-Users and tools of Knative read them: ``kubectl get kpa,sks``. Both are views: they are derived from the revision, its
-Deployment and the slices of its public Service, nothing reads them back, and the API server rejects writes to them.
+Users and tools of Knative read both: ``kubectl get kpa,sks``. They are views, derived from the revision, its Deployment
+and the slices of its public Service. No component reads them, and the API server rejects other writes to them.
 
 Follows knative/serving 98e5ef90, pkg/apis/autoscaling/v1alpha1, and knative.dev/networking, v1alpha1.
 """

@@ -45,7 +45,7 @@ class Certificates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CertifiedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host with a certificate: its tag ("" for the route's own), its names with the host itself last, and its issuer as YAML."""
+    """A host with a certificate: tag ("" for the route's host), names with the host last, and the issuer as YAML."""
 
     tag: str
     names: tuple[str, ...]
@@ -54,7 +54,7 @@ class CertifiedHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Secured = frozenset[tuple[str, bool]]
-"""Tags of hosts whose certificate is ready ("" for the route's own), each with whether that is the cluster-local host."""
+"""The hosts with a ready certificate, each as its tag ("" for the route's host) and whether it is cluster-local."""
 
 
 def reconcile_certificates(

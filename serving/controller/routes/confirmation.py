@@ -1,9 +1,9 @@
 """Tracks activators that have not confirmed a Route, and skips unresponsive ones.
 
-Input: the answers of activators as they arrive, with their times. Output: the activators to ask again. An activator
-that has not answered at all for ``SILENT_S`` does not hold a Route up: it is frozen or gone, and its readiness probe
-takes it out of the endpoints. An activator that answers with another digest is probed until it serves the Route. It
-uses no clock.
+Input: the activators' responses with their times. Output: the activators to query again. An activator without a
+response for ``SILENT_S`` is skipped, so that it does not delay a Route: it is frozen or gone, and its readiness probe
+removes it from the endpoints. An activator that responds with another digest is queried until it serves the Route. The
+module uses no clock.
 """
 
 from collections.abc import Collection

@@ -5,9 +5,8 @@ one does. Output: the writes. A host belongs to the namespace that its claim nam
 controller creates the claim with the first mapping and deletes it with the last; a claim that a user created is left
 alone. The activators serve a mapping while DomainClaimed and ReferenceResolved are true.
 
-Follows knative/serving 98e5ef90, pkg/reconciler/domainmapping. Knative deletes claims by a finalizer; here the
-controller deletes a claim that it created and that no mapping needs, so that deleting a mapping never waits for the
-controller.
+Follows knative/serving 98e5ef90, pkg/reconciler/domainmapping. Knative deletes claims by a finalizer. Here the
+controller deletes its own unused claims, so that the deletion of a mapping never waits for the controller.
 """
 
 from collections import defaultdict

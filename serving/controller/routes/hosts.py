@@ -27,7 +27,7 @@ def public_url(host: str, settings: ControllerSettings, *, has_certificate: bool
 def inner_url(host: str, settings: ControllerSettings, *, has_certificate: bool) -> str:
     """The URL of a cluster-local host.
 
-    The inner listener serves both schemes at one port, which Services name 80 and 443.
+    The inner listener serves both schemes at one port, which is the target of the Service ports 80 and 443.
     """
     if not has_certificate:
         return url_of(host, settings.inner_port)

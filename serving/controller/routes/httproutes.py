@@ -57,7 +57,7 @@ Desired = Mapping[str, Object]
 class HttpRoutes(msgspec.Struct, frozen=True, kw_only=True):
     """The existing HTTPRoutes with names of a route, of any owner.
 
-    ``missing`` says why the server has none, "" if it has.
+    ``missing`` is why the server has none, or "".
     """
 
     existing: Sequence[Object] = ()
@@ -80,7 +80,7 @@ def reconcile_httproutes(
 ) -> tuple[tuple[Write, ...], Condition]:
     """The writes for a route with this traffic, and IngressReady.
 
-    ``targets`` is None while no traffic is assigned: existing HTTPRoutes stay.
+    ``targets`` is None while no traffic is assigned; existing HTTPRoutes then stay.
     """
     if routes.missing:
         return (), _condition(ConditionStatus.FALSE, "GatewayApiMissing", routes.missing)
@@ -102,7 +102,7 @@ def desired_httproutes(
 ) -> Desired | Condition:
     """A route's wanted HTTPRoutes by name, or why there can be none.
 
-    A host that another route holds gets none, and neither does a cluster-local route.
+    A host that another route claimed first gets no HTTPRoute. A cluster-local route gets none either.
     """
     if hosts_of(route, settings.host_rules).is_local:
         return {}

@@ -2,16 +2,16 @@
 
 Input: the goal (each configuration target with its latest ready revision), the state before, which revisions can still
 serve, and the time; output: the new state. A new revision starts with 1 percent. Once the activators route that
-percent, ``observe_ready`` plans equal steps for the rest over the rollout duration; a step is never shorter than the
-activators needed for the first percent, nor than 1 s. When a further revision becomes ready during a rollout, it starts
-with 1 percent at once, and every step drains the older revisions from the newest to the oldest. Targets that name a
-revision take no part.
+percent, ``observe_ready`` plans equal steps for the rest over the rollout duration. A step takes at least 1 s, and at
+least as long as the activators needed for the first percent. A further revision that becomes ready during a rollout
+starts with 1 percent immediately. Each step takes percents from the older revisions, from the newest to the oldest.
+Targets that name a revision have no rollout.
 
-Worked example: 100 percent and 10 s, seen by the activators within 1 s, give at most 10 steps for 99 percent: steps of
-10 percent every 1 s, 1 -> 11 -> ... -> 91 -> 100.
+Example: 100 percent over 10 s, with activators that need 1 s for the first percent. At most 10 steps are possible for
+99 percent: steps of 10 percent every 1 s, 1 -> 11 -> ... -> 91 -> 100.
 
-Follows the documented behaviour of Knative Serving 1.x ("Configuring gradual rollout of traffic to Revisions"). It
-knows no clock; ``now_s`` is in seconds since the epoch, because the state outlives the process.
+Follows the documented behaviour of Knative Serving 1.x ("Configuring gradual rollout of traffic to Revisions"). The
+module uses no clock. ``now_s`` is in seconds since the epoch, because the state outlives the process.
 """
 
 import math
@@ -138,8 +138,8 @@ def rollout_of_status(
 ) -> Rollout:
     """The rollout state derived from ``status.traffic``: the present share of each configuration target, at rest.
 
-    ``configurations`` are the configurations of revisions by name. It stands in for the annotation of a Route that had
-    no rollout duration so far.
+    ``configurations`` are the configurations of revisions by name. This state is used for a Route without a stored
+    rollout state, which had no rollout duration so far.
     """
     present = {
         (target.get("tag"), configurations.get(target["revisionName"])): target
@@ -162,8 +162,7 @@ def advance(
 ) -> Rollout:
     """The state at ``now_s``, after due steps; new revisions start with 1 percent.
 
-    Revisions in ``paused`` get no further step, and those in ``broken`` no traffic, as long as an older one can have
-    it.
+    Revisions in ``paused`` get no further step. Revisions in ``broken`` get no traffic if an older revision can serve.
     """
     known = {
         (configuration.tag, configuration.configuration_name): configuration for configuration in before.configurations
@@ -215,8 +214,8 @@ def newest_of(rollout: Rollout) -> list[str]:
 def split_targets(targets: Sequence[Object], assigned: Sequence[Object], rollout: Rollout) -> list[Object]:
     """The targets as ``status.traffic`` shows them during a rollout: an entry per revision with a share.
 
-    ``latestRevision`` is true for the newest revision only. Two targets of one configuration share its revisions out in
-    their order.
+    ``latestRevision`` is true for the newest revision only. Two targets of one configuration divide its revisions in
+    order.
     """
     pools = {
         configuration.configuration_name: list(configuration.revisions)

@@ -1,8 +1,8 @@
 """Judges revisions during a rollout by their responses so far.
 
-A condition counts as broken once the share of bad responses is above its limit with a confidence of 95 %: by the lower
-end of Wilson's interval (1927), and at least three are bad. Two errors of twenty responses do not break "errors<1%"
-yet.
+A condition is broken if at least three responses are bad, and their share is above the limit with a confidence of 95 %.
+That is, the lower end of Wilson's interval (1927) is above the limit. Two errors in twenty responses do not break
+"errors<1%".
 """
 
 import enum
@@ -98,7 +98,7 @@ def _percent(share: float) -> str:
 class CheckedRollout(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a route's check.
 
-    ``broken`` are the newest revisions that broke it, ``paused`` those that get no further step now.
+    ``broken`` are the newest revisions that broke the check. ``paused`` are those that get no further step now.
     """
 
     check: RolloutCheck | None = None
@@ -125,7 +125,7 @@ class CheckedRollout(msgspec.Struct, frozen=True, kw_only=True):
 def checked_rollout(route: Object, assignment: Assignment, judged: Mapping[str, RolloutJudgement]) -> CheckedRollout:
     """Apply judgements to a route's newest revisions.
 
-    A revision that broke a check stays broken until the check is another.
+    A revision that broke a check stays broken until the check changes.
     """
     check = read_rollout_check_of(annotations_of(route))
     if not isinstance(check, RolloutCheck):

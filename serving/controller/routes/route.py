@@ -1,10 +1,10 @@
 """Reconciles a Route: its URLs, its traffic by revision, its readiness, and the Services of its tags.
 
 Input: the route, the objects that its targets reference, and its ``RouteContext``; output: the writes. Traffic stays as
-assigned while the spec asks for a revision that is not ready. With a rollout duration it moves in steps
-(``rollout.py``). A host that another route claimed first is left to that route. IngressReady is true once all
-activators serve the status (``io/route_prober.py``) and, behind a Gateway, once that has accepted the route's
-HTTPRoutes. TLS is not the route's concern, so CertificateProvisioned is true with its reason.
+assigned while the spec references a revision that is not ready. With a rollout duration, traffic moves in steps
+(``rollout.py``). A host that another route claimed first stays with that route. IngressReady is true once all
+activators serve the status (``io/route_prober.py``). Behind a Gateway, the Gateway must also have accepted the route's
+HTTPRoutes. Without cert-manager, CertificateProvisioned is true with the reason.
 """
 
 import json
@@ -117,11 +117,11 @@ def tag_service_writes(route: Object, services: TagServices, settings: Controlle
 class RouteContext(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a route's decision, except its targets.
 
-    ``lost`` are hosts that it claims, with the route that holds each; ``public`` is its public Service, None where the
-    settings have none, and ``refusal`` why the server refuses that, "" if it does not; ``tag_services`` are those of
-    its tags; ``httproutes`` are those of a Gateway, None without one; ``confirmed`` is the digest that all activators
-    served last, None if none can be asked; ``certificates`` are those of its hosts, None where cert-manager issues
-    none; ``judged`` are the last judgements about revisions that it rolls out under a check.
+    ``lost`` are claimed hosts that another route has, each with that route. ``public`` is the public Service, None if
+    the settings disable it; ``refusal`` is why the server refuses it, or "". ``tag_services`` are the Services of the
+    tags. ``httproutes`` are those for a Gateway, None without one. ``confirmed`` is the digest that all activators
+    served last, None without activators. ``certificates`` are those of the hosts, None without cert-manager. ``judged``
+    are the last judgements about revisions in a checked rollout.
     """
 
     lost: Mapping[str, Key]
@@ -193,7 +193,7 @@ def reconcile_route(
 
 
 def _is_confirmed(route: Object, digest: str, context: RouteContext, *, rules: HostRules) -> bool:
-    """Whether all activators serve the new status. A status that was Ready before a restart counts as confirmed."""
+    """Whether all activators serve the new status; a status that was Ready before a restart counts as confirmed."""
     if context.confirmed is None or digest == context.confirmed:
         return True
     condition = condition_of(route, _INGRESS_READY)

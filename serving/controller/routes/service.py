@@ -124,8 +124,8 @@ def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -
 def _must_wait(service: Object, children: ServiceChildren) -> bool:
     """Whether the route must not change yet.
 
-    The server may refuse a template that names its revision, and traffic that references this name must not reach an
-    earlier revision of the same name. So the route waits for the configuration's answer.
+    A template may name its revision, and the server may refuse that template. Traffic that references the name must not
+    reach an earlier revision of the same name. So the route waits until the configuration has observed the template.
     """
     if not nested(service, "spec", "template", "metadata", "name"):
         return False

@@ -2,8 +2,8 @@
 
 Ready is True if all its dependencies are True, False if one is False, otherwise Unknown; it repeats the reason and
 message of the deciding dependency. A condition that Ready does not depend on has ``severity: Info``. Follows
-knative.dev/pkg apis.ConditionSet, which reports the dependency that changed last; here the first in the given order
-decides, so the result does not depend on times.
+knative.dev/pkg apis.ConditionSet, which reports the dependency that changed last. Here the first dependency in order
+decides, so that the result does not depend on times.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,8 +1,8 @@
 """Names of the objects that the controller creates.
 
-A child is named after its parent with a suffix. A name that would be longer than a DNS label is cut and hashed by
-Knative's rule (knative.dev/pkg kmeta.ChildName), so that a name is the same here and there:
-``deployment_name("hello-00001")`` is "hello-00001-deployment".
+A child is named after its parent with a suffix. A name longer than a DNS label is cut and hashed by Knative's rule
+(knative.dev/pkg kmeta.ChildName), so that names equal Knative's: ``deployment_name("hello-00001")`` is
+"hello-00001-deployment".
 """
 
 import enum

@@ -1,8 +1,9 @@
 """A reconciler's plan as data: objects to create, patches, deletions, and Events.
 
-A reconciler is a function from the cached state to a ``WritePlan``, which ``io/plan_writer.py`` carries out. Every
-patch and deletion is fenced by the ``resourceVersion`` that the decision was made on: if the object has changed since,
-the server reports a conflict and the decision is repeated. No write can therefore undo a change that it has not seen.
+A reconciler is a function from the cached state to a ``WritePlan``, which ``io/plan_writer.py`` executes. Every patch
+and deletion contains the ``resourceVersion`` of the decision's input. If the object has changed since, the server
+reports a conflict, and the decision is repeated. So a write never overwrites a change that its decision did not
+include.
 """
 
 from typing import Literal
@@ -77,11 +78,11 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The writes for one resource.
 
-    ``writes`` are made in their order, then ``notes``. ``again_after_s`` is when to decide again without a change, in
-    seconds from now, None for never. ``can_wait`` marks writes that no decision depends on: they are limited in rate.
-    ``debounce_s`` is how long the writes wait for changes that may replace them, from the first time that they are
-    planned. ``unconfirmed`` is the digest that the activators do not serve yet, "" if there is nothing to ask them.
-    ``watch`` are rollouts to judge, None without any. ``unresolved`` are images whose digest is not known yet.
+    ``writes`` are executed in order, then ``notes``. ``again_after_s`` is the time in seconds until the next decision
+    without a change, None for never. ``can_wait`` marks writes that no decision depends on; their rate is limited.
+    ``debounce_s`` is how long the writes wait for changes that may replace them, from their first planning.
+    ``unconfirmed`` is the digest that some activators do not serve yet, or "". ``watch`` are the rollouts to judge, or
+    None. ``unresolved`` are images whose digest is not known yet.
     """
 
     writes: tuple[Write, ...] = ()
@@ -103,9 +104,8 @@ class WaitingWrites:
     def rest_s(self, key: WorkKey, debounce_s: float, *, is_busy: bool, now_s: float) -> float:
         """Seconds until the next decision; 0 to write now.
 
-        ``debounce_s`` is how long the writes wait from the first time that they are planned, 0 for not at all. While
-        other keys are ahead (``is_busy``), the change that is waited for comes later too: the writes wait on, for at
-        most a minute.
+        ``debounce_s`` is how long writes wait from their first planning; 0: not at all. While other keys are ahead
+        (``is_busy``), an expected change is delayed too, so the writes wait longer, at most a minute.
         """
         waited_s = now_s - self._since_s.setdefault(key, now_s)
         if waited_s < debounce_s:
@@ -156,7 +156,7 @@ def _fenced(
 def spec_changes(before: Object, wanted: Object) -> Object:
     """The parts of the spec that differ from the wanted ones.
 
-    A merge patch replaces lists, so parts are written whole.
+    Each part is complete, because a merge patch replaces lists.
     """
     parts = {key: value for key, value in wanted["spec"].items() if not _has_all(nested(before, "spec", key), value)}
     return {"spec": parts} if parts else {}

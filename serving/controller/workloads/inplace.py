@@ -1,8 +1,8 @@
 """The EndpointSlices of a Service that is taken over in place: they lead to the activators.
 
 ``serving adopt --in-place`` removes the selector of a user's Service, and names the Service in an annotation of the
-ScaledWorkload. Input: the workload, the activators, and the slices with names of the workload's. Output: writes. The
-slices go with the workload.
+ScaledWorkload. Input: the workload, the activators, and the slices with names of the workload's. Output: writes.
+Garbage collection deletes the slices with the workload.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,9 +33,9 @@ def slice_name(workload: Object, family: str) -> str:
 
 
 def in_place_writes(workload: Object, activators: EndpointGroups, slices: Mapping[str, Object]) -> Iterator[Write]:
-    """The writes of the slices, of which ``slices`` exist.
+    """The writes that create or update the slices. ``slices`` are the existing ones.
 
-    While there is no activator, or the port is not known, they stay.
+    Without an activator, or while the port is unknown, the slices stay unchanged.
     """
     service, port_name = taken_service(workload), nested(workload, "status", "portName")
     if not service or port_name is None or is_being_deleted(workload):

@@ -17,7 +17,7 @@ from serving.net.cluster.kinds import Kind, target_kind
 class KnownWorkload(msgspec.Struct, frozen=True, kw_only=True):
     """A ScaledWorkload.
 
-    ``spec`` is None if it cannot be read, with the ``problems``; else these are of its schedules.
+    ``spec`` is None if it is invalid. ``problems`` are those of an invalid spec, or else of its schedules.
     """
 
     key: Key

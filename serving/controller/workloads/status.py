@@ -1,8 +1,7 @@
 """The status of a ScaledWorkload: missing objects, conflicts, and the target of requests.
 
 Input: the workload, and the objects that it names as far as they exist. Output: the status, with a condition for each
-thing that may be wrong. It writes nothing else: the activators route by the workload itself, and the autoscaler scales
-by it.
+kind of problem. The status is informational: activators and the autoscaler read the workload's spec.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,8 +36,9 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True):
     """A workload as it was read, and what exists around it.
 
     ``fallback`` is the Service of the fallback. ``is_known_kind``: the target's kind is scaled here. ``scalers`` are
-    HorizontalPodAutoscalers of its namespace, ``workloads`` those of all namespaces. ``is_revision``: a Revision has
-    its name. ``holders`` names what holds a host for another namespace.
+    the HorizontalPodAutoscalers of its namespace. ``workloads`` are the ScaledWorkloads of all namespaces.
+    ``is_revision``: a Revision has the same name. ``holders`` are the objects that have its hosts for another
+    namespace.
     """
 
     own: KnownWorkload

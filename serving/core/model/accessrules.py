@@ -1,9 +1,8 @@
 """The allowed callers of a service: reads ``serving.dev/allow-from`` and ``serving.dev/jwt``.
 
 Input: an annotation, as in "namespace/shop, serviceaccount/shop/cart, service/shop/front", or
-"issuer=https://login.example.com, audience=api, jwks=https://login.example.com/keys". Output: a rule, and what cannot
-be read in it. An entry that cannot be read admits no caller, and a rule for tokens that cannot be read lets no request
-in.
+"issuer=https://login.example.com, audience=api, jwks=https://login.example.com/keys". Output: a rule, and its invalid
+entries. An invalid entry admits no caller, and an invalid rule for tokens admits no request.
 """
 
 import re
@@ -85,7 +84,7 @@ def _wrong(entries: list[str]) -> Iterator[str]:
 class JwtRule(msgspec.Struct, frozen=True, kw_only=True):
     """A rule for tokens: issuer, audiences, the URL of the keys, and the claims passed to the app as headers.
 
-    ``jwks`` "" means that the issuer's OpenID configuration names it. ``issuer`` "" is a rule that cannot be read.
+    ``jwks`` "": the issuer's OpenID configuration has the URL. ``issuer`` "": the rule is invalid.
     """
 
     issuer: str = ""

@@ -1,7 +1,7 @@
 """The anticipated pods of a revision, as the autoscaler publishes them in an annotation.
 
-Input: a number of pods and how long it is valid; output: the annotation's text, and back. Node groups read it, so that
-a node boots before the pods are there. An expired or unreadable annotation is ignored: its author may have stopped.
+Converts a number of pods and its validity to the annotation's text, and back. Node groups read the annotation, so that
+a node boots before the pods exist. An expired or invalid annotation is ignored, because its author may have stopped.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """The exceptions of the whole project, grouped by who must act.
 
-docs/errors.md draws the tree and says what to do. The HTTP status of an error that a client sees is a class attribute.
-Errors carry fields; the text is made from them.
+docs/errors.md shows the tree and the remedies. A class attribute is the HTTP status of an error that clients get.
+Errors have fields, from which their text is built.
 """
 
 from collections.abc import Sequence

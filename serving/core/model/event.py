@@ -1,8 +1,8 @@
 """Builds core/v1 Events about an object.
 
-Pure. A component builds an Event here and ``net/cluster/events.py`` writes it; each author decides how many Events it
-writes, and whether repeated ones are dropped or counted. The name decides which Events are equal: with a ``digest`` of
-the text, equal texts about one object are one Event; with a number, later Events replace earlier ones.
+Pure. A component builds an Event here, and ``net/cluster/events.py`` writes it. Each author limits its Events, and
+drops or counts repeated ones. Events with equal names are one Event. A name with a ``digest`` of the text combines
+equal texts about one object. A name with a number makes later Events replace earlier ones.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""Parses and fills Go's text/template, as far as host names and lines of logs need it. Pure.
+"""Parses and fills the parts of Go's text/template that host names and log lines need. Pure.
 
-Fields (``.Name``, ``.Labels.app``) and their methods (``.Header.Get "Via"``), texts, numbers, pipes, brackets, ``if``,
-``else``, ``with`` and the functions in ``_FUNCTIONS``. Variables, ``range``, ``define`` and ``block`` are refused. A
-field that a mapping does not have is "<no value>", as in Go; by ``index`` it is "".
+Supported are fields (``.Name``, ``.Labels.app``) and their methods (``.Header.Get "Via"``), texts, numbers, pipes,
+brackets, ``if``, ``else``, ``with`` and the functions in ``_FUNCTIONS``. Variables, ``range``, ``define`` and ``block``
+are refused. A field that a mapping lacks is "<no value>", as in Go; with ``index`` it is "".
 """
 
 import functools
@@ -152,9 +152,9 @@ def _pipe(text: str) -> _Value:
 
 
 def _commands(tokens: list[str], *, depth: int) -> _Value:
-    """Commands of operands, each of which gets the value of the one before as its last argument.
+    """The commands of a pipe. Each gets the previous command's value as its last argument.
 
-    A text names a function.
+    A command is a list of operands; a text names a function.
     """
     if depth > _NESTED_MAX:
         raise _Broken("it is nested too deeply")

@@ -1,8 +1,8 @@
 """The names of daemons and pods in certificates, as SPIFFE ids.
 
-``spiffe://serving.local/daemon/activator`` is any activator,
-``spiffe://serving.local/ns/shop/revision/front-00001/pod/front-x`` one pod. The trust domain is a constant, because the
-authority's key already differs between clusters. Source of the form: SPIFFE-ID, section 2.
+``spiffe://serving.local/daemon/activator`` is any activator.
+``spiffe://serving.local/ns/shop/revision/front-00001/pod/front-x`` is one pod. The trust domain is a constant, because
+the authority's key already differs between clusters. Source of the form: SPIFFE-ID, section 2.
 """
 
 import msgspec
@@ -20,7 +20,7 @@ DAEMONS = frozenset({ACTIVATOR, AUTOSCALER, CONTROLLER, DASHBOARD})
 def host_of(daemon: str) -> str:
     """The host name in a daemon's certificate, for clients that verify names: ``activator.serving.local``.
 
-    No DNS entry.
+    The name has no DNS entry.
     """
     return f"{daemon.rpartition('/')[2]}.{TRUST_DOMAIN}"
 

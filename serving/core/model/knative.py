@@ -30,7 +30,7 @@ APP_PROBE = "app"
 APP_LABEL = "app"
 POD_TEMPLATE_HASH_LABEL = "pod-template-hash"
 UPDATE_TIMESTAMP_ANNOTATION = "client.knative.dev/updateTimestamp"
-"""kn writes the time of an update here, so that an unchanged template becomes a new revision."""
+"""kn writes the time of an update to this annotation, so that an unchanged template becomes a new revision."""
 
 SERVICE_LABEL = f"{SERVING_GROUP}/service"
 SERVICE_UID_LABEL = f"{SERVING_GROUP}/serviceUID"
@@ -55,9 +55,9 @@ COMPONENTS_ANNOTATION = f"{OWN_GROUP}/components"
 CREATOR_ANNOTATION = f"{SERVING_GROUP}/creator"
 LAST_MODIFIER_ANNOTATION = f"{SERVING_GROUP}/lastModifier"
 BECAME_READY_ANNOTATION = f"{SERVING_GROUP}/lastPinned"
-"""When a revision first became ready. The journal keeps metadata and no status, so this survives a restart.
+"""When a revision first became ready. The journal stores metadata and no status, so this survives a restart.
 
-Knative marked with it that a route had a revision, and writes it no longer; ``kn service export`` still leaves it out.
+Knative no longer writes this annotation, which marked a revision as routed. ``kn service export`` still omits it.
 """
 FORMER_BECAME_READY_ANNOTATION = f"{OWN_GROUP}/became-ready"
 """The former annotation for the ready time, which is still read; the next write of a routing state replaces it."""
@@ -143,15 +143,24 @@ GRANT_ROLE, GRANT_NAMESPACES = f"{OWN_GROUP}/role", f"{OWN_GROUP}/namespaces"
 ACCESS_TOKEN_LABEL = f"{OWN_GROUP}/access-token"
 """On the Secret of a user's API token on a single machine: the token's name. It is also the Secret's type."""
 IMAGES_ONLY_ANNOTATION = f"{OWN_GROUP}/images-only"
-"""On a template, set by the single machine's API server: run only as containers, because the author may not run host programs."""
+"""On a template, set by the single machine's API server: run only as containers.
+
+Its author may not run programs of the host.
+"""
 ACCESS_ANNOTATION = f"{OWN_GROUP}/access"
 """On a Service or Route: "private" accepts only requests with the service's token; "public" (default) accepts all."""
 ACCESS_TOKEN_VERSION_ANNOTATION = f"{OWN_GROUP}/access-token-version"
 """On a Service or Route: a changed value creates a new token and revokes the old one."""
 ALLOW_FROM_ANNOTATION = f"{OWN_GROUP}/allow-from"
-"""On a Service or Route: its allowed callers, as "namespace/NS, serviceaccount/NS/NAME, service/NS/NAME", or "*" (``core/model/accessrules.py``)."""
+"""On a Service or Route: its allowed callers (``core/model/accessrules.py``).
+
+Form: "namespace/NS, serviceaccount/NS/NAME, service/NS/NAME", or "*".
+"""
 JWT_ANNOTATION = f"{OWN_GROUP}/jwt"
-"""On a Service or Route: the tokens that requests must have, as "issuer=URL, audience=NAME, jwks=URL" (``core/model/accessrules.py``)."""
+"""On a Service or Route: the tokens that requests need (``core/model/accessrules.py``).
+
+Form: "issuer=URL, audience=NAME, jwks=URL".
+"""
 GUARDED_ANNOTATION = f"{OWN_GROUP}/guarded"
 """On the pods of a revision, set by the controller: "true" accepts only requests from activators."""
 GUARDED_VARIABLE = "SERVING_POD_GUARDED"
@@ -161,19 +170,28 @@ ROUTE_BY_HEADER_ANNOTATION = f"{OWN_GROUP}/route-by-header"
 ``candidate``.
 """
 AFFINITY_ANNOTATION = f"{OWN_GROUP}/affinity"
-"""On a Service or Route: "cookie" or "header:X-User" keeps the requests of a session on one pod, "prefix" those of prompts that begin alike."""
+"""On a Service or Route: what keeps related requests on one pod.
+
+"cookie" and "header:X-User" select requests of one session, "prefix" selects prompts with the same beginning.
+"""
 SESSION_AFFINITY_ANNOTATION = f"{OWN_GROUP}/session-affinity"
 """The former name of the same annotation."""
 NODE_GROUP_STATE_ANNOTATION = f"{OWN_GROUP}/node-group-state"
-"""On a NodeGroup: its scale lock and failure breaker, written by the daemon, because a single machine's journal keeps no status."""
+"""On a NodeGroup: its scale lock and failure breaker.
+
+The daemon writes them, because a single machine's journal stores no status.
+"""
 IN_PLACE_ANNOTATION = f"{OWN_GROUP}/in-place"
 """On a ScaledWorkload, set by ``serving adopt``: the user's selectorless Service, whose endpoints are activators."""
 SELECTOR_BEFORE_ANNOTATION = f"{OWN_GROUP}/selector-before"
 """On an adopted Service: its former selector, as JSON, which ``serving release`` restores."""
 REPLICAS_BEFORE_ANNOTATION = f"{OWN_GROUP}/replicas-before"
-"""On a ScaledWorkload, set by ``serving adopt``: the former replicas of its target, which ``serving release`` restores."""
+"""On a ScaledWorkload: the former replicas of its target.
+
+``serving adopt`` sets the annotation, and ``serving release`` restores the replicas.
+"""
 SERVING_STATE_ANNOTATION = f"{OWN_GROUP}/serving-state"
-"""On a ScaledWorkload: its ``ServingState``, which a Revision has in its spec.
+"""On a ScaledWorkload: its ``ServingState``; a Revision has it in its spec.
 
 Only activator and autoscaler write it.
 """
@@ -202,7 +220,10 @@ DORMANT_CALL_ANNOTATION = f"{OWN_GROUP}/dormant-call"
 START_CPU_ANNOTATION = f"{OWN_GROUP}/start-cpu"
 """On a template: the cpu of a starting pod, such as "2"; only in a cluster that resizes pods in place."""
 AWAKE_RESOURCES_ANNOTATION = f"{OWN_GROUP}/awake-resources"
-"""On a pod of a cluster: the requests of its app's running containers, as JSON by name; dormant or starting pods request other amounts."""
+"""On a pod of a cluster: the requests of its app's running containers, as JSON by name.
+
+Dormant or starting pods request other amounts.
+"""
 ROLLOUT_CHECK_ANNOTATION = f"{OWN_GROUP}/rollout-check"
 """On a Service or Route: the conditions of a gradual rollout (``rolloutcheck.py``)."""
 ROLLED_BACK_ANNOTATION = f"{OWN_GROUP}/rolled-back"
@@ -286,7 +307,8 @@ class ConditionStatus(enum.StrEnum):
 class ServingState(enum.StrEnum):
     """``Revision.spec.servingState``: whether a revision may have pods.
 
-    Active: it may. Reserve: it is scaled to zero and the next request activates it. Retired: it must not have any.
+    Active: it may have pods. Reserve: it is scaled to zero, and the next request activates it. Retired: it must not
+    have pods.
     """
 
     ACTIVE = "Active"
@@ -304,8 +326,8 @@ class TrafficPath(enum.StrEnum):
 class TargetMode(enum.StrEnum):
     """How the learnt target of requests per pod is used.
 
-    off: nothing is learnt. shadow: it is shown. protect: it may lower a target that cpu or memory bound. use: it is the
-    target.
+    off: nothing is learnt. shadow: the learnt target is only shown. protect: it may lower a target that cpu or memory
+    limits. use: it replaces the target.
     """
 
     OFF = "off"

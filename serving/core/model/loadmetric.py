@@ -1,8 +1,8 @@
 """Load metrics for scaling, and the annotation that selects several of them.
 
-A load metric turns one source's report into that source's part of the load. The parts of all sources add up to the load
-of the revision, which is divided by the target of one pod. A metric with a separate name is one record and its entry in
-``LOAD_METRICS``; ``gauge:NAME`` is a metric for any number that the app reports.
+A load metric computes one source's part of the load from its report. The revision's load is the sum over all sources;
+it is divided by the target of one pod. Each named metric is a record in ``LOAD_METRICS``. ``gauge:NAME`` is the metric
+of any gauge that the app reports.
 """
 
 import functools
@@ -139,7 +139,7 @@ def is_load_metric(name: str) -> bool:
 def load_metric(name: str) -> LoadMetric:
     """The load metric with this name. Raises ``KeyError`` if there is none.
 
-    A gauge's target is used unchanged: it is not a capacity that needs headroom.
+    A gauge's target is used unchanged, because it is not a capacity that needs headroom.
     """
     if not is_load_metric(name):
         raise KeyError(name)

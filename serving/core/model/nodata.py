@@ -1,7 +1,7 @@
 """The value for missing input of a decision.
 
-A window without points, a pod whose use is unknown, a cluster that does not answer: each is a fact that a decision
-carries on, not a zero and not an exception. An empty window therefore never reaches a division.
+Examples are a window without points, a pod with unknown use, and a cluster that does not respond. A decision passes the
+value on; it is neither 0 nor an exception. So an empty window never reaches a division.
 """
 
 import msgspec

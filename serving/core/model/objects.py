@@ -1,7 +1,7 @@
 """Typed access to objects of the Kubernetes API: metadata, owners, conditions, and the difference between two objects.
 
-Every function is total: a missing field reads as empty, so a half-written object never raises. No function changes its
-argument. This module is independent of kinds.
+A missing field reads as empty, so an incomplete object never raises. No function changes its argument. The module is
+independent of kinds.
 """
 
 import calendar
@@ -163,8 +163,8 @@ def is_true(resource: object, condition_type: str) -> bool:
 def meant(value: Any) -> Any:  # noqa: ANN401 - JSON
     """A JSON value without nulls, empty maps and empty lists.
 
-    Go clients write ``resources: {}`` where a person writes nothing. {"a": {"b": []}, "emptyDir": {}} is {"emptyDir":
-    {}}; the elements of a list stay.
+    Go clients write ``resources: {}`` for an omitted field. Example: {"a": {"b": []}, "emptyDir": {}} gives
+    {"emptyDir": {}}. Elements of a list stay.
     """
     if isinstance(value, list):
         return [meant(child) for child in value]
@@ -181,7 +181,7 @@ def meant(value: Any) -> Any:  # noqa: ANN401 - JSON
 def merge_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Object:
     """The smallest merge patch that turns ``old`` into ``new``; {} if they are equal. A removed key becomes null.
 
-    From {"a": 1, "b": {"c": 2, "d": 3}} to {"b": {"c": 4, "d": 3}} it is {"a": null, "b": {"c": 4}}.
+    Example: from {"a": 1, "b": {"c": 2, "d": 3}} to {"b": {"c": 4, "d": 3}} the patch is {"a": null, "b": {"c": 4}}.
     """
     patch: Object = {key: None for key in old if key not in new}
     for key, value in new.items():
@@ -230,7 +230,7 @@ def with_kubernetes_scheme(probe: Object) -> Object:
 def kubelet_decides(containers: Iterable[object]) -> bool:
     """Whether the kubelet, not the queue-proxy, runs a readiness probe of any container of a revision.
 
-    A container that is alone serves also without ``ports``: a real API server stores a revision as it was written.
+    A single container serves even without ``ports``, because an API server stores a revision as written.
     """
     listed = list(containers)
     return any(

@@ -32,7 +32,7 @@ def auths_of(secrets: Iterable[Object]) -> dict[str, str]:
 
 
 def auth_for(reference: ImageReference, auths: Mapping[str, str]) -> str:
-    """The credentials for an image, chosen as a kubelet does: the longest matching registry or folder; "" if none match."""
+    """The credentials for an image, chosen as by a kubelet: the longest matching registry or folder; else ""."""
     image = f"{reference.registry}/{reference.repository}".split("/")
     matching = [(key, auth) for key, auth in auths.items() if _matches(_parts(key), image)]
     return max(matching, key=lambda item: len(_parts(item[0])))[1] if matching else ""

@@ -1,11 +1,11 @@
 """Parses and formats durations, numbers, percentages, cpu and memory quantities.
 
-Inside the project there are seconds, ratios, millicores and bytes. "60s", "70" percent, "500m" and "1Gi" exist only
-here and where settings and manifests are read. Each ``parse_*`` raises ``InvalidValue``; each ``format_*`` writes the
-shortest text that parses back to the same value.
+The project computes in seconds, ratios, millicores and bytes. Texts such as "60s", "70" percent, "500m" and "1Gi" are
+only in settings and manifests. Each ``parse_*`` raises ``InvalidValue``. Each ``format_*`` writes the shortest text
+that parses to the same value.
 
 Sources: durations as Go's ``time.ParseDuration``, quantities as Kubernetes' ``resource.Quantity`` (both rounded up to
-the unit that we keep, as Kubernetes does), percentages as Knative's config-autoscaler.
+the unit in use, as in Kubernetes), percentages as Knative's config-autoscaler.
 """
 
 import functools
@@ -38,7 +38,7 @@ _QUANTITY = re.compile(
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 _COUNT = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 DURATION_FORM = rf"[+-]?(0|({_DURATION_PART.pattern})+)"
-"""The form of a duration, as a regular expression also valid in RE2; the following constants are the forms of other texts."""
+"""The form of a duration, as a regular expression that is also valid in RE2. Other forms follow."""
 NUMBER_FORM = _DECIMAL.pattern
 COUNT_FORM = _COUNT.pattern
 QUANTITY_FORM = _QUANTITY.pattern
@@ -200,9 +200,9 @@ def pod_peak(
 ) -> _Amount:
     """Peak demand of a pod without its overhead, by Kubernetes' rule (KEP-753), for amounts of any type.
 
-    Each init container comes with whether it is a sidecar (``restartPolicy: Always``), which keeps running beside all
-    later containers. Containers of 1 and 2 cpu after a sidecar of 1 and an init container of 4: max(1 + 1 + 2, 1 + 4) =
-    5.
+    Each init container has a flag whether it is a sidecar (``restartPolicy: Always``), which keeps running with all
+    later containers. Example: containers of 1 and 2 cpu after a sidecar of 1 and an init container of 4: max(1 + 1 + 2,
+    1 + 4) = 5.
     """
     largest = beside = none
     for amount, is_sidecar in init_containers:

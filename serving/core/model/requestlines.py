@@ -1,7 +1,7 @@
 """Lines of a request log by a template of Knative's. Pure.
 
 The fields are ``.Request``, ``.Response``, ``.Revision`` and ``.TraceID`` of knative/serving 98e5ef90,
-pkg/http/request_log.go; ``.Request`` has those of Go's http.Request that a log needs. ``.Request.Header`` has the
+pkg/http/request_log.go. ``.Request`` has the fields of Go's http.Request that a log needs. ``.Request.Header`` has the
 headers that the template names.
 """
 
@@ -73,9 +73,9 @@ def check_template(text: str) -> None:
 
 
 def request_line(template: str, request: LoggedRequest, revision: LoggedRevision) -> str:
-    """The line of a request, which ends with a line feed.
+    """The line of a request, with a line feed at its end.
 
-    A template without a value here makes Knative's line about it.
+    If the template needs a value that does not exist, the line is Knative's error text.
     """
     try:
         line = fill_template(template, _fields(request, revision))

@@ -1,9 +1,9 @@
 """The state of gradual rollouts of one Route, as Knative keeps it in an annotation.
 
-A rollout belongs to a configuration and a tag; the tag "" is the Route's own host. Its revisions stand from the oldest
-to the newest, and their percents sum to the percent of the configuration target. The JSON has Knative's field names, so
-that a state written by Knative Serving 1.x is read here. ``serving.controller.routes.rollout`` decides; activators read
-the splits of tags, because ``status.traffic`` only holds the split of the Route's own host.
+A rollout belongs to a configuration and a tag; the tag "" is the Route's own host. Its revisions are ordered from the
+oldest to the newest, and their percents sum to the percent of the configuration target. The JSON has Knative's field
+names, so that a state of Knative Serving 1.x can be read. ``serving.controller.routes.rollout`` decides. Activators
+read the splits of tags from this state, because ``status.traffic`` has only the split of the Route's own host.
 """
 
 import hashlib
@@ -104,7 +104,7 @@ def _is_consistent(rollout: ConfigurationRollout) -> bool:
 
 
 def split_digest(shares: Iterable[tuple[str, int]]) -> str:
-    """16 hexadecimal digits over revisions and percents; neither their order nor repeated revisions change the digest."""
+    """A digest of revisions and percents, 16 hexadecimal digits, independent of order and repetition."""
     sums: dict[str, int] = {}
     for revision, percent in shares:
         sums[revision] = sums.get(revision, 0) + percent

@@ -1,7 +1,7 @@
 """Reads the conditions of a gradual rollout, such as "errors<1%,p99<500ms".
 
-``ROLLOUT_CHECK_ANNOTATION`` of a Service or Route holds them. A revision that breaks one while it is rolled
-out is rolled back.
+``ROLLOUT_CHECK_ANNOTATION`` of a Service or Route has them. A revision that breaks a condition during its rollout is
+rolled back.
 """
 
 import functools
@@ -27,7 +27,7 @@ _EXPECTED = (
 
 
 class RolloutCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """The conditions of a rollout step: at most ``error_share`` 5xx responses (None: no limit), and all goals in ``latencies``."""
+    """The conditions of a rollout step: a largest share of 5xx responses (None: no limit), and latency goals."""
 
     text: str
     error_share: float | None = None
@@ -37,7 +37,7 @@ class RolloutCheck(msgspec.Struct, frozen=True, kw_only=True):
 class RolloutWatch(msgspec.Struct, frozen=True, kw_only=True):
     """The newest revisions of a Route whose rollout is checked.
 
-    A step waits at most ``wait_max_s`` seconds from the first look for enough responses.
+    A step waits for enough responses, at most ``wait_max_s`` seconds after its first check.
     """
 
     check: RolloutCheck

@@ -1,10 +1,9 @@
 """The hosts of a route: a function of its name, namespace, labels, tags and the cluster's rules, never of its status.
 
-Controller and activators derive hosts here, so that they agree without trusting a status: the right to write a route's
-status gives no hosts. A route claims its own host since its creation, and the host of each tag since the tag first
-appeared; the oldest claim wins. "hello" with tag "blue" and a route "blue-hello" claim the same host: the later claim
-is rejected. An annotation keeps the times of tags, so that a restart does not change the result; a tag is never older
-than its route.
+Controller and activators both derive hosts here, so a user who may only write a route's status gets no hosts. A route
+claims its own host from its creation on, and a tag's host from the tag's first appearance on. The oldest claim wins.
+Example: "hello" with tag "blue" and a route "blue-hello" claim the same host, and the later claim is rejected. An
+annotation has the times of tags, so that a restart does not change the result. A tag is never older than its route.
 
 Follows knative/serving 98e5ef90, pkg/reconciler/route/domains, which does not decide between two claims.
 """
@@ -43,10 +42,10 @@ _HOSTS = 254
 
 
 class HostRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The host rules of a cluster: the public domain, the cluster's domain, and Go templates of a host and of a tag's name.
+    """The host rules of a cluster: the public and the cluster's domain, and Go templates of a host and of a tag's name.
 
-    ``domains`` are domains of routes with certain labels; ``domain`` is that of all others. ``has_certificates``:
-    public hosts have certificates of their own; ``has_local_certificates``: cluster-local ones have.
+    ``domains`` are the domains of routes with certain labels; ``domain`` is that of all others. ``has_certificates``:
+    public hosts have separate certificates. ``has_local_certificates``: cluster-local hosts have.
     """
 
     domain: str
@@ -66,7 +65,7 @@ class HostRules(msgspec.Struct, frozen=True, kw_only=True):
 class Hosts(msgspec.Struct, frozen=True, kw_only=True):
     """The public and the cluster-local host of a route; they are equal if the route is cluster-local.
 
-    ``problem`` is why there is no public host, which is "" then.
+    If there is no public host, it is "", and ``problem`` is the reason.
     """
 
     shown: str
@@ -154,8 +153,8 @@ def hosts_of(route: Object, rules: HostRules, *, tag: str = "") -> Hosts:
 def claimed_hosts(route: Object, rules: HostRules, *, served_tags: Collection[str] = ()) -> Iterator[ClaimedHost]:
     """All hosts that a route claims, the route's own host first.
 
-    ``served_tags`` are those of its status: while its spec cannot be served, tags that it no longer asks for keep their
-    hosts if no other route claims them.
+    ``served_tags`` are the tags in the status. While the spec cannot be served, removed tags keep their hosts if no
+    other route claims them.
     """
     since = nested(route, "metadata", "creationTimestamp") or _NEVER
     claimed_at, tags = kept_claims(route), tags_of(route)
@@ -187,13 +186,13 @@ def named_network(gateway: str) -> str:
 
 
 def machine_gateway(inner_port: int) -> str:
-    """The gateway address of pods that share their machine's network, from the inner listener's port. 8081: 127.0.31.145."""
+    """The gateway of pods in their machine's network, from the inner listener's port: 8081 gives 127.0.31.145."""
     return f"127.0.{inner_port >> 8}.{inner_port & 255}"
 
 
 def named_address(gateway: str, namespace: str) -> str:
     """The address at which pods of a single machine reach a namespace's services by short name.
 
-    Two namespaces may have the same one: a short name that both have is then no service's.
+    Two namespaces may have the same address. A short name that exists in both then leads to no service.
     """
     return f"{named_network(gateway)}.{1 + zlib.crc32(namespace.encode()) % _HOSTS}"

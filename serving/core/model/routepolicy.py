@@ -1,11 +1,10 @@
 """The activator's policy for a route, apart from its traffic split.
 
-It says who may call it, which pod serves a session, which header selects a tag, what clients get while a pod
-starts, and the ports for TCP.
+The policy has the allowed callers, session affinity, header rules for tags, the early response while a pod starts, and
+TCP ports.
 
-Input: the annotations of a Route, which a Service passes on to its own. Output: a ``RoutePolicy`` with a problem for
-each annotation that cannot be read. A private service stays private despite any error: an unreadable access annotation
-means private, every other unreadable annotation is ignored.
+Input: the annotations of a Route, which a Service copies to its Route. Output: a ``RoutePolicy`` with a problem for
+each invalid annotation. An invalid access annotation makes the service private; other invalid annotations are ignored.
 """
 
 import hashlib
@@ -59,7 +58,7 @@ _TARGET_FIELDS = ("revisionName", "percent", "tag", "url")
 class SessionAffinity(msgspec.Struct, frozen=True, kw_only=True):
     """How requests of a session are recognised: by a header, in lower case, or by our cookie if ``header`` is "".
 
-    With ``by_prefix`` there are no sessions: the beginning of the prompt in the body chooses the pod.
+    With ``by_prefix`` there are no sessions, and the beginning of the prompt in the body chooses the pod.
     """
 
     header: str = ""
@@ -86,7 +85,7 @@ class TcpPort(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 class SharedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host, exact or wildcard, that several services may share; ``path`` is this service's prefix, "/" for all paths."""
+    """A host, exact or wildcard, that services may share. ``path`` is this service's prefix, "/" for all paths."""
 
     host: str
     path: str = "/"
@@ -95,7 +94,7 @@ class SharedHost(msgspec.Struct, frozen=True, kw_only=True):
 class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The activator's policy for a route.
 
-    ``token_version`` "" is the first token, ``callers`` None is no limit; ``problems`` are for an Event.
+    ``token_version`` "" is the first token. ``callers`` None admits all. ``problems`` are for an Event.
     """
 
     is_private: bool = False
@@ -281,7 +280,7 @@ def _problem(key: str, text: str, expected: str) -> str:
 
 
 def route_digest(route: Object, rules: HostRules) -> str:
-    """16 hexadecimal digits over everything in a Route that affects routing: hosts, tags, rollout, traffic and policy."""
+    """A digest of a Route's routing, 16 hexadecimal digits: hosts, tags, rollout, traffic and policy."""
     annotations = annotations_of(route)
     served: list[object] = [
         uid_of(route),

@@ -1,9 +1,9 @@
 """ScaledWorkload: scales an existing workload, such as a Deployment, by the requests for its Service.
 
-``ScaledWorkloadSpec`` is the spec of the manifest. ``from_object`` reads one and lists every problem; ``to_object``
-writes it. ``as_revision`` shows a workload as a Revision, so that activators and autoscalers treat both alike: the
-scaling keys are a revision's annotations, and an annotation of the workload has its serving state. No such Revision is
-stored.
+``ScaledWorkloadSpec`` is the spec of the manifest. ``from_object`` reads a manifest and lists every problem;
+``to_object`` writes one. ``as_revision`` converts a workload to a Revision, so that activators and autoscalers use the
+same code for both. Its scaling keys become the revision's annotations. An annotation of the workload is its serving
+state. This Revision is not stored.
 """
 
 import ipaddress
@@ -98,11 +98,12 @@ class HeaderMatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RoutingRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Requests to one of the ``hosts``, below one of the ``paths``, with all of the ``headers``; an empty list matches all.
+    """A rule that matches requests by hosts, path prefixes and headers; an empty list matches all.
 
-    A host is exact or a wildcard ("*.shop.example.com", which matches any number of labels). A path is a prefix of
-    whole segments: "/api" matches "/api" and "/api/v1", not "/apis". Of several matches the exact host, the longest
-    path, then the most headers win.
+    A request matches one of the ``hosts``, one of the ``paths``, and all of the ``headers``. A host is exact or a
+    wildcard ("*.shop.example.com", which matches any number of labels). A path is a prefix of whole segments: "/api"
+    matches "/api" and "/api/v1", not "/apis". Of several matching rules, an exact host wins, then the longest path,
+    then the most headers.
     """
 
     hosts: tuple[str, ...] = ()
@@ -225,8 +226,8 @@ class ColdStart(
 class ScaledWorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """The spec of a ScaledWorkload.
 
-    ``hosts``, ``paths`` and ``headers`` are one routing rule; ``rules`` has further ones. Without hosts a workload is
-    reached by its cluster-local name only.
+    ``hosts``, ``paths`` and ``headers`` are one routing rule; ``rules`` has further rules. A workload without hosts is
+    reached only by its cluster-local name.
     """
 
     target: WorkloadTarget
@@ -242,13 +243,13 @@ class ScaledWorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     max_pending_requests: int | None = None
     """Most requests that wait for a pod in an activator.
 
-    One more gets status 503. None is the bound of the activator, which always holds.
+    A further request gets status 503. None: only the activator's bound applies, which always does.
     """
 
     wait_timeout_seconds: int | None = None
     """Longest wait for a pod.
 
-    Then a request gets status 503. None is the bound of the activator, which always holds.
+    Then a request gets status 503. None: only the activator's bound applies, which always does.
     """
 
     timeout_seconds: int | None = None
@@ -327,8 +328,8 @@ _REQUIRED = ("target", "service")
 def as_revision(workload: Object, spec: ScaledWorkloadSpec) -> Object:
     """Convert a ScaledWorkload with this spec to the Revision that activators and autoscalers use.
 
-    Its other annotations are those of the workload, so that what daemons save about a revision is there too; those of
-    the spec win. ``serving.dev/serving-state`` is its state.
+    Annotations of the workload are copied, because daemons save state in them; annotations from the spec win.
+    ``serving.dev/serving-state`` is the serving state.
     """
     annotations = annotations_of(workload)
     state = annotations.get(SERVING_STATE_ANNOTATION)
@@ -348,7 +349,10 @@ def as_revision(workload: Object, spec: ScaledWorkloadSpec) -> Object:
 
 
 def serving_state_patch(state: ServingState, *, resource_version: str, is_workload: bool) -> Object:
-    """The patch that sets a serving state: in a Revision's spec, or in an annotation of a ScaledWorkload, whose spec is the user's."""
+    """The patch that sets a serving state.
+
+    A Revision has the state in its spec, a ScaledWorkload in an annotation, because its spec is the user's.
+    """
     metadata: Object = {"resourceVersion": resource_version}
     if is_workload:
         return {"metadata": {**metadata, "annotations": {SERVING_STATE_ANNOTATION: state.value}}}

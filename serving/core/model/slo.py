@@ -1,9 +1,8 @@
 """Reads a revision's latency goal, such as "p95<300ms", and counts requests by latency.
 
-``read_slo`` turns the annotation ``autoscaling.serving.dev/slo`` into a record. Queue-proxies count their requests in
-bins relative to the limit, and the autoscaler adds the bins of all pods up: so a percentile is one of the revision, not
-a mean of percentiles. A bin is 19 % wide, and one edge is the limit itself, so that the number of late requests is
-exact.
+``read_slo`` parses the annotation ``autoscaling.serving.dev/slo``. Queue-proxies count requests in bins relative to the
+limit, and the autoscaler adds the bins of all pods. So a percentile is that of the whole revision, not a mean of
+percentiles. A bin is 19 % wide. One edge is the limit itself, so that the number of late requests is exact.
 """
 
 import functools
@@ -95,10 +94,10 @@ def add_bins(first: Sequence[float], second: Sequence[float]) -> tuple[float, ..
 
 
 def quantile_s(bins: Sequence[float], slo: Slo) -> float:
-    """The latency within which the goal's share of requests ended, interpolated logarithmically in its bin. 0 without requests.
+    """The latency within which the goal's share of requests ended; 0 without requests.
 
-    A 95th percentile of 100 requests, of which 90 are in the bin up to 252 ms and 10 in the one up to 300 ms, is half
-    into the second one: 275 ms.
+    The latency is interpolated logarithmically in its bin. Example: of 100 requests, 90 are in the bin up to 252 ms and
+    10 in the bin up to 300 ms. The 95th percentile is in the middle of the second bin: 275 ms.
     """
     rank, passed = slo.share * sum(bins), 0.0
     for number, count in enumerate(bins):

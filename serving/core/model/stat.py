@@ -32,24 +32,23 @@ Gauges = Annotated[Mapping[GaugeName, Amount], msgspec.Meta(max_length=GAUGES_MA
 class Stat(msgspec.Struct, frozen=True, kw_only=True):
     """A report about the requests of one source in one period.
 
-    ``at_s`` is the time of the report in seconds, stamped by the autoscaler on receipt: clocks of pods are not trusted.
-    ``concurrency`` is the time-weighted mean number of requests in flight over the period, ``request_count`` the number
-    that arrived in it. The ``proxied_`` pair is the part of both that came through an activator, which reports it too;
-    load is summed without that part, so that each request counts once. ``ended_count`` is the number of responses of a
-    pod in the period without a server error, and ``response_time_s`` their mean response time in seconds, 0 without
-    any. ``gauges`` are numbers that the app reports of itself, by name. ``latency_bins`` counts the requests of a pod
-    whose revision has a goal for its latency, by how late they are (``core/model/slo.py``).
+    ``at_s`` is the time of the report in seconds. The autoscaler sets it on receipt, because clocks of pods are not
+    trusted. ``concurrency`` is the time-weighted mean number of requests in flight over the period, ``request_count``
+    the number of arrivals. The ``proxied_`` pair is the part of both that came through an activator. The activator also
+    reports this part, so load is summed without it. ``ended_count`` counts a pod's responses without a server error in
+    the period. ``response_time_s`` is their mean response time in seconds, or 0. ``gauges`` are numbers reported by the
+    app, by name. ``latency_bins`` counts requests by lateness, if the revision has a latency goal
+    (``core/model/slo.py``).
 
-    An activator also pokes between its reports, with the load that is new at that moment; its next report excludes that
-    load. Both add up to the present load. The ``window_`` pair is added to the mean of the second instead; None: the
-    same.
+    Between reports an activator also sends pokes, with the load that is new at that moment. The next report excludes
+    the load of pokes, so that their sum is the present load. For the mean of a second, the ``window_`` pair is used
+    instead; None: the same values.
 
-    ``is_dormant`` says that the pod's app sleeps: its next report comes when it has woken, and until then it has no
-    load. Its last request ended ``idle_s`` seconds before the report. ``pod_loads`` are the requests of an activator in
-    each pod of a ScaledWorkload, which reports nothing itself; ``pod_heats`` say what each pod's cache of prompts has
-    saved, in an unknown unit. ``unfrozen`` is why its processes run all the same; "" if they are frozen. ``is_loading``
-    asks to keep a pod whose app was never ready yet. ``unready`` is why the app of a pod was never ready; "" if the
-    reason is unknown.
+    ``is_dormant``: the pod's app sleeps. The pod has no load until its next report, which follows when it wakes. Its
+    last request ended ``idle_s`` seconds before the report. ``unfrozen`` is why a dormant pod's processes still run, or
+    "". ``pod_loads`` are an activator's requests in each pod of a ScaledWorkload, because these pods do not report.
+    ``pod_heats`` are the savings of each pod's prompt cache, in an arbitrary unit. ``is_loading`` asks to keep a pod
+    whose app was never ready. ``unready`` is why the app was never ready; "" if unknown.
     """
 
     pod: str = ""

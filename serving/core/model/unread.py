@@ -1,7 +1,7 @@
 """Lists the fields of a document that a conversion ignores. Pure.
 
-A table has the fields that are read: a key leads to None where the whole value is read, and to another table where only
-some of its fields are. Lists are walked into.
+A table has the fields that are read. A key maps to None if the whole value is read, or to another table if only some of
+its fields are read. Elements of lists are checked too.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
 """Version numbers of frames, messages and files; docs/version-skew.md describes allowed differences.
 
-A version rises only when an older program would misread the newer form. Fields that are added need no new version:
-readers ignore unknown fields. A form without a version has version 1, so that version 1 costs no bytes.
+A version increases only if an older program would misread the newer form. An added field needs no new version, because
+readers ignore unknown fields. A form without a version has version 1, so that version 1 needs no bytes.
 """
 
 from typing import Annotated, Final, TypeAlias

@@ -1,15 +1,15 @@
 """Divides a budget of pods or memory among revisions, such as "at most 20 pods" in total or per namespace.
 
-``allocate`` is pure: claims of revisions in, the pods of each out. Pods are granted one after the other, until the next
-one does not fit:
+``allocate`` is pure: it takes claims of revisions, and returns the pods of each. Pods are granted one after the other,
+until the next one does not fit:
 
 1. pods of min-scale, or of the initial scale of a new revision;
-2. the first pod of each revision with requests, in turns where there are not enough;
-3. all others by worth. The worth of a revision's n-th pod is the load that each would then have, in pods that are full
-   to their target: load / n. The worth of the first pod that does not fit is the price that clears the budget.
+2. the first pod of each revision with requests, in turns if there are not enough; 3. all others by worth. The worth of
+   a revision's n-th pod is load / n, the load per pod with n pods, in units of the target. The worth of the first pod
+   that does not fit is the price of the budget.
 
-The order does not depend on the size of the budget, so that a larger one takes no pod from a revision. Under a budget
-of memory the worth is per byte. ``BudgetBook`` keeps the claims, and grants a pod only when another one has gone.
+The order does not depend on the size of the budget, so that no revision loses a pod by a larger budget. Under a budget
+of memory the worth is per byte. ``BudgetBook`` stores the claims, and grants a pod only after another one has ended.
 """
 
 import enum
@@ -44,8 +44,8 @@ _Bid = tuple[int, float, RevisionKey, int]
 class BudgetDemand(msgspec.Struct, frozen=True, kw_only=True):
     """A revision's demand without a budget: ``wanted`` pods, its ``present`` scale, and its ``ready`` pods.
 
-    ``floor`` is min-scale or the initial scale, ``load`` in pods that are full to their target, and ``has_load``
-    whether it has requests. ``in_use`` are the pods for requests in flight now.
+    ``floor`` is min-scale or the initial scale. ``load`` is in units of the target per pod. ``has_load``: the revision
+    has requests. ``in_use`` is the number of pods for the requests in flight now.
     """
 
     wanted: int
@@ -69,7 +69,8 @@ class BudgetTenant(msgspec.Struct, frozen=True, kw_only=True):
 class BudgetClaim(msgspec.Struct, frozen=True, kw_only=True):
     """A revision's claim.
 
-    It has waited or held its turn since ``since_s``; ``granted`` is the last allowed scale, maybe unwritten.
+    The revision waits, or has its turn, since ``since_s``. ``granted`` is the last allowed scale, which may not be
+    written yet.
     """
 
     tenant: BudgetTenant
@@ -108,7 +109,8 @@ class AllowanceReason(enum.StrEnum):
 class Allowance(msgspec.Struct, frozen=True, kw_only=True):
     """A count below the desired one; or an immediate zero for a revision without demand while others wait.
 
-    ``budget`` is its text, or what is short, and ``all_wanted`` the pods that all under it want.
+    ``budget`` is the budget's text, or the scarce resource. ``all_wanted`` is the sum of the pods that all its
+    revisions want.
     """
 
     count: int
@@ -126,8 +128,9 @@ UNLIMITED = Allowance(count=sys.maxsize, wanted=0, reason=AllowanceReason.SHARE,
 def allocate(claims: Sequence[BudgetClaim], budgets: Budgets, *, now_s: float) -> Division:
     """Divide the budgets among the claims.
 
-    Of 10 pods, revisions with a load of 12, 6 and 2 pods get 6, 3 and 1, so that each pod has twice its target. An
-    eleventh would go to the first, whose seven pods then have 1.7 times theirs: that is the price.
+    Example: three revisions with loads of 12, 6 and 2 share 10 pods. They get 6, 3 and 1, so that each pod has twice
+    its target. An eleventh pod would go to the first revision, whose seven pods would have 1.7 times their target: 1.7
+    is the price.
     """
     remaining = {scope: budget.amount for claim in claims for scope, budget in budgets.of(claim.tenant.key[0])}
     wanted: Counter[str] = Counter()

@@ -1,9 +1,9 @@
 """Decides which dormant pods to remove while the machine is short of memory.
 
-Input: readings of the memory, the dormant pods, and what each revision wants. Output: ``Allowance`` records, by which a
-revision has fewer pods than it wants, also than its min-scale. The pod last used longest ago goes first, and so many at
-once as should free what is missing. A revision gets its pods back with its next request that needs them, or once memory
-has been free for a while. Running pods stay.
+Input: readings of the memory, the dormant pods, and each revision's demand. Output: ``Allowance`` records, which limit
+a revision to fewer pods than it wants, even below its min-scale. The longest idle pods are removed first, as many as
+should free the missing memory. A revision gets its pods again with its next request that needs them, or once memory has
+been free for a while. Running pods stay.
 """
 
 import math
@@ -41,8 +41,8 @@ class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
 class DormantPod(msgspec.Struct, frozen=True, kw_only=True):
     """A dormant pod that may be removed.
 
-    ``used_s`` is the end of its last request, ``scale`` that of its revision, ``memory_bytes`` the memory that it may
-    free.
+    ``used_s`` is the end of its last request. ``scale`` is the revision's scale. ``memory_bytes`` is the memory that
+    the removal may free.
     """
 
     key: RevisionKey
@@ -82,7 +82,8 @@ class MemoryShortage:
     ) -> list[RevisionKey]:
         """Choose pods to remove, or release a revision; return the revisions that need a new decision.
 
-        800 MiB of 16 GiB have to be available and 760 MiB are: pods go, the idlest first, until those gone have 40 MiB.
+        Example: 800 MiB of 16 GiB must be available, and 760 MiB are. The longest idle pods are removed until they free
+        40 MiB.
         """
         idlest_first = sorted(pods, key=lambda pod: (pod.used_s, pod.key, pod.name))
         names = {pod.name for pod in idlest_first}

@@ -1,9 +1,10 @@
 """Decides a number of pods by cpu and memory use, as a HorizontalPodAutoscaler (autoscaling/v2) does.
 
-Input: the object's spec, what each pod requests and uses, the present number of pods, the earlier recommendations and
-changes, and ``now_s``. Output: the number, and why. It follows the rules of kube-controller-manager: a tolerance of a
-tenth, the largest number of all metrics, no step down while a metric is missing, the highest recommendation of the last
-300 s on the way down, and at most 4 pods or 100 % more in 15 s on the way up. It uses no clock and no cluster.
+Input: the object's spec, requests and use of each pod, the present number of pods, earlier recommendations and changes,
+and ``now_s``. Output: the number with its reason. The rules are those of kube-controller-manager: a tolerance of a
+tenth, the largest number of all metrics, and no scaling down while a metric is missing. Scaling down uses the highest
+recommendation of the last 300 s. Scaling up adds at most 4 pods or 100 % in 15 s. The module uses no clock and no
+cluster.
 """
 
 import math

@@ -1,9 +1,9 @@
 """Decides the requests of dormant, starting and running pods, as patches for in-place resizes.
 
-Input: a pod, whether its app sleeps, and what its containers use. Output: patches, or None where nothing changes. A
-dormant container requests the least cpu there is, and the memory that it uses with a margin. An annotation of the pod
-keeps what it requests awake: for the pods of ``serving.dev/start-cpu`` the controller writes it, and they shrink to it
-once they are ready.
+Input: a pod, whether its app sleeps, and the use of its containers. Output: patches, or None without a change. A
+dormant container requests the smallest amount of cpu, and its used memory with a margin. An annotation of the pod has
+the requests of the running app. For pods with ``serving.dev/start-cpu`` the controller writes the annotation, and their
+requests are lowered to it once they are ready.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def note_of(pod: Object) -> Object | None:
 def resize_of(pod: Object, *, is_dormant: bool, used: Mapping[str, Resources]) -> Object | None:
     """The strategic merge patch for ``pods/resize``; None if the pod already has the wanted size.
 
-    A container that requests 1 cpu and 1Gi, and uses 100Mi: 1m and 118Mi while it is dormant.
+    Example: a container that requests 1 cpu and 1Gi, and uses 100Mi, requests 1m and 118Mi while it is dormant.
     """
     changes = []
     for name, awake in awake_resources(pod).items():
@@ -83,7 +83,10 @@ def start_resources(container: Object, start_cpu: str) -> ContainerResources:
 
 
 def started_resources(container: Object) -> ContainerResources:
-    """The cpu of a ready container. A request cannot be removed from a pod: without one, it becomes the smallest."""
+    """The cpu of a ready container.
+
+    Requests cannot be removed from a pod; a container without one gets the smallest.
+    """
     written = container.get("resources") or {}
     limits, requests = written.get("limits") or {}, written.get("requests") or {}
     # Kubernetes copies a missing request from the limit.

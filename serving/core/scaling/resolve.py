@@ -1,10 +1,9 @@
 """Resolves settings and annotations of a revision into its scaling numbers, for every daemon.
 
 Inputs: the autoscaler's settings, the revision's scaling annotations, its containerConcurrency, and whether a route
-names it. Output: a ``ScalingSpec``. An annotation overrides a setting; a setting has a default. The autoscaler decides
-on the result, the activator pokes by it, and the controller takes the first scale and the bounds from it: no other
-module reads these settings. Source: knative/serving 98e5ef90, pkg/reconciler/autoscaling/resources/target.go and
-kpa/resources/decider.go.
+names it. Output: a ``ScalingSpec``. An annotation overrides a setting. The autoscaler uses the result for decisions,
+the activator for pokes, and the controller for the initial scale and the bounds. No other module reads these settings.
+Source: knative/serving 98e5ef90, pkg/reconciler/autoscaling/resources/target.go and kpa/resources/decider.go.
 """
 
 import functools
@@ -112,7 +111,7 @@ def resolve(
 def classic_target(settings: AutoscalerSettings, *, container_concurrency: int) -> float:
     """The target of requests in flight per pod under the classic algorithm.
 
-    Model Single of 2018 is containerConcurrency 1 today; everything else is model Multi.
+    The model Single of 2018 is containerConcurrency 1; all other values are the model Multi.
     """
     classic = settings.classic
     return classic.single_concurrency_target if container_concurrency == 1 else classic.multi_concurrency_target
@@ -148,7 +147,10 @@ def _target_mode(settings: AutoscalerSettings, scaling: ScalingAnnotations, clas
 
 
 def _has_own_pace(scaling: ScalingAnnotations) -> bool:
-    """Whether a revision tunes Knative's algorithm by annotations, which selects ``policy: knative`` unless it names a policy."""
+    """Whether a revision tunes Knative's algorithm by annotations.
+
+    Such a revision has ``policy: knative`` unless it names a policy.
+    """
     own = dict(scaling.overrides)
     is_tuned = scaling.target_utilization_ratio is not None or scaling.metric_aggregation_algorithm is not None
     return "policy" not in own and (is_tuned or not _KNATIVE_PACE.isdisjoint(own))

@@ -1,7 +1,7 @@
 """Reads Revisions, their Deployments and Pods into small records for the autoscaler.
 
-Input: objects as the API has them. Output: small records, or None for objects that this autoscaler does not scale.
-Invalid annotations are rejected when an object is written; existing invalid annotations are ignored here.
+Input: API objects. Output: small records, or None for objects that this autoscaler does not scale. The API server
+rejects invalid annotations; existing invalid annotations are ignored here.
 """
 
 import enum
@@ -74,7 +74,10 @@ def serving_container(containers: Sequence[Mapping[str, Any]]) -> ServingContain
 
 
 def memory_of(containers: Sequence[Mapping[str, Any]]) -> int:
-    """Memory requested by all containers, in bytes; without requests their limits, else 200 MiB, as node scores assume."""
+    """Memory requested by all containers, in bytes.
+
+    A container without a request counts with its limit, or else with 200 MiB, as in node scores.
+    """
     total = 0
     for container in containers:
         resources = container.get("resources") or {}
@@ -136,7 +139,7 @@ class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
     has_state: bool = True
     """Whether its serving state was ever written.
 
-    A new ScaledWorkload has none: it is idle while its target is at zero.
+    A new ScaledWorkload has none. It counts as idle while its target is at zero.
     """
 
     is_contested: bool = False
@@ -246,7 +249,7 @@ def revision_of(resource: Mapping[str, Any], settings: AutoscalerSettings) -> Sc
 def workload_of(resource: Object, spec: ScaledWorkloadSpec, settings: AutoscalerSettings) -> ScaledRevision | None:
     """Read a ScaledWorkload with this spec as a scaled revision; None if it is being deleted.
 
-    It ran before anybody scaled it, so no initial scale is due, and no condition of it says that its pods failed.
+    The workload ran before it was scaled here, so it needs no initial scale, and has no condition about failed pods.
     """
     revision = revision_of(as_revision(resource, spec), settings)
     if revision is None:
@@ -333,7 +336,10 @@ def _restart_count(status: Mapping[str, Any]) -> int:
 
 
 def oom_kill_count_of(status: Mapping[str, Any]) -> int:
-    """Count the OOM kills in a pod's status: restarts of containers whose last termination was an OOM kill, plus unrestarted ones."""
+    """Count the OOM kills in a pod's status.
+
+    Counted are restarts of containers whose last termination was an OOM kill, and OOM kills without a restart.
+    """
     count = 0
     for container_status in status.get("containerStatuses") or ():
         restarts = int(container_status.get("restartCount") or 0)
@@ -345,7 +351,7 @@ def oom_kill_count_of(status: Mapping[str, Any]) -> int:
 
 
 def turn_ratio(key: RevisionKey) -> float:
-    """The offset of a revision's decisions in each period, as a ratio below 1; it spreads the revisions over the period."""
+    """The offset of a revision's decisions in each period, as a ratio below 1. It spreads revisions over the period."""
     return zlib.crc32("/".join(key).encode()) / _CRC_RANGE
 
 

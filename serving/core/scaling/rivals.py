@@ -1,7 +1,7 @@
 """Detects that another client, such as a GitOps tool, repeatedly sets the scale of a ScaledWorkload's target.
 
-Input: each change of the scale that the autoscaler did not write, with its time. Output: a sentence while there are too
-many of them, and so a fight that neither would win. A single manual change is no rivalry.
+Input: each change of the scale by another client, with its time. Output: a sentence while such changes are frequent,
+because both clients would undo each other's changes. A single manual change is no conflict.
 """
 
 import msgspec
@@ -23,7 +23,7 @@ class RivalWrites(msgspec.Struct, frozen=True, kw_only=True):
     def sentence(self, now_s: float) -> str:
         """The conflict in a sentence; "" without one.
 
-        Three changes in ten minutes are a conflict, which lasts ten minutes more.
+        Three changes in ten minutes are a conflict. It ends ten minutes later.
         """
         if len(self.times) < _WRITES_MAX or now_s - self.times[-1] > _PERIOD_S:
             return ""

@@ -1,15 +1,14 @@
 """Sets a pod's target load so that a latency goal such as "p95<300ms" is met.
 
-Input: requests by how late they are (``core/model/slo.py``), the load a pod, and the revision's numbers. Output: the
-target of one pod, by which the usual algorithm then decides: windows, panic, rates and bounds act as for any other
-target.
+Input: requests by lateness (``core/model/slo.py``), the load per pod, and the revision's numbers. Output: the target of
+one pod, with which the usual algorithm decides. Windows, panic, rates and bounds apply as for any other target.
 
-Late requests lower the target by limit over percentile, as a HorizontalPodAutoscaler would: 4 pods with 10 requests
-each and a 95th percentile of 410 ms over 300 get a target of 7.3, so 6 pods. A late revision never has fewer pods than
-its own target gives. Once its new pods are ready, it is measured afresh. While a whole window is on time with three
-tenths to spare, the target grows by a tenth, but not to where it was late. A goal that is missed with hardly a request
-a pod is one that pods do not help: the revision's own target then counts, and ten minutes later the goal is tried
-again.
+Late requests lower the target by the factor limit / percentile, as a HorizontalPodAutoscaler would. Example: 4 pods
+have 10 requests each, and a 95th percentile of 410 ms with a limit of 300 ms. They get a target of 7.3, so 6 pods. A
+late revision never has fewer pods than its configured target gives. Once its new pods are ready, new measurements
+begin. If a whole window is below the limit by three tenths, the target grows by a tenth, but not up to a target at
+which it was late. If the goal is missed with hardly one request per pod, more pods do not help. The configured target
+then applies for ten minutes, before the goal is tried again.
 """
 
 import enum
@@ -166,14 +165,14 @@ def step(state: SloState, seen: SloView, *, spec: ScalingSpec, now_s: float) -> 
 
 
 def _lag_s(state: SloState, slo: Slo) -> float:
-    """How long requests from before a change may still end, in seconds: the duration of late requests."""
+    """How long requests that began before a change may still run, in seconds: the duration of late requests."""
     return min(slo.limit_s if state.late is None else state.late.quantile_s, _SETTLE_S)
 
 
 def is_late(bins: Sequence[float], slo: Slo) -> bool:
     """Whether more requests are late than the goal allows and chance explains.
 
-    Of 60 requests a 95th percentile allows 3; chance may make 6 of it, so that 7 are late.
+    Example: of 60 requests a 95th percentile allows 3. Up to 6 may be late by chance, so 7 are too many.
     """
     allowed, late = (1.0 - slo.share) * sum(bins), late_sum(bins)
     return late >= _LATE_MIN and late > allowed + _CHANCE * math.sqrt(allowed)

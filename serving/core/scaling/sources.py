@@ -1,14 +1,13 @@
 """Combines stats of pods and activators into one load sample per second.
 
 Input: reports of pods and activators, with the times of their receipt. Output: for each completed second, one
-``Second`` with every pod's latest report and the sum of the activators' reports in it. So no window sees a second with
-missing sources, and none counts a source twice because two of its reports fell into one second.
+``Second`` with every pod's latest report and the sum of the activators' reports in it. So no window gets a second with
+missing sources, or with two reports of one source.
 
-A pod's report is its state of the last second: the latest replaces the one before, and counts until it is too old. A
-dormant pod's report counts as no load until the pod reports again or is dropped. What an activator reports adds up: a
-poke is what is new since its last report, and its next report leaves that out, as in knative/serving 98e5ef90
-pkg/activator/handler/concurrency_reporter.go. A second has the mean that reports measured, without pokes. It is
-independent of windows, metrics or targets.
+A pod's report is its state of the last second. It replaces the previous report, and counts until it is too old. A
+dormant pod's report counts as no load until the pod reports again or is dropped. An activator's reports are summed: a
+poke has the load that is new since the last report, and the next report excludes it, as in knative/serving 98e5ef90
+pkg/activator/handler/concurrency_reporter.go. A second's mean comes from reports without pokes.
 """
 
 import math
@@ -50,7 +49,7 @@ class Second(msgspec.Struct, frozen=True, kw_only=True):
 class Sources:
     """All sources of one revision's load.
 
-    Call ``complete`` before each ``record_*``: a report counts for the current second.
+    Call ``complete`` before each ``record_*``, because a report counts for the current second.
     """
 
     __slots__ = ("_activators", "_number", "_pods")
@@ -125,8 +124,8 @@ class Sources:
     def present(self, now_s: float) -> Stat:
         """The reported load in flight now; never below 0.
 
-        For activators that is what they reported within the last moment or in the whole second before, whichever is
-        more: a report that follows pokes leaves out what they said.
+        An activator's load is the larger of two values: its reports in the last moment, and its reports in the whole
+        second before. The first alone is too low, because a report excludes the load of earlier pokes.
         """
         pods = _sum(pod for pod in self._pods.values() if _counts(pod, now_s))
         concurrency, request_count = pods.concurrency, pods.request_count
@@ -212,8 +211,8 @@ def _window_requests(stats: Iterable[Stat]) -> float:
 def _sum(stats: Iterable[Stat]) -> Stat:
     """The sum of several reports, excluding requests through activators.
 
-    A pod with requests that does not report a gauge counts as the mean of those that do: its page may be slow because
-    it is overloaded. Gauges of 4 and 6, and a busy pod without one: 15.
+    A busy pod without a gauge counts with the mean of the other pods, because its page may be slow under overload.
+    Example: gauges of 4 and 6, and a busy pod without one, give 15.
     """
     concurrency = request_count = 0.0
     gauges: dict[str, float] = {}

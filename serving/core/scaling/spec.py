@@ -1,8 +1,8 @@
 """The resolved scaling numbers of one revision, for every daemon that scales, wakes or creates it.
 
-Settings, annotations and containerConcurrency have been read, checked and merged into a ``ScalingSpec``
-(``resolve.py``); no decision looks at them again. A spec holds no text to parse, no percentage and no unset value.
-Follows knative/serving 98e5ef90, pkg/autoscaler/scaling and pkg/reconciler/autoscaling/kpa/resources.
+``resolve.py`` merges settings, annotations and containerConcurrency into a ``ScalingSpec``; decisions read only the
+spec. A spec has no unparsed text, no percentage and no unset value. Follows knative/serving 98e5ef90,
+pkg/autoscaler/scaling and pkg/reconciler/autoscaling/kpa/resources.
 """
 
 import enum
@@ -140,7 +140,7 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Idle time before a pod's app is frozen. None: never."""
 
     dormant_call: str = ""
-    """The app's HTTP calls for sleeping and waking, for ``settings.dormancy.read_calls``; "" freezes the app instead."""
+    """The app's HTTP calls for sleeping and waking (``settings.dormancy.read_calls``). "" freezes the app instead."""
 
     dormant_cost: float = 1.0
     """Price of a dormant pod per second; a running pod costs 1."""
@@ -162,7 +162,7 @@ def dormant_variables(spec: ScalingSpec) -> dict[str, str]:
 def panic_window_s(stable_window_s: float, ratio: float) -> float:
     """Width of the panic window: a share of the stable window, rounded half up to whole seconds, at least 1 s.
 
-    0.1 of 60 s is 6 s; 0.1 of 15 s is 1.5 s, so 2 s; 0.05 of 6 s is 0.3 s, so 1 s.
+    Examples: 0.1 of 60 s is 6 s. 0.1 of 15 s is 1.5 s, rounded to 2 s. 0.05 of 6 s is 0.3 s, raised to 1 s.
     """
     exact_s = round(stable_window_s * ratio, _NANOSECOND_DIGITS)
     return float(max(1, math.floor(exact_s + 0.5)))

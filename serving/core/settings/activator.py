@@ -32,51 +32,68 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """All settings of the activator. Times are in seconds."""
 
     queue_depth_max: Annotated[int, Knob(key="queue-depth-max", unit=COUNT, low=1, high=1_000_000)] = 10_000
-    """Requests of one revision that may wait for a pod; one more is refused with 503. Range: 1 to 1000000. Default:
-    Knative's breaker queue, 10000."""
+    """Most requests of one revision that wait for a pod; one more gets 503.
+
+    Range: 1 to 1000000. Default: Knative's breaker queue, 10000.
+    """
 
     queue_bytes_max: Annotated[int, Knob(key="queue-bytes-max", unit=BYTES, low=0)] = 64 * 1024**2
-    """Memory of the waiting requests of one revision; what would exceed it is refused with 503. 0 means no limit.
-    Range: from 0. Default: ours, 64Mi, because an activator that counts requests only can be made to run out of memory
-    (knative/serving issue 13583)."""
+    """Most memory of one revision's waiting requests; a request beyond it gets 503. 0 means no limit.
+
+    Range: from 0. Default: ours, 64Mi, because a bound on the number alone does not bound memory (knative/serving issue
+    13583).
+    """
 
     queue_wait_max_s: Annotated[float, Knob(key="queue-wait-max", unit=DURATION, above=0, high=3600)] = 300.0
-    """Longest wait for a pod, in seconds, from the arrival of the request to the grant of a slot; then it is refused
-    with 503. Range: above 0 to 1h. Default: Knative's revision timeout, 300s, which ends the wait there."""
+    """Longest wait of a request for a slot, in seconds from its arrival; then it gets 503.
+
+    Range: above 0 to 1h. Default: Knative's revision timeout, 300s, which ends the wait there.
+    """
 
     open_share_max: float = 0.75
-    """Largest part of a revision's slots, at least one, for requests of one address whose bodies are still being sent,
-    gRPC streams included, and for all requests of one that does not read its responses; more of them wait, and count as
-    load. Other requests that are here in whole are not bound by it, so that a load balancer may send any number. 0
-    means no bound. Source: ours, 75, above the utilization of 70 that revisions are scaled for."""
+    """Largest part of a revision's slots, at least one, for one address: for its requests with incomplete bodies,
+    including gRPC streams, and for all its requests if it does not read responses.
+
+    Further ones wait, and count as load. Complete requests are otherwise not bounded. 0 means no bound. Source: ours,
+    75, above the utilization of 70 that revisions are scaled for.
+    """
 
     unread_wait_max_s: float = 1.0
-    """Longest time for which a client reads nothing of a response above ``http.response_buffer_bytes_max``, in seconds,
-    while others wait for a slot and its address holds more slots than ``open_share_max``; then it is cut off. gRPC
-    calls and tunnels are not. 0 means never: then ``http.read_rate_min`` alone holds. Source: ours, 1s."""
+    """Longest time, in seconds, that a client reads nothing of a response above ``http.response_buffer_bytes_max``.
+
+    After it the response is cut off, if others wait for a slot and the address has more slots than ``open_share_max``.
+    gRPC calls and tunnels are exempt. 0 means never: only ``http.read_rate_min`` applies. Source: ours, 1s.
+    """
 
     requests_per_address_max: Annotated[
         int, Knob(key="requests-per-address-max", unit=COUNT, low=0, high=1_000_000)
     ] = 10_000
-    """Most requests and streams at once from one address; one more gets 429. Behind a load balancer set http.trusted-proxies, so
-    that its clients count and not itself. 0 means no bound. Range: 0 to 1000000. Default: ours, half of the connections of an
-    activator."""
+    """Most concurrent requests and streams of one address; one more gets 429.
+
+    Behind a load balancer set http.trusted-proxies, so that its clients are counted separately. 0 means no bound.
+    Range: 0 to 1000000. Default: ours, half of the connections of an activator.
+    """
 
     first_free_concurrency_max: int = 3
-    """Largest containerConcurrency at which a request goes to the first pod with a free slot, in the order of
-    addresses, so that few pods are kept busy; above it pods take turns. 0 means that they always do. Source: Knative,
-    3."""
+    """Largest containerConcurrency with the policy "first free slot by address", which keeps few pods busy.
+
+    Above it, and with 0 always, pods take turns. Source: Knative, 3.
+    """
 
     pod_tries_max: int = 8
-    """Pods that one request is sent to, one after the other, while each is gone before it has seen the request; then
-    the answer is 502. With the pauses of an ejected pod, 8 tries at a single pod take about 4 s. Source: ours, 8;
-    Knative tries 15 times to connect."""
+    """Most pods that one request is sent to, if each fails before it receives the request; then the client gets 502.
+
+    With the pauses of an ejected pod, 8 tries at a single pod take about 4 s. Source: ours, 8; Knative tries 15 times
+    to connect.
+    """
 
     eject_after_silence_s: float = 3.0
-    """Silence after which a pod gets no more requests for a while, in seconds, if at least three of its requests have
-    waited so long and other pods of its revision respond; its repeatable requests go to another pod. Twice the slowest
-    response of the revision, if that is longer. 0 means never. Source: ours, 3s; Envoy's outlier detection counts
-    errors, and a stopped process produces none."""
+    """Silence in seconds after which a pod is ejected for a while: at least three of its requests have waited for this
+    time, and other pods of the revision respond.
+
+    Its repeatable requests go to other pods. If twice the revision's slowest response is longer, that applies. 0 means
+    never. Source: ours, 3s; Envoy's outlier detection counts errors, and a stopped process produces none.
+    """
 
     revision_wait_max_s: float = 5.0
     """Longest wait for a routed revision not yet known, in seconds, from its first request; then requests are rejected
@@ -101,29 +118,37 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Address and port of the public listener, unless a socket is inherited. Default: ours, loopback only."""
 
     inner_address: Annotated[str, Knob(key="inner-address", unit=TEXT)] = "127.0.0.1:8081"
-    """Where requests to cluster-local hosts come in, unless a socket is inherited: address and port. It must not be
-    reachable from outside. Default: ours, loopback only."""
+    """Address and port of the listener for cluster-local hosts, unless a socket is inherited.
+
+    It must not be reachable from outside. Default: ours, loopback only.
+    """
 
     secrets_of: Annotated[str, Knob(key="secrets-of", unit=TEXT, choices=(SECRETS_OF_PODS, SECRETS_OF_REVISIONS))] = (
         SECRETS_OF_PODS
     )
-    """The secret that authenticates the activator to a queue-proxy: one of each pod (pod), or one of all pods of a revision
-    (revision), as a Deployment's template needs it. Queue-proxies must be started with the same. Default: ours, pod, as
-    `serving up` does; in a cluster revision."""
+    """The secret that authenticates the activator to a queue-proxy: one of each pod (pod), or one of all pods of a
+    revision (revision), as a Deployment's template needs it. Queue-proxies must be started with the same. Default:
+    ours, pod, as `serving up` does; in a cluster revision.
+    """
 
     pod_address_override: Annotated[str, Knob(key="pod-address-override", unit=TEXT)] = ""
-    """For tests: two prefixes of addresses, as in "10.=127."; pods whose address begins with the first are reached at the
-    second. API servers accept no loopback addresses for pods, which pods that are processes have. Default: none."""
+    """For tests: two prefixes of addresses, as in "10.=127."; pods whose address begins with the first are reached at
+    the second. API servers accept no loopback addresses for pods, which pods that are processes have. Default: none.
+    """
 
     probe_unready_pods: Annotated[bool, Knob(key="probe-unready-pods", unit=FLAG)] = True
-    """Whether pods that their EndpointSlice lists as not ready are probed while requests wait for them: a pod then gets
-    requests as soon as its queue-proxy answers, up to a second before a kubelet reports it. Default: Knative, true; `serving
-    up` sets false, because its pods report readiness at once."""
+    """Whether unready pods are probed while requests wait for them.
+
+    A pod then gets requests once its queue-proxy responds, up to a second before a kubelet reports it. Default:
+    Knative, true; `serving up` sets false, because its pods report readiness at once.
+    """
 
     announced_pod_max_s: float = 5.0
-    """How long a pod that announced itself as ready may be probed, and get requests once it proved its identity, before
-    an EndpointSlice lists it; then it is dropped. 0 waits for slices. Without effect where `probe-unready-pods` is
-    false. Source: ours, 5 s: a kubelet reports the address of a pod up to 2 s after its start."""
+    """How long an announced pod is used before an EndpointSlice lists it.
+
+    It gets requests once a probe has proved its identity. 0 waits for slices. Without effect if `probe-unready-pods` is
+    false. Source: ours, 5 s: a kubelet reports the address of a pod up to 2 s after its start.
+    """
 
     stats_url: Annotated[str, Knob(key="stats-url", unit=TEXT)] = f"ws://127.0.0.1:{STATS_PORT}/stats"
     """Websocket URL of the autoscaler for statistics. Default: ours, the port of `serving up`."""
@@ -136,20 +161,24 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """The name of this activator for the autoscaler; unique among activators. Default: ours."""
 
     count: Annotated[int, Knob(key="count", unit=COUNT, low=1, high=64)] = 1
-    """Activator processes on the same sockets of this machine, which share the slots of each pod. Range: 1 to 64. Default:
-    ours, 1; `serving up --activators` sets it."""
+    """Activator processes on the same sockets of this machine, which share the slots of each pod. Range: 1 to 64.
+    Default: ours, 1; `serving up --activators` sets it.
+    """
 
     index: Annotated[int, Knob(key="index", unit=COUNT, low=0, high=63)] = 0
     """Which of them this one is, from 0. Range: 0 to 63, below the count. Default: ours, 0; `serving up` sets it."""
 
     peer_folder: Annotated[str, Knob(key="peer-folder", unit=TEXT)] = ""
-    """Folder of the sockets between these processes, readable by their user only. Needed with several processes. Default:
-    none; `serving up` sets it."""
+    """Folder of the sockets between these processes, readable by their user only. Needed with several processes.
+    Default: none; `serving up` sets it.
+    """
 
     drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600, live=True)] = 0.0
-    """Time for which requests are still accepted after the signal to stop, in seconds, until senders have noticed. Range: 0
-    to 10m. Default: ours, 0s, because `serving up` holds the sockets and refuses no connection; behind a load balancer its
-    probe period, such as 5s."""
+    """Time after the signal to stop in which requests are still accepted, in seconds, until senders have noticed.
+
+    Range: 0 to 10m. Default: ours, 0s, because `serving up` holds the sockets and refuses no connection; behind a load
+    balancer its probe period, such as 5s.
+    """
 
     drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=3600, live=True)] = 10.0
     """Time for requests to end after the signal to stop, in seconds; then requests waiting for a pod are rejected
@@ -163,8 +192,11 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     timeout of a request, so that only longer streams are cut."""
 
     deny_by_default: Annotated[bool, Knob(key="deny-by-default", unit=FLAG, live=True)] = False
-    """Whether cluster-local requests to services without serving.dev/allow-from are refused with 403. A service that a Gateway
-    publishes needs allow-from then too: "*" lets all in. Default: ours, false: every pod may call every service."""
+    """Whether cluster-local requests to services without serving.dev/allow-from get 403.
+
+    Services behind a Gateway then need allow-from too: "*" admits all. Default: ours, false: every pod may call every
+    service.
+    """
 
     tell_revision: Annotated[bool, Knob(key="tell-revision", unit=FLAG, live=True)] = True
     """Whether responses name their revision in X-Serving-Revision. Default: ours, true; off hides it from clients."""
@@ -180,8 +212,11 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Whether paths of recorded requests are kept with their query, which may contain secrets. Default: ours, false."""
 
     tell_timing: Annotated[bool, Knob(key="tell-timing", unit=FLAG, live=True)] = True
-    """Whether answers carry Server-Timing with the milliseconds that their request waited for a pod ("queue") and then for
-    the first byte of the pod's answer ("upstream"). Default: ours, true; browsers show it."""
+    """Whether responses have Server-Timing with the milliseconds of the wait for a pod ("queue"), and then for the
+    response's first byte ("upstream").
+
+    Default: ours, true; browsers show it.
+    """
 
     http_protocol: Annotated[
         str,
@@ -193,9 +228,11 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
             choices=("Enabled", REDIRECTED),
         ),
     ] = "Enabled"
-    """Whether public hosts are served over plain HTTP (Enabled), or it answers 301 with their https address (Redirected),
-    but for /.well-known/acme-challenge/. Needs TLS here, or tls.public-port where it is elsewhere. Default: Knative,
-    Enabled."""
+    """Whether public hosts are served over plain HTTP (Enabled), or redirected to https by a 301 (Redirected), except
+    /.well-known/acme-challenge/.
+
+    Redirected needs TLS here, or tls.public-port for TLS elsewhere. Default: Knative, Enabled.
+    """
 
     http: HttpSettings = HttpSettings()
     """Limits of the HTTP engine."""
@@ -207,8 +244,11 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """TLS with queue-proxies and autoscalers."""
 
     trace_ratio: Annotated[float, Knob(key="trace-percentage", unit=PERCENT, low=0, high=1)] = 0.1
-    """Part of the requests without a traceparent that get spans once otlp.endpoint is set; for the others their sampled flag
-    decides. 0 leaves it to that flag alone. Range: 0 to 100 percent. Default: Knative's sample-rate, 10."""
+    """Part of the requests without a traceparent that get spans, if otlp.endpoint is set.
+
+    For requests with a traceparent the sampled flag decides. Range: 0 to 100 percent. Default: Knative's sample-rate,
+    10.
+    """
 
     otlp: OtlpSettings = OtlpSettings()
     """Receiver of spans of requests and of the page's numbers."""

@@ -130,8 +130,11 @@ class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
     """The load metric: concurrency, rps, queue-length, or gauge:NAME for a gauge of the app; an hpa takes any."""
 
     load: Annotated[str | None, Knob(key=LOAD_ANNOTATION, unit=_METRICS)] = None
-    """Metrics to scale on in place of ``metric``, each with the load that a pod takes, as in
-    "gauge:vllm:num_requests_waiting=5, concurrency=20". The largest wish counts."""
+    """Metrics that replace ``metric``, each with the load per pod, as in "gauge:vllm:num_requests_waiting=5,
+    concurrency=20".
+
+    The largest resulting count applies.
+    """
 
     metric_aggregation_algorithm: Annotated[
         str | None,
@@ -165,12 +168,16 @@ class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
     ``adaptive.learnt-target``."""
 
     loading_max_s: Annotated[float | None, Knob(key=LOADING_ANNOTATION, unit=DURATION, above=0, high=86400)] = None
-    """How long a pod that loads is kept, whatever the load: from its start until it is ready, for this time at most. Range: above 0 to
-    24h. Unset: a pod that is not wanted any more goes, also while it loads."""
+    """Longest time that a loading pod is kept until it is ready, regardless of load.
+
+    Range: above 0 to 24h. Unset: an unwanted pod is removed even while it loads.
+    """
 
     slo: Annotated[str | None, Knob(key=SLO_ANNOTATION, unit=_SLO)] = None
-    """A goal for latency in place of a target, such as p95<300ms for responses or p99-wait<100ms for waits: the requests that a
-    pod gets follow from measured lateness. ``target`` is their start."""
+    """A latency goal that sets the target, such as p95<300ms for responses or p99-wait<100ms for waits.
+
+    Measured lateness changes the target, which starts at ``target``.
+    """
 
 
 class ScalingAnnotations(OwnAnnotations, frozen=True, kw_only=True):

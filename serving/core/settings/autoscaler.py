@@ -79,23 +79,29 @@ class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
     """The pieces of the adaptive policy. Times are in seconds."""
 
     keep_alive: bool = True
-    """Whether the last pod stays by the probability that a request comes, rather than for the stable window. Source:
-    ours, true."""
+    """Whether the probability of a request decides how long the last pod stays, rather than the stable window.
+
+    Source: ours, true.
+    """
 
     keep_alive_min_s: float = 6.0
     """Shortest time for which the last pod stays after the last request, in seconds. Source: ours, 6s, Knative's panic
     window."""
 
     keep_alive_start_max_s: float = 60.0
-    """The last pod stays for three times its measured start at least, up to this time, in seconds: a pod that starts
-    slowly is not thrown away soon. Source: ours, 60s, Knative's stable window."""
+    """The last pod stays at least three times its measured start time, up to this time in seconds.
+
+    Source: ours, 60s, Knative's stable window.
+    """
 
     keep_alive_max_s: float = 1800.0
     """Longest time for which the last pod stays after the last request, in seconds. Source: ours, 30m."""
 
     keep_alive_bridge_s: float = 45.0
-    """Longest time of few expected requests, between two of many, through which the pod stays all the same, in seconds.
-    Source: ours, 45s: a pod that goes for less costs more in churn than it saves."""
+    """Longest pause between two keep windows during which the pod still stays, in seconds.
+
+    Source: ours, 45s: removing a pod for less costs more than it saves.
+    """
 
     pre_warming: bool = True
     """Whether a pod is started shortly before the time at which a periodic request is expected. Source: ours, true."""
@@ -106,13 +112,16 @@ class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
     learnt_target: Annotated[str, Knob(key="learnt-target", unit=TEXT, choices=(*TargetMode, "true", "false"))] = (
         TargetMode.SHADOW.value
     )
-    """Use of the target that the autoscaler learns for a pod from response times, cpu and memory, for revisions without the
-    annotation ``autoscaling.serving.dev/target``: off, shadow (it is only shown), protect (it may lower a target that cpu or
-    memory bound) or use. true is shadow, false is off. Default: ours, shadow."""
+    """Use of the target that the autoscaler learns for a pod from response times, cpu and memory, for revisions without
+    the annotation ``autoscaling.serving.dev/target``: off, shadow (it is only shown), protect (it may lower a target
+    that cpu or memory bound) or use. true is shadow, false is off. Default: ours, shadow.
+    """
 
     learnt_target_period_s: float = 30.0
-    """Time between two changes of the learnt target, in seconds; one halves it at most, or adds a quarter. Source:
-    ours, 30s, half of the stable window: from 100 to 3 it takes five changes."""
+    """Time between two changes of the learnt target, in seconds; a change at most halves it or adds a quarter.
+
+    Source: ours, 30s, half of the stable window: from 100 to 3 it takes five changes.
+    """
 
     learnt_target_max: float = 1000.0
     """Largest learnt target, in requests in flight; containerConcurrency bounds it too. Source: ours, 1000, ten times
@@ -178,15 +187,19 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     pod_autoscaler_class: Annotated[
         str, Knob(key="pod-autoscaler-class", unit=TEXT, choices=(KPA_CLASS, CLASSIC_CLASS, HPA_CLASS), live=True)
     ] = KPA_CLASS
-    """Algorithm of revisions that do not name one in the annotation ``class``: kpa is today's Knative algorithm, classic
-    that of June 2018, hpa leaves the revision to a HorizontalPodAutoscaler. Default: Knative, kpa."""
+    """Algorithm of revisions without the annotation ``class``: kpa is Knative's current algorithm, classic that of June
+    2018, hpa is a HorizontalPodAutoscaler.
+
+    Default: Knative, kpa.
+    """
 
     policy: Annotated[str, Knob(key="policy", unit=POLICY_NAME, annotation=POLICY_ANNOTATION)] = ADAPTIVE_POLICY
-    """Policy of revisions that do not name one in the annotation ``policy``: adaptive learns from each revision's requests how long its
-    last pod stays and when to start one ahead, and decides as Knative under load; knative decides exactly as Knative. Revisions with
-    annotations that tune Knative's algorithm are under knative. Any other name is that of an installed package
-    ([policies.md](policies.md)); Knative's decides where it is not known. The other policy decides in shadow, and ``serving why``
-    shows what it would have cost. Default: ours, adaptive."""
+    """Policy of revisions that do not name one in the annotation ``policy``: adaptive learns from each revision's
+    requests how long its last pod stays and when to start one ahead, and decides as Knative under load; knative decides
+    exactly as Knative. Revisions with annotations that tune Knative's algorithm are under knative. Any other name is
+    that of an installed package ([policies.md](policies.md)); Knative's decides where it is not known. The other policy
+    decides in shadow, and ``serving why`` shows what it would have cost. Default: ours, adaptive.
+    """
 
     cold_start_worth_s: Annotated[
         float,
@@ -198,23 +211,31 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
             annotation=COLD_START_WORTH_ANNOTATION,
         ),
     ] = 120.0
-    """Worth of avoiding one cold start, in pod-seconds, under ``policy: adaptive``: a pod stays while the probability
-    of a request within the next second is at least 1 over this. Where one start makes several requests cold, it is
-    worth as much more. More keeps more pods. Range: 1 to 1000000. Default: ours, 120: on recorded
-    workloads no cost rises against Knative's (docs/scaling-quality.md).
+    """Worth of avoiding one cold start, in pod-seconds, under ``policy: adaptive``.
+
+    A pod stays while the probability of a request within the next second is at least 1 / worth. A start that delays
+    several requests counts once for each. A higher worth keeps more pods. Range: 1 to 1000000. Default: ours, 120: on
+    recorded workloads no cost rises against Knative's (docs/scaling-quality.md).
     """
 
     dormant: Annotated[str, Knob(key="dormant", unit=DORMANT, annotation=DORMANT_ANNOTATION)] = NEVER
-    """When an idle pod goes dormant, for revisions under ``policy: adaptive``: "after=10s" freezes its app after so long without a request, until
-    the next; "only" does the same and keeps the last pod; "never" keeps apps running. A revision's own annotation counts under every policy ([dormant.md](dormant.md)). Default: ours, never."""
+    """When an idle pod goes dormant, for revisions under ``policy: adaptive``: "after=10s" freezes its app after so
+    long without a request, until the next; "only" does the same and keeps the last pod; "never" keeps apps running. A
+    revision's own annotation counts under every policy ([dormant.md](dormant.md)). Default: ours, never.
+    """
 
     dormant_cost: float = 0.2
-    """Price of a second of a dormant pod, of which a second of a running pod costs 1. By it the adaptive policy keeps
-    dormant pods for longer. Source: ours, 0.2: memory without cpu."""
+    """Price of a second of a dormant pod; a running pod's second costs 1.
+
+    The adaptive policy keeps cheaper pods longer. Source: ours, 0.2: memory without cpu.
+    """
 
     node_boot_s: Annotated[float, Knob(key="node-boot-time", unit=DURATION, low=0, high=3600)] = 0.0
-    """Time from asking a cloud for a node until it takes pods, in seconds. The autoscaler publishes how many pods each revision
-    will want by then, for node groups with ``anticipation``. 0 publishes nothing. Range: 0 to 1h. Default: ours, 0s."""
+    """Time from the request for a node until it runs pods, in seconds.
+
+    For node groups with ``anticipation``, the autoscaler publishes each revision's expected pods after this time. 0
+    publishes nothing. Range: 0 to 1h. Default: ours, 0s.
+    """
 
     decision_period_s: Annotated[float, Knob(key="decision-period", unit=DURATION, low=0.1, high=60, live=True)] = (
         DECISION_PERIOD_S
@@ -231,8 +252,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     panic_window_ratio: Annotated[
         float, Knob(key="panic-window-percentage", unit=PERCENT, low=0.01, high=1, annotation="panic-window-percentage")
     ] = 0.1
-    """Width of the panic window as a share of the stable one, rounded to seconds, at least 1 s. Range: 1 to 100 percent.
-    Default: Knative, 10."""
+    """Width of the panic window as a share of the stable one, rounded to seconds, at least 1 s. Range: 1 to 100
+    percent. Default: Knative, 10.
+    """
 
     panic_threshold_ratio: Annotated[
         float,
@@ -251,8 +273,10 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     container_concurrency_target_default: Annotated[
         float, Knob(key="container-concurrency-target-default", unit=NUMBER, low=TARGET_MIN, live=True)
     ] = 100.0
-    """Requests in flight that a pod takes where containerConcurrency is 0 (no limit). Range: from 0.01, also after the
-    share above. Default: Knative, 100."""
+    """Requests in flight per pod if containerConcurrency is 0 (no limit).
+
+    Range: from 0.01, also after the share above. Default: Knative, 100.
+    """
 
     requests_per_second_target_default: Annotated[
         float, Knob(key="requests-per-second-target-default", unit=NUMBER, low=TARGET_MIN, live=True)
@@ -262,13 +286,16 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     target_burst_capacity: Annotated[
         float, Knob(key="target-burst-capacity", unit=NUMBER, low=0, also=(-1,), annotation="target-burst-capacity")
     ] = 211.0
-    """Requests that may arrive at once and find a place: with less room than this the activator stays in the path and
-    queues. 0 takes it out as soon as a pod is ready, -1 keeps it in for good. Range: from 0, or -1. Default: Knative,
-    211, a prime, so that it never is a multiple of the target."""
+    """Free request capacity, of all pods together, below which the activator stays in the path and queues. 0 removes it
+    as soon as a pod is ready, -1 always keeps it.
+
+    Range: from 0, or -1. Default: Knative, 211, a prime, so that it never is a multiple of the target.
+    """
 
     activator_capacity: Annotated[float, Knob(key="activator-capacity", unit=NUMBER, low=1, live=True)] = 100.0
-    """Requests that one activator buffers for a revision. Accepted from Knative's ConfigMaps without effect: all activators
-    serve all revisions. Range: from 1. Default: Knative, 100."""
+    """Requests that one activator buffers for a revision. Accepted from Knative's ConfigMaps without effect: all
+    activators serve all revisions. Range: from 1. Default: Knative, 100.
+    """
 
     max_scale_up_rate: Annotated[float, Knob(key="max-scale-up-rate", unit=NUMBER, above=1, live=True)] = 1000.0
     """Largest ratio of desired to ready pods in one decision. Range: above 1. Default: Knative, 1000."""
@@ -279,8 +306,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     scale_down_delay_s: Annotated[
         float, Knob(key="scale-down-delay", unit=DURATION, low=0, high=3600, whole=True, annotation="scale-down-delay")
     ] = 0.0
-    """Time for which a lower count must hold before it takes effect, in seconds, from the last higher one. 0 means at once.
-    Range: 0 to 1h, whole seconds. Default: Knative, 0s."""
+    """Time for which a lower count must hold before it takes effect, in seconds, from the last higher one. 0 means at
+    once. Range: 0 to 1h, whole seconds. Default: Knative, 0s.
+    """
 
     enable_scale_to_zero: Annotated[bool, Knob(key="enable-scale-to-zero", unit=FLAG, live=True)] = True
     """Whether revisions without traffic go to 0 pods; if not, they keep 1. Default: Knative, true."""
@@ -288,8 +316,10 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     scale_to_zero_grace_period_s: Annotated[
         float, Knob(key="scale-to-zero-grace-period", unit=DURATION, above=0, live=True)
     ] = 30.0
-    """Longest wait for the traffic to move to the activator before the last pod goes, in seconds, from the time the
-    activators became the endpoints. Range: above 0. Default: Knative, 30s."""
+    """Longest time from when the activators became the endpoints until the last pod is removed, in seconds.
+
+    Range: above 0. Default: Knative, 30s.
+    """
 
     scale_to_zero_pod_retention_period_s: Annotated[
         float,
@@ -301,12 +331,16 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
             annotation="scale-to-zero-pod-retention-period",
         ),
     ] = 0.0
-    """Shortest time for which the last pod stays after the decision for 0, in seconds. 0 means no longer than the grace
-    period needs. Range: 0 to 1h. Default: Knative, 0s."""
+    """Shortest time that the last pod stays after the decision for 0, in seconds. 0: only the grace period applies.
+
+    Range: 0 to 1h. Default: Knative, 0s.
+    """
 
     initial_scale: Annotated[int, Knob(key="initial-scale", unit=COUNT, low=0, annotation="initial-scale")] = 1
-    """Pods that a new revision must bring up once before it is ready. 0 only where allow-zero-initial-scale is true.
-    Default: Knative, 1."""
+    """Pods of a new revision that must be ready once before it is ready. 0 needs allow-zero-initial-scale.
+
+    Default: Knative, 1.
+    """
 
     allow_zero_initial_scale: Annotated[bool, Knob(key="allow-zero-initial-scale", unit=FLAG, live=True)] = False
     """Whether a revision may become ready without ever having had a pod. Default: Knative, false."""
@@ -341,21 +375,27 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
             annotation=PROGRESS_DEADLINE_ANNOTATION,
         ),
     ] = 600.0
-    """Time that a revision has to get its first pods ready, in seconds, from the decision to start them. Range: above 0 to 8784h,
-    whole seconds. Default: Knative's config-deployment, 600s."""
+    """Time that a revision has to get its first pods ready, in seconds, from the decision to start them. Range: above 0
+    to 8784h, whole seconds. Default: Knative's config-deployment, 600s.
+    """
 
     stats_address: Annotated[str, Knob(key="stats-address", unit=TEXT)] = f"127.0.0.1:{STATS_PORT}"
-    """Where pods and activators send their statistics, as host and port; a socket that the supervisor hands down goes
-    before it. Default: ours, 127.0.0.1:6081."""
+    """Host and port to which pods and activators send statistics, unless a socket is inherited.
+
+    Default: ours, 127.0.0.1:6081.
+    """
 
     host_names: Annotated[str, Knob(key="host-names", unit=TEXT)] = ""
-    """Names under which metrics and decisions may be asked for there beside addresses, names of one label and those of
-    Services, separated by commas; for any other Host they are refused, so that no other site can read them by rebinding
-    its name. Default: ours, none."""
+    """Further Host names for queries of metrics and decisions, separated by commas.
+
+    Addresses, names of one label and Services' names are always accepted. Other Hosts are refused, against DNS
+    rebinding. Default: ours, none.
+    """
 
     activator_address: Annotated[str, Knob(key="activator-address", unit=TEXT)] = "127.0.0.1:8080"
-    """Host and port at which the activator must respond to a probe before the last pod of a revision is removed. Default:
-    ours, 127.0.0.1:8080."""
+    """Host and port at which the activator must respond to a probe before the last pod of a revision is removed.
+    Default: ours, 127.0.0.1:8080.
+    """
 
     stats_connections_max: int = 50_000
     """Most connections of pods and activators at once; one more is refused. Source: ours, 50000, what one process takes
@@ -369,9 +409,11 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     Range: 0 to 16Gi. Default: ours, 64Mi, some 20000 decisions."""
 
     stats_audience: Annotated[str, Knob(key="stats-audience", unit=TEXT)] = ""
-    """For whom the tokens are made out with which the pods of a cluster open their websockets; the API server is asked whose
-    each is. Empty means that only tokens which are derived from the cluster key are taken, as on one machine. Default: ours,
-    empty; in ``config/`` serving-stats, as the controller's sidecar.stats-audience."""
+    """Audience of the tokens with which a cluster's pods open their websockets; the API server reviews each.
+
+    Empty accepts only tokens derived from the cluster key, as on one machine. Default: ours, empty; in ``config/``
+    serving-stats, as the controller's sidecar.stats-audience.
+    """
 
     inner_tls: InnerTlsSettings = InnerTlsSettings()
     """TLS with activators, queue-proxies, other autoscalers and the dashboard."""

@@ -47,8 +47,9 @@ class ClassicSettings(SettingsRecord, frozen=True, kw_only=True):
     Default: Knative of June 2018, 6s."""
 
     max_scale_up_rate: Annotated[float, Knob(key="max-scale-up-rate", unit=NUMBER, above=1)] = 10.0
-    """Largest ratio of desired to observed pods in one decision. Range: above 1, or nothing could grow. Default: Knative
-    of June 2018, 10."""
+    """Largest ratio of desired to observed pods in one decision. Range: above 1, or nothing could grow. Default:
+    Knative of June 2018, 10.
+    """
 
     scale_to_zero_threshold_s: Annotated[float, Knob(key="scale-to-zero-threshold", unit=DURATION, above=0)] = 300.0
     """Time without traffic after which the answer is 0 pods, in seconds, from the last request to the decision. Range:

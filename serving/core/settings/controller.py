@@ -165,8 +165,10 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """All settings of the controller. Times are in seconds."""
 
     revision_timeout_s: Annotated[int, _timeout("revision-timeout-seconds", 1)] = 300
-    """Time for a whole request of revisions without timeoutSeconds, in whole seconds, from its arrival to the
-    end of the answer. Range: 1 to 3600, at most max-revision-timeout-seconds. Default: Knative, 300."""
+    """timeoutSeconds of revisions without one: whole seconds from a request's arrival to the end of its response.
+
+    Range: 1 to 3600, at most max-revision-timeout-seconds. Default: Knative, 300.
+    """
 
     max_revision_timeout_s: Annotated[int, _timeout("max-revision-timeout-seconds", 1)] = 3600
     """Upper bound of a revision's timeout, in whole seconds. Range: 1 to 3600. Default: ours, 3600, as in manifests
@@ -174,12 +176,17 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     revision_response_start_timeout_s: Annotated[int, _timeout("revision-response-start-timeout-seconds")] = 300
-    """Time until the first byte of the response, in whole seconds from the arrival of the request, for revisions that do
-    not say. It is given only where it is smaller than the whole timeout. 0 means none. Default: Knative, 300."""
+    """responseStartTimeoutSeconds of revisions without one: whole seconds from a request's arrival to the response's
+    first byte.
+
+    Used only if smaller than the whole timeout. 0 means none. Default: Knative, 300.
+    """
 
     revision_idle_timeout_s: Annotated[int, _timeout("revision-idle-timeout-seconds")] = 0
-    """Time without a byte of the response, in whole seconds, for revisions that do not say. 0 means none. Range: 0 to
-    3600. Default: Knative, 0."""
+    """idleTimeoutSeconds of revisions without one: whole seconds without a byte of the response. 0 means none.
+
+    Range: 0 to 3600. Default: Knative, 0.
+    """
 
     revision_resources: RevisionResources = RevisionResources()
     """Requests and limits of containers that do not say."""
@@ -194,8 +201,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = "false"
-    """Whether pods of revisions that do not say get the variables of Services; default is Kubernetes' own, true. Default: Knative,
-    false."""
+    """enableServiceLinks of revisions without it; "default" is Kubernetes' own, true. Default: Knative, false."""
 
     container_concurrency: Annotated[
         int, Knob(key="container-concurrency", config_map=_DEFAULTS, unit=COUNT, low=0, high=1000, live=True)
@@ -252,9 +258,10 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = "Disabled"
-    """Security context of containers without their own: no privilege escalation, no capabilities, the seccomp profile of the
-    runtime (AllowRootBounded), and no root either (Enabled), which the restricted standard of Kubernetes needs. Default: Knative,
-    Disabled, because most images run as root and would not start."""
+    """Security context of containers without their own: no privilege escalation, no capabilities, the seccomp profile
+    of the runtime (AllowRootBounded), and no root either (Enabled), which the restricted standard of Kubernetes needs.
+    Default: Knative, Disabled, because most images run as root and would not start.
+    """
 
     registries_skipping_tag_resolving: Annotated[
         str,
@@ -266,9 +273,11 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = "kind.local,ko.local,dev.local,localhost"
-    """Registries, separated by commas, that are not asked for the digest of a tag: nodes pull the tag. In a cluster all others are
-    asked when a revision is created, so that a tag that moves changes no revision; pull secrets need the component pull-secrets.
-    Default: Knative, and localhost, as podman names images that are on nodes only."""
+    """Registries, separated by commas, whose tags stay: nodes pull the tag.
+
+    In a cluster, tags of all other registries are resolved to digests at a revision's creation. Pull secrets need the
+    component pull-secrets. Default: Knative, and localhost, as podman names images that are on nodes only.
+    """
 
     digest_resolution_timeout_s: Annotated[
         float,
@@ -282,13 +291,16 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = 10.0
-    """Time that a registry has to tell a digest, in seconds; then the revision is not ready, and the registry is asked again. Range: above 0,
-    to 1h. Default: Knative, 10s."""
+    """Longest time for a registry's response about a digest, in seconds; then the revision is not ready, and the
+    request is retried.
+
+    Range: above 0, to 1h. Default: Knative, 10s.
+    """
 
     pod_is_always_schedulable: Annotated[
         bool, Knob(key="pod-is-always-schedulable", config_map=_DEPLOYMENT, unit=FLAG, live=True)
     ] = False
-    """Whether a pod that no node takes is waited for in place of a failure: nodes are added on demand.
+    """Whether an unschedulable pod counts as starting and not as failed, because nodes are added on demand.
 
     Default: Knative, false.
     """
@@ -296,8 +308,9 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     revision_url_template: Annotated[
         str, Knob(key="logging.revision-url-template", config_map="config-observability", unit=TEXT, live=True)
     ] = ""
-    """Address of a revision's logs, shown as logUrl of its status; ${REVISION_UID} stands for its uid. Empty shows none. Default:
-    Knative, empty."""
+    """Address of a revision's logs, shown as logUrl of its status; ${REVISION_UID} stands for its uid. Empty shows
+    none. Default: Knative, empty.
+    """
 
     retain_since_create_time_s: Annotated[
         float,
@@ -310,8 +323,10 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = 48 * 3600.0
-    """Age below which a revision without traffic is kept, in seconds since it was made. "disabled" (-1) asks the other
-    time only. Range: from 0. Default: Knative, 48h."""
+    """Age below which a revision without traffic is kept, in seconds since its creation.
+
+    "disabled" (-1): only the other time applies. Range: from 0. Default: Knative, 48h.
+    """
 
     retain_since_last_active_time_s: Annotated[
         float,
@@ -324,8 +339,11 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = 15 * 3600.0
-    """Time for which a revision is kept since a route last named it, in seconds. "disabled" (-1) asks the other time
-    only; with both disabled age is no reason to collect. Range: from 0. Default: Knative, 15h."""
+    """Time that a revision is kept after a route last named it, in seconds.
+
+    "disabled" (-1): only the other time applies. With both disabled, age is ignored. Range: from 0. Default: Knative,
+    15h.
+    """
 
     min_non_active_revisions: Annotated[
         int, Knob(key="min-non-active-revisions", config_map=_GC, unit=COUNT, low=0, live=True)
@@ -339,8 +357,9 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             key="max-non-active-revisions", config_map=_GC, unit=_COUNT_OR_DISABLED, low=0, also=(DISABLED,), live=True
         ),
     ] = 1000
-    """Revisions without traffic of one Configuration above which the oldest are removed at any age. "disabled" (-1) means
-    no such bound. Range: from 0, at least min-non-active-revisions. Default: Knative, 1000."""
+    """Revisions without traffic of one Configuration above which the oldest are removed at any age. "disabled" (-1)
+    means no such bound. Range: from 0, at least min-non-active-revisions. Default: Knative, 1000.
+    """
 
     domain_template: Annotated[
         str,
@@ -352,9 +371,10 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = "{{.Name}}.{{.Namespace}}.{{.Domain}}"
-    """Host of a public route, as a Go template. {{.Name}} is that of the tag, if any; {{index .Annotations "sub"}} is an annotation of
-    the route. Without {{.Namespace}} two namespaces may claim one host, and the older claim has it. A route whose host is none is
-    not ready. Default: Knative, {{.Name}}.{{.Namespace}}.{{.Domain}}."""
+    """Host of a public route, as a Go template. {{.Name}} is that of the tag, if any; {{index .Annotations "sub"}} is
+    an annotation of the route. Without {{.Namespace}} two namespaces may claim one host, and the older claim has it. A
+    route whose host is none is not ready. Default: Knative, {{.Name}}.{{.Namespace}}.{{.Domain}}.
+    """
 
     tag_template: Annotated[
         str,
@@ -373,8 +393,9 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = "http"
-    """Scheme of the URLs of public routes. https is for a load balancer in front that ends TLS; URLs have public-tls-port then. Default: Knative,
-    http."""
+    """Scheme of the URLs of public routes. https is for a load balancer in front that ends TLS; URLs have
+    public-tls-port then. Default: Knative, http.
+    """
 
     external_domain_tls: Annotated[
         str,
@@ -386,8 +407,9 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             choices=("disabled", "enabled"),
         ),
     ] = "disabled"
-    """Whether cert-manager issues a certificate for each public host of a route, which the activators serve; its URL is https then. Needs
-    cert-manager, and the components cert-manager, tls and domain-tls. Default: Knative, disabled."""
+    """Whether cert-manager issues a certificate for each public host of a route, which the activators serve; its URL is
+    https then. Needs cert-manager, and the components cert-manager, tls and domain-tls. Default: Knative, disabled.
+    """
 
     issuer: Annotated[str, Knob(key="issuerRef", config_map="config-certmanager", unit=_ISSUER, live=True)] = (
         "{kind: ClusterIssuer, name: knative-selfsigned-issuer}"
@@ -401,8 +423,10 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
         str,
         Knob(key="cluster-local-domain-tls", config_map=_NETWORK, unit=_WORD, choices=("disabled", "enabled")),
     ] = "disabled"
-    """Whether cert-manager issues certificates for cluster-local hosts too, which the inner listener serves beside plain HTTP; addresses are
-    https then. Needs cert-manager, and the components cert-manager and domain-tls. Default: Knative, disabled."""
+    """Whether cert-manager issues certificates for cluster-local hosts too, which the inner listener serves beside
+    plain HTTP; addresses are https then. Needs cert-manager, and the components cert-manager and domain-tls. Default:
+    Knative, disabled.
+    """
 
     cluster_local_issuer: Annotated[
         str, Knob(key="clusterLocalIssuerRef", config_map="config-certmanager", unit=_ISSUER, live=True)
@@ -414,8 +438,9 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
 
     domains: Annotated[str, Knob(key=ANY_KEY, config_map="config-domain", unit=SELECTORS, live=True)] = ""
     """Each key is a domain of public routes. Its value is empty, for all routes, or a selector of their labels, as in
-    `selector: {app: shop}`; the most specific one applies, then the first in the alphabet. Routes that match none have the domain of
-    config-controller. svc.cluster.local makes routes cluster-local. Default: Knative, none."""
+    `selector: {app: shop}`; the most specific one applies, then the first in the alphabet. Routes that match none have
+    the domain of config-controller. svc.cluster.local makes routes cluster-local. Default: Knative, none.
+    """
 
     rollout_duration_s: Annotated[
         float,
@@ -430,16 +455,19 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
         ),
     ] = 0.0
     """Shortest time in which the traffic of a configuration target moves to a new revision, in whole seconds: 1 percent
-    first, then equal steps. The annotation serving.knative.dev/rollout-duration of a Service or Route overrides it. 0 moves
-    all traffic at once. Range: from 0. Default: Knative, 0."""
+    first, then equal steps. The annotation serving.knative.dev/rollout-duration of a Service or Route overrides it. 0
+    moves all traffic at once. Range: from 0. Default: Knative, 0.
+    """
 
     settle_time_s: Annotated[
         float,
         Knob(key="settle-time", unit=_DURATION_OR_START, low=0, high=600, also=(FROM_START,), live=True),
     ] = FROM_START
-    """Time for which a revision must be ready, without a restart, before it takes the traffic of an older one. "start-time" (-1) is
-    the time that it took to start, from 1 to 10 s. A revision that fails within a minute gives the traffic back. 0 moves traffic
-    with the first moment of readiness and never back, as Knative does. Range: 0 to 10m. Default: ours, start-time."""
+    """Time that a revision must be ready, without a restart, before it gets an older revision's traffic.
+
+    "start-time" (-1) is its start time, within 1 to 10 s. If it fails within a minute, the traffic returns. 0 moves
+    traffic immediately and never back, as Knative does. Range: 0 to 10m. Default: ours, start-time.
+    """
 
     domain: Annotated[str, Knob(key="domain", unit=_HOST_NAME, live=True)] = "localhost"
     """Default domain of public routes; a match in config-domain overrides it.
@@ -473,24 +501,32 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = False
-    """Whether a DomainMapping claims its host for its namespace. Otherwise an administrator creates a ClusterDomainClaim
-    for each host. The controller deletes the claims that it created. Default: Knative, false; ``serving up`` sets true,
-    because one machine has one user."""
+    """Whether a DomainMapping claims its host for its namespace. Otherwise an administrator creates a
+    ClusterDomainClaim for each host. The controller deletes the claims that it created. Default: Knative, false;
+    ``serving up`` sets true, because one machine has one user.
+    """
 
     public_services: Annotated[bool, Knob(key="public-services", unit=FLAG)] = False
-    """Whether each revision and each route has a Service of its name in its namespace, whose slices name the activators or
-    the pods; it needs the Service activator-service in the system's namespace. Default: ours, off; ``serving up`` and the
-    Deployment of the controller in config/ turn it on."""
+    """Whether each revision and route has a Service of its name, with activators or pods as endpoints.
+
+    It needs the Service activator-service in the system's namespace. Default: ours, off; ``serving up`` and the
+    Deployment of the controller in config/ turn it on.
+    """
 
     eviction_free_ratio: float = 0.02
-    """Free part of the disk of the state folder below which pods of one machine are evicted, the idlest first; 0 evicts
-    none. Source: ours, 2 %; a kubelet's is 10 % of a disk that it has for itself."""
+    """Free part of the state folder's disk below which pods of one machine are evicted, the longest idle first; 0
+    evicts none.
+
+    Source: ours, 2 %; a kubelet's is 10 % of a disk that it has for itself.
+    """
 
     projected_bytes_max: Annotated[int, Knob(key="projected-volumes-max-size", unit=BYTES, low=0, live=True)] = (
         64 * 2**20
     )
-    """Size of the files that ConfigMaps, Secrets, tokens and fields of the pod have in the volumes of one pod on one machine; a pod
-    beyond it, or beyond the ephemeral-storage limits of its containers, does not start. Range: from 0. Default: ours, 64Mi."""
+    """Most bytes of files from ConfigMaps, Secrets, tokens and pod fields in one pod's volumes, on one machine.
+
+    A pod beyond it, or beyond its ephemeral-storage limits, does not start. Range: from 0. Default: ours, 64Mi.
+    """
 
     gone_logs_retention_s: Annotated[
         float, Knob(key="gone-logs-retention", unit=DURATION, low=0, high=366 * 86400, live=True)
@@ -504,14 +540,18 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     activator_pages: Annotated[str, Knob(key="activator-pages", unit=_ADDRESSES)] = ""
-    """Addresses of the pages of metrics of all activator processes, HOST:PORT separated by commas; they answer which Routes a
-    process serves. A Route is Ready once all do as its status says. Empty means the addresses of the Service
-    activator-service. Default: ours, none; ``serving up`` sets it."""
+    """Metrics addresses of all activator processes, HOST:PORT separated by commas.
+
+    They report the served Routes; a Route is Ready once all serve its status. Empty: the addresses of the Service
+    activator-service. Default: ours, none; ``serving up`` sets it.
+    """
 
     gateway: Annotated[str, Knob(key="gateway", unit=_GATEWAY_NAME)] = ""
-    """Gateway of the Gateway API (gateway.networking.k8s.io/v1) to which each public route gets an HTTPRoute, and each of
-    its tags one, with the weights of its traffic: NAMESPACE/NAME. It needs public-services, and the rights of the component
-    gateway in config/. Empty means none. Default: ours, none."""
+    """Gateway of the Gateway API (gateway.networking.k8s.io/v1), NAMESPACE/NAME, for which each public route and tag
+    gets an HTTPRoute with its traffic weights.
+
+    It needs public-services, and the rights of the component gateway in config/. Empty means none. Default: ours, none.
+    """
 
     metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = f"127.0.0.1:{CONTROL_METRICS_PORT}"
     """Address and port of the metrics page, unless a socket is inherited. It asks for the query token. Default: ours,
@@ -521,25 +561,33 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Fewest resources reconciled in parallel; one resource never is twice. Source: ours, 8."""
 
     workers_max: int = 64
-    """Most resources reconciled in parallel while the API server responds as fast as with few. Source: ours, 64, for on
-    a server that takes 200 ms a call 8 workers make 40 writes a second."""
+    """Most resources reconciled in parallel while the API server does not slow down.
+
+    Source: ours, 64: at 200 ms a call, 8 workers make 40 writes a second.
+    """
 
     count_period_s: float = 1.0
-    """Shortest time between two writes of a revision's status that change only its number of pods, in seconds. 0 means
-    that each change is written. Source: ours, 1s, because a thousand pods that become ready are one piece of news and
-    not a thousand."""
+    """Shortest time between two writes of a revision's status that change only its number of pods, in seconds. 0: each
+    change is written.
+
+    Source: ours, 1s, so that a thousand starting pods cause few writes.
+    """
 
     resync_period_s: float = 600.0
-    """Time after which every Configuration is reconciled again without a change, in seconds: revisions get old. Source:
-    ours, 10m."""
+    """Time after which every Configuration is reconciled without a change, in seconds, to collect old revisions.
+
+    Source: ours, 10m.
+    """
 
     retry_delay_max_s: float = 30.0
     """Longest wait before a resource that failed is tried again, in seconds; the wait doubles from a few milliseconds.
     Source: ours, 30s."""
 
     sidecar_enabled: Annotated[bool, Knob(key="sidecar.enabled", unit=FLAG)] = False
-    """Whether revisions' pods get the queue-proxy as a container. Off where the pod runtime puts it
-    in front of them, as ``serving up`` does. Default: ours, false; ``config/`` turns it on."""
+    """Whether revisions' pods get the queue-proxy as a container.
+
+    Off if the pod runtime starts it, as ``serving up`` does. Default: ours, false; ``config/`` turns it on.
+    """
 
     sidecar: SidecarSettings = SidecarSettings()
     """The queue-proxy as a container of its pods."""

@@ -14,39 +14,52 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     the query token. Default: ours, 127.0.0.1:6090."""
 
     autoscaler_url: Annotated[str, Knob(key="autoscaler-url", unit=TEXT)] = f"http://127.0.0.1:{STATS_PORT}"
-    """The autoscaler, whose decisions it follows; of several their URLs, separated by commas, or one name that stands for all
-    their addresses: each tells its own. Default: ours, http://127.0.0.1:6081."""
+    """URL of the autoscaler.
+
+    For several: their URLs, separated by commas, or one name with all their addresses. Default: ours,
+    http://127.0.0.1:6081.
+    """
 
     activator_metrics_url: Annotated[str, Knob(key="activator-metrics-url", unit=TEXT)] = (
         f"http://127.0.0.1:{ACTIVATOR_METRICS_PORT}/metrics"
     )
-    """Page of the activator's metrics, the source of status classes and latencies; of several activators their pages,
-    separated by commas, or one name that stands for all their addresses: they are added up. With nothing, or while no page
-    answers there, these charts stay empty. Default: ours, http://127.0.0.1:6082/metrics."""
+    """The activator's metrics page, for status classes and latencies.
+
+    For several: their pages, separated by commas, or one name with all their addresses; counts are summed. Without a
+    page these charts stay empty. Default: ours, http://127.0.0.1:6082/metrics.
+    """
 
     activator_address: Annotated[str, Knob(key="activator-address", unit=TEXT)] = "127.0.0.1:8080"
     """Host and port of the activator's public listener, to which waking a service sends its request. Default: ours,
     127.0.0.1:8080."""
 
     token_file: Annotated[str, Knob(key="token-file", unit=TEXT)] = ""
-    """File with the token whose holder may scale and wake services, move their traffic and read their logs, of at least 32
-    characters; it is read at start. Empty makes the dashboard read-only, without logs. Default: ours, empty."""
+    """File with the token for actions (scale, wake, traffic) and logs, of at least 32 characters, read at start.
+
+    Empty: the dashboard is read-only, without logs. Default: ours, empty.
+    """
 
     host_names: Annotated[str, Knob(key="host-names", unit=TEXT)] = ""
-    """Names under which it may be asked beside localhost and 127.0.0.1, separated by commas; a request for any other host
-    is refused, so that no page of another site can read it by rebinding its name. Default: ours, none."""
+    """Accepted Host names besides localhost and 127.0.0.1, separated by commas.
+
+    Other Hosts are refused, against DNS rebinding. Default: ours, none.
+    """
 
     proxy_user_header: Annotated[str, Knob(key="proxy-user-header", unit=TEXT)] = ""
-    """Header in which an authenticating proxy names the user, such as X-Remote-User. It counts only beside a header
-    X-Serving-Proxy-Secret with the content of proxy-secret-file. Empty takes no users from a proxy. Default: ours, empty."""
+    """Header in which an authenticating proxy names the user, such as X-Remote-User.
+
+    It is valid only with a header X-Serving-Proxy-Secret equal to proxy-secret-file's content. Empty: no users from a
+    proxy. Default: ours, empty.
+    """
 
     proxy_secret_file: Annotated[str, Knob(key="proxy-secret-file", unit=TEXT)] = ""
     """File with the secret that only the proxy has, of at least 32 characters; it is read at start. Needed with
     proxy-user-header. Default: ours, empty."""
 
     proxy_users: Annotated[str, Knob(key="proxy-users", unit=TEXT)] = ""
-    """Users of the proxy with their role and namespaces: "ann=view:shop+team, bob=deploy:shop, eve=admin:*". A user that is not
-    listed sees nothing. Default: ours, none."""
+    """Users of the proxy with their role and namespaces: "ann=view:shop+team, bob=deploy:shop, eve=admin:*". A user
+    that is not listed sees nothing. Default: ours, none.
+    """
 
     connections_max: int = 64
     """Most open pages updated at once; one more is refused. Source: ours, 64."""
@@ -77,6 +90,8 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     inner_authority_file: Annotated[str, Knob(key="inner-authority-file", unit=TEXT)] = ""
-    """File with the certificate of the inner authority, by which it knows autoscalers and activators, and asks them over TLS; an
-    empty file means plain HTTP, and without the file none is asked. Default: ours, empty, for plain HTTP; on a cluster that of the
-    Secret serving-inner-authority, which the controller writes."""
+    """File with the inner authority's certificate, to query autoscalers and activators over TLS.
+
+    An empty file means plain HTTP; if the file is missing, none is queried. Default: ours, empty, for plain HTTP; on a
+    cluster that of the Secret serving-inner-authority, which the controller writes.
+    """

@@ -15,15 +15,19 @@ class ElectionSettings(SettingsRecord, frozen=True, kw_only=True):
     """All settings of leader election. Each of the three times must exceed the next."""
 
     enabled: Annotated[bool, Knob(key="enabled", unit=FLAG)] = False
-    """Whether a replica waits for a lease before it works. Without it there must be one replica of each daemon at a time.
-    Default: ours, false, for one machine; the Deployments in ``config/daemons`` turn it on."""
+    """Whether a replica needs a lease before it works.
+
+    Without it only one replica of each daemon may run. Default: ours, false, for one machine; the Deployments in
+    ``config/daemons`` turn it on.
+    """
 
     lease_duration_s: Annotated[
         float, Knob(key="lease-duration", legacy=("leaseDuration",), unit=DURATION, low=1, high=3600, whole=True)
     ] = 14.0
-    """Time for which candidates respect a lease without a renewal, in seconds, from the last observed renewal; a
-    takeover from a dead holder is that late. Range: 1s to 1h, whole seconds, above renew-deadline. Default: ours,
-    14s, because with client-go's 15s a frozen one was replaced after 14.9 to 15.2 s, and 15 s is what we promise.
+    """Time after the last observed renewal before another candidate acquires the lease, in seconds.
+
+    Range: 1s to 1h, whole seconds, above renew-deadline. Default: ours, 14s, because client-go's 15s gave a takeover
+    after up to 15.2 s, and the goal is 15 s.
     """
 
     renew_deadline_s: Annotated[

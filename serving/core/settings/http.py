@@ -37,41 +37,52 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     head_bytes_max: Annotated[int, Knob(key="head-bytes-max", unit=BYTES, low=1024, high=1024**2)] = 64 * 1024
     """Largest head of a request or of a response, from its first byte to the empty line; a larger request gets 431, a
-    larger answer becomes 502. Range: 1Ki to 1Mi. Default: Envoy's 60 KiB and room for its request line; Go allows 1 MiB."""
+    larger answer becomes 502. Range: 1Ki to 1Mi. Default: Envoy's 60 KiB and room for its request line; Go allows 1
+    MiB.
+    """
 
     header_count_max: int = 128
     """Most header lines of a request (431) or a response (502). Source: ours; Apache allows 100."""
 
     keep_underscore_headers: Annotated[bool, Knob(key="keep-underscore-headers", unit=FLAG)] = False
-    """Whether header lines of requests with "_" in their name are forwarded. Otherwise they are dropped: apps of CGI and WSGI
-    take X_Forwarded_For for X-Forwarded-For. A line passes activator and queue-proxy, so set it for both. Default: nginx, false;
-    Knative forwards them."""
+    """Whether header lines of requests with "_" in their name are forwarded. Otherwise they are dropped: apps of CGI
+    and WSGI take X_Forwarded_For for X-Forwarded-For. A line passes activator and queue-proxy, so set it for both.
+    Default: nginx, false; Knative forwards them.
+    """
 
     body_bytes_max: Annotated[int, Knob(key="body-bytes-max", unit=BYTES, low=0)] = 0
     """Largest body of a request; a larger one gets 413. 0 means no limit: bodies are streamed and take no memory.
     Range: from 0. Default: Knative, no limit."""
 
     body_held_bytes_max: int = 64 * 1024
-    """Bytes of a body, or of requests sent ahead, that are read while the request waits; then the client's connection
-    is not read any more. Source: ours, one full read of a socket."""
+    """Most bytes of a waiting request's body, or of pipelined requests, that are read ahead.
+
+    Source: ours, one full read of a socket.
+    """
 
     slot_after_body: Annotated[bool, Knob(key="slot-after-body", unit=FLAG)] = True
-    """Whether a request takes a slot of a pod only when its body is here, or ``body_held_bytes_max`` of it. A body
-    without Content-Length counts with its first byte, and gRPC calls wait for none. Default: nginx, true (it waits for
-    the whole body); Envoy and Knative, false."""
+    """Whether a request gets a slot only when its body, or ``body_held_bytes_max`` of it, has arrived.
+
+    A body without Content-Length needs one byte, gRPC calls none. Default: nginx, true (it waits for the whole body);
+    Envoy and Knative, false.
+    """
 
     head_wait_max_s: Annotated[float, Knob(key="head-wait-max", unit=DURATION, above=0, high=3600)] = 10.0
     """Longest time from the connection, or from the first byte of a head, to its end; then 408. Range: above 0 to 1h.
     Default: ours; nginx waits 60s, Knative's Go server for ever."""
 
     body_wait_max_s: float = 60.0
-    """Longest time from one piece of a request's body to the next while we would read; then 408. ``body_rate_min`` ends
-    slow bodies before. Source: nginx, 60s."""
+    """Longest pause between two pieces of a request's body while reading; then 408.
+
+    ``body_rate_min`` ends slow bodies earlier. Source: nginx, 60s.
+    """
 
     body_rate_min: Annotated[int, Knob(key="body-rate-min", unit=BYTES, low=0, high=1024**3)] = 240
-    """Least bytes a second of a request's body while we would read; a slower one gets 408 after ``rate_grace_s``. Bytes sent
-    faster allow a pause of up to ``body_wait_max_s``. gRPC calls and responses that have begun are exempt. 0 means none.
-    Range: 0 to 1Gi. Default: ASP.NET's Kestrel, 240."""
+    """Least bytes a second of a request's body while reading; a slower one gets 408 after ``rate_grace_s``.
+
+    Bytes sent faster allow a pause of up to ``body_wait_max_s``. gRPC calls and responses that have begun are exempt. 0
+    means none. Range: 0 to 1Gi. Default: ASP.NET's Kestrel, 240.
+    """
 
     read_rate_min: int = 240
     """Least bytes a second that a client reads of a response while more wait for it; a slower one is cut off after
@@ -79,22 +90,28 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     none: then only ``write_wait_max_s`` holds. Source: ASP.NET's Kestrel, 240."""
 
     response_buffer_bytes_max: int = 1024**2
-    """Bytes of a response read ahead of a slow client. Once all of the response is read, the slot of its pod is free,
-    and the client reads on at its own pace above ``read_rate_min``. gRPC calls and tunnels are not read ahead. 0 means
-    none. Source: ours, 1Mi; nginx has 64 KiB of memory and 1 GiB of disk."""
+    """Most bytes of a response buffered for a slow client.
+
+    Once the whole response is buffered, the pod's slot is free. gRPC calls and tunnels are not buffered. 0 means none.
+    Source: ours, 1Mi; nginx has 64 KiB of memory and 1 GiB of disk.
+    """
 
     response_buffers_bytes_max: int = 64 * 1024**2
-    """Bytes of all responses of a daemon read ahead of slow clients; beyond it a response is read only as its client
-    reads. 0 means none. Source: ours, 64Mi in an activator and 16Mi in a queue-proxy; nginx has no such bound."""
+    """Most bytes of all responses of a daemon buffered for slow clients. 0 means none.
+
+    Source: ours, 64Mi in an activator and 16Mi in a queue-proxy; nginx has no such bound.
+    """
 
     rate_grace_s: float = 10.0
     """Time before ``body_rate_min`` and ``read_rate_min`` are judged, in seconds: a client may be silent for so long at
     first. Source: ours, 10s, two lost packets on a bad line; Kestrel has 5s, Apache 20s."""
 
     client_idle_max_s: float = 180.0
-    """Time from the end of a response to the first byte of the next request on a connection; then it is closed. Must be
-    longer than the time for which its clients keep idle connections. Source: ours, three times ``upstream_idle_max_s``,
-    because the clients of a queue-proxy are activators."""
+    """Time from a response's end to the next request's first byte; then the connection is closed.
+
+    Must be longer than clients keep idle connections. Source: ours, three times ``upstream_idle_max_s``, because the
+    clients of a queue-proxy are activators.
+    """
 
     connections_max: Annotated[int, Knob(key="connections-max", unit=COUNT, low=1, high=1_000_000)] = 20_000
     """Most client connections at once; one more gets 503 and is closed. Range: 1 to 1000000. Default: ours."""
@@ -115,13 +132,18 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     trusted_proxies: Annotated[str, Knob(key="trusted-proxies", unit=_NETWORKS)] = ""
     """Networks of trusted proxies, whose X-Forwarded-Proto, X-Forwarded-Host and Forwarded are accepted, separated by
-    commas: 10.0.0.0/8, 192.0.2.7. Those of other peers are rewritten; their X-Forwarded-For is kept or not as ``forwarded_for``
-    says. Name only networks in which no untrusted host has an address. Empty means none. Default: ours, none."""
+    commas: 10.0.0.0/8, 192.0.2.7. Those of other peers are rewritten; their X-Forwarded-For is kept or not as
+    ``forwarded_for`` says. Name only networks in which no untrusted host has an address. Empty means none. Default:
+    ours, none.
+    """
 
     forwarded_for: Annotated[str, Knob(key="forwarded-for", unit=TEXT, choices=("append", REPLACE))] = "append"
-    """Use of X-Forwarded-For from a peer outside of ``trusted_proxies``. ``append``: its address is added to the header, so
-    only the last address is sure; ``replace``: the app gets its address alone. A trusted peer's is continued either way. Set it for both, activator and queue-proxy. Default: Knative and nginx's
-    ``$proxy_add_x_forwarded_for``, append; Envoy's edge and Traefik, replace."""
+    """Use of X-Forwarded-For from a peer outside of ``trusted_proxies``.
+
+    ``append`` adds the peer's address, so only the last address is reliable; ``replace`` keeps only the peer's address.
+    A trusted peer's header is always extended. Set it for both, activator and queue-proxy. Default: Knative and nginx's
+    ``$proxy_add_x_forwarded_for``, append; Envoy's edge and Traefik, replace.
+    """
 
     access_log_ratio: Annotated[float, Knob(key="access-log-percentage", unit=PERCENT, low=0, high=1)] = 0.0
     """Part of all requests that get a line in the access log, as JSON on standard output. 0 means no log. Range: 0 to

@@ -42,11 +42,13 @@ class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             choices=("", DISABLED, PERMISSIVE, ENABLED),
         ),
     ] = ""
-    """Whether activators, queue-proxies, autoscalers, controllers and the dashboard speak mutual TLS with each other and
-    refuse anything else (Enabled), take both (Permissive), or speak plain HTTP (Disabled). Daemons read it when they start.
-    Empty is Enabled on a cluster that was installed so, Permissive on one that is older, Disabled on one machine
-    (SERVING_INNER_TLS_OF_KEY and SERVING_INNER_TLS_DEFAULT in the environment). Default: ours, empty. Knative's is
-    Disabled, and it has no Permissive. See inner-tls.md."""
+    """Whether daemons and queue-proxies use only mutual TLS with each other (Enabled), accept also plain HTTP
+    (Permissive), or use plain HTTP (Disabled).
+
+    Daemons read it at their start. Empty: Enabled on a cluster that was installed with it, Permissive on an older one,
+    Disabled on one machine (SERVING_INNER_TLS_OF_KEY and SERVING_INNER_TLS_DEFAULT in the environment). Default: ours,
+    empty. Knative's is Disabled, and it has no Permissive. See inner-tls.md.
+    """
 
     certificate_life_s: Annotated[
         float,
@@ -58,8 +60,9 @@ class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             high=30 * 86400,
         ),
     ] = 86400.0
-    """Time for which an inner certificate is valid, in seconds. It is replaced when half of it is over. Range: 2s to 720h.
-    Default: ours, 24h."""
+    """Time for which an inner certificate is valid, in seconds. It is replaced when half of it is over. Range: 2s to
+    720h. Default: ours, 24h.
+    """
 
     def resolved(self, environment: Mapping[str, str]) -> "InnerTlsSettings":
         """The settings with the environment's mode, if no mode is set."""

@@ -54,8 +54,9 @@ class NodeGroupQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A growth withheld by dry mode locks the group all the same. Off: it does not."""
 
     dry_mode_ignores_real_state: bool = False
-    """In dry mode a node counts as cordoned or tainted only if the dry run did it. Off: the real state counts too, with the
-    dry run's changes on top."""
+    """In dry mode a node counts as cordoned or tainted only if the dry run did it. Off: the real state counts too, with
+    the dry run's changes on top.
+    """
 
     capacity_cached_from_first_node: bool = False
     """The capacity of a node, for growth from zero, is that of the first node of the list, whatever its state. Off: the

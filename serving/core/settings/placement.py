@@ -146,10 +146,11 @@ class PlacementQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Harmful behaviours of the original scores, off by default; on restores the original exactly."""
 
     assumed_requests_fill_nodes: bool = False
-    """MostRequested and BalancedResourceAllocation give 0 to a node that is full only by assumption: 100 m and 200 MiB are
-    assumed for each container that requests nothing, so ten idle best-effort pods "fill" one core, and packing avoids
-    the node that is nearly full. Off: what is assumed fills a node at most; only requests that pods really make
-    overfill it (the way of Kubernetes since PR 102925, kept to nodes where the pod fits)."""
+    """MostRequested and BalancedResourceAllocation give 0 to a node that is full only by assumption: 100 m and 200 MiB
+    are assumed for each container that requests nothing, so ten idle best-effort pods "fill" one core, and packing
+    avoids the node that is nearly full. Off: what is assumed fills a node at most; only requests that pods really make
+    overfill it (the way of Kubernetes since PR 102925, kept to nodes where the pod fits).
+    """
 
     best_effort_pods_score_zero: bool = False
     """LowRiskOverCommitment gives a pod without requests and limits 0 on every node, so that it is placed blindly. Off:
@@ -169,9 +170,10 @@ class PlacementQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     missing."""
 
     limits_outrank_load: bool = False
-    """The chance of overuse is computed under the condition that load stays below the sum of limits, even where the measured mean is
-    above it: a node at 95 % real load from pods without limits has load risk 0. Off: the load risk is at least the mean
-    load minus the limits, both as shares of the node."""
+    """The chance of overuse is computed under the condition that load stays below the sum of limits, even where the
+    measured mean is above it: a node at 95 % real load from pods without limits has load risk 0. Off: the load risk is
+    at least the mean load minus the limits, both as shares of the node.
+    """
 
     small_deviations_get_lost: bool = False
     """The variance is taken as a difference that rounds to nothing for deviations below about 1e-8 of the node (a
@@ -189,16 +191,22 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
         str,
         Knob(key="provider", unit=TEXT, choices=(DEFAULT_PROVIDER, CLUSTER_AUTOSCALER_PROVIDER, LOW_RISK_PROVIDER)),
     ] = DEFAULT_PROVIDER
-    """Set of node scores and weights: default spreads pods over nodes, cluster-autoscaler packs them so that nodes get
-    empty, low-risk avoids nodes where limits or load may exceed what is there. Default: Kubernetes, default."""
+    """Set of node scores and weights: default spreads pods over nodes, cluster-autoscaler packs them so that nodes
+    become empty, low-risk avoids nodes that may be overloaded.
+
+    Default: Kubernetes, default.
+    """
 
     score_weights: Annotated[str, Knob(key="score-weights", unit=TEXT)] = ""
     """Weights that replace those of the provider, as in "LeastRequested=1, LowRiskOverCommitment=3", each from 1 to
     10000. Empty means those of the provider. Default: ours, empty."""
 
     smoothing_window_size: Annotated[int, Knob(key="smoothing-window-size", unit=COUNT, low=1)] = 5
-    """Number of samples over which the metrics' source has already averaged; the reported deviation is too small by
-    the square root of it. 1 means unsmoothed. Range: from 1. Default: Trimaran, 5."""
+    """Number of samples that the metrics' source averages; the reported deviation is multiplied by its square root. 1
+    means unsmoothed.
+
+    Range: from 1. Default: Trimaran, 5.
+    """
 
     cpu_risk_limit_weight: Annotated[float, Knob(key="cpu-risk-limit-weight", unit=NUMBER, low=0, high=1)] = 0.5
     """Share of the risk from limits in the risk of cpu; the rest is risk from load. Range: 0 to 1. Default: Trimaran,
@@ -228,8 +236,9 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     """Newest samples of each node for the mean and deviation of its load. Source: ours, 20, five minutes."""
 
     binds: Annotated[bool, Knob(key="binds", unit=FLAG)] = False
-    """Whether ``POST /bind`` binds pods to nodes, for schedulers without a binder; it needs the right to create bindings.
-    Default: ours, false."""
+    """Whether ``POST /bind`` binds pods to nodes, for schedulers without a binder; it needs the right to create
+    bindings. Default: ours, false.
+    """
 
     listen_address: Annotated[str, Knob(key="listen-address", unit=TEXT)] = "127.0.0.1:6082"
     """Host and port of the listener for kube-schedulers; a socket that is handed down takes precedence. Without a

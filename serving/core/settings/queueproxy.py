@@ -128,13 +128,16 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     queue_depth_per_slot: int = 10
-    """Requests that may wait in a pod per concurrent request; one more is refused with 503. 0 means: nothing
-    waits. Source: Knative's fixed factor, 10.
+    """Most requests that wait in a pod, per slot; one more gets 503. 0: none waits.
+
+    Source: Knative's fixed factor, 10.
     """
 
     queue_wait_max_s: float = 300.0
-    """Longest wait for a slot in a pod, in seconds, from the arrival of the request to the grant of a slot; then it is
-    refused with 503. Source: Knative's revision timeout, 300s, which ends the wait there."""
+    """Longest wait of a request for a slot in a pod, in seconds from its arrival; then it gets 503.
+
+    Source: Knative's revision timeout, 300s, which ends the wait there.
+    """
 
     open_share_max: float = 0.75
     """Largest part of a pod's slots, at least one, for requests of one address, as in the activator. The address is the
@@ -145,22 +148,31 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     means none of its own. Source: the activator's, 1s."""
 
     report_period_s: float = 1.0
-    """Time between two statistics of a pod, in seconds. The autoscaler sums the statistics of each second: with longer
-    periods it reads too little load, with shorter ones too much concurrency. Source: Knative's fixed period, 1s."""
+    """Time between two statistics of a pod, in seconds.
+
+    The autoscaler sums the statistics of each second, so other periods give wrong load. Source: Knative's fixed period,
+    1s.
+    """
 
     request_timeout_s: Annotated[float, Knob(key="request-timeout", unit=DURATION, above=0, high=86400)] = 300.0
-    """Longest time of a request in a pod, in seconds, from its head to the end of its response, waiting included; then it
-    gets 504, or its answer is cut off. It ends a tunnel (websocket) as well. A revision's timeoutSeconds. Range: above 0 to 24h. Default: Knative, 300s."""
+    """Longest time of a request in a pod, in seconds, from its head to the end of its response, waiting included; then
+    it gets 504, or its answer is cut off. It ends a tunnel (websocket) as well. A revision's timeoutSeconds. Range:
+    above 0 to 24h. Default: Knative, 300s.
+    """
 
     response_start_timeout_s: Annotated[float, Knob(key="response-start-timeout", unit=DURATION, low=0, high=86400)] = (
         0.0
     )
-    """Longest time from a request's head to the first byte of its response, in seconds; then 504. In a tunnel: to the first
-    byte that the app sends after its 101. 0 means no limit of its own. A revision's responseStartTimeoutSeconds. Range: 0 to 24h. Default: Knative's for a revision without one, 0s."""
+    """Longest time from a request's head to the first byte of its response, in seconds; then 504. In a tunnel: to the
+    first byte that the app sends after its 101. 0 means no limit of its own. A revision's responseStartTimeoutSeconds.
+    Range: 0 to 24h. Default: Knative's for a revision without one, 0s.
+    """
 
     idle_timeout_s: Annotated[float, Knob(key="idle-timeout", unit=DURATION, low=0, high=86400)] = 0.0
     """Longest time from a request's head, or a piece of its response, to the next piece, in seconds; then 504, or the
-    answer is cut off, as is a tunnel in which the app is silent. 0 means no limit. A revision's idleTimeoutSeconds. Range: 0 to 24h. Default: Knative, 0s."""
+    answer is cut off, as is a tunnel in which the app is silent. 0 means no limit. A revision's idleTimeoutSeconds.
+    Range: 0 to 24h. Default: Knative, 0s.
+    """
 
     probe_pause_min_s: float = 0.002
     """First pause between two attempts to reach an app that is not ready yet, in seconds; each is a tenth longer than
@@ -178,18 +190,20 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     the autoscaler's panic window of 6s."""
 
     drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600)] = 5.0
-    """Time without a new request after which a stopping pod accepts no more, in seconds, from the order or the
-    last request: senders must see first that the pod is leaving. Range: 0 to 10m. Default: ours, 5s;
-    Knative waits 30s."""
+    """Time without a new request, in seconds, until a stopping pod accepts no more: senders must notice the stop first.
+
+    Range: 0 to 10m. Default: ours, 5s; Knative waits 30s.
+    """
 
     drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=86400)] = 300.0
     """Longest time from the order to stop to the end of the process, in seconds; requests that still run are cut off
     and counted. Range: 0 to 24h. Default: Knative, the revision's timeout, 300s."""
 
     drain_tunnel_wait_s: float = 30.0
-    """Time for which open tunnels (websockets) hold back the end of the app, in seconds, from the order to stop; then
-    the app gets SIGTERM and can close them. Never more than half of ``drain_grace_s``. Source: Knative's quiet period,
-    30s."""
+    """Time that open tunnels (websockets) delay SIGTERM to a stopping app, in seconds; the app can then close them.
+
+    At most half of ``drain_grace_s``. Source: Knative's quiet period, 30s.
+    """
 
     dormant_call_max_s: float = 60.0
     """Longest time of a call of ``serving.dev/dormant-call``, in seconds, and of all attempts to wake an app together;
@@ -200,8 +214,9 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     ours, 60s."""
 
     http: HttpSettings = HttpSettings(upstream_connect_max_s=20.0, response_buffers_bytes_max=16 * 1024**2)
-    """Limits of the HTTP engine. The app is its only upstream, so it tries for longer than an activator: as Knative, 20s. It has less
-    memory for responses."""
+    """Limits of the HTTP engine. The app is its only upstream, so it tries for longer than an activator: as Knative,
+    20s. It has less memory for responses.
+    """
 
     inner_tls: InnerTlsSettings = InnerTlsSettings()
     """TLS with activators and autoscalers."""

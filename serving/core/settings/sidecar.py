@@ -64,17 +64,20 @@ class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     runtime_classes: Annotated[
         str, Knob(key="runtime-class-name", config_map=_DEPLOYMENT, unit=SELECTORS, live=True)
     ] = ""
-    """RuntimeClasses of pods in a cluster, each with nothing or with a selector of the revision's labels; the most specific one applies to
-    revisions that name none. Default: Knative, empty."""
+    """RuntimeClasses of pods in a cluster, each with nothing or with a selector of the revision's labels; the most
+    specific one applies to revisions that name none. Default: Knative, empty.
+    """
 
     stats_url: Annotated[str, Knob(key="stats-url", unit=TEXT, live=True)] = ""
-    """Websocket of the autoscaler to which queue-proxies report their load. Empty means the Service ``autoscaler`` of the
-    controller's own namespace, at port 6081. Default: ours, empty."""
+    """Websocket of the autoscaler to which queue-proxies report their load. Empty means the Service ``autoscaler`` of
+    the controller's own namespace, at port 6081. Default: ours, empty.
+    """
 
     stats_audience: Annotated[str, Knob(key="stats-audience", unit=_AUDIENCE, live=True)] = ""
-    """Audience of the service account tokens by which queue-proxies authenticate; the autoscaler's stats-audience must be the
-    same. Empty means a token derived from the cluster key in their environment: pods without a volume start 300 ms earlier.
-    Default: ours, empty."""
+    """Audience of the service account tokens by which queue-proxies authenticate; the autoscaler's stats-audience must
+    be the same. Empty means a token derived from the cluster key in their environment: pods without a volume start 300
+    ms earlier. Default: ours, empty.
+    """
 
     token_expiration_s: Annotated[
         int, Knob(key="token-expiration-seconds", unit=COUNT, low=_TOKEN_MIN_S, high=86400, live=True)

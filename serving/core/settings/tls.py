@@ -29,8 +29,9 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     fullchain.pem and privkey.pem. Default: ours, none."""
 
     secrets: Annotated[str, Knob(key="secrets", unit=TEXT)] = ""
-    """Names of Secrets of type kubernetes.io/tls in the system's namespace, separated by commas. The activator needs the
-    right to get each. Default: ours, none."""
+    """Names of Secrets of type kubernetes.io/tls in the system's namespace, separated by commas. The activator needs
+    the right to get each. Default: ours, none.
+    """
 
     default_certificate: Annotated[str, Knob(key="default-certificate", unit=TEXT)] = ""
     """Name of the certificate for clients that ask for no host, or for a host without a certificate. Empty: their

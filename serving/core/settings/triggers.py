@@ -44,8 +44,9 @@ class TriggerQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     pod too many (1.1 x 100 gives 111). Off: amounts are exact."""
 
     counts_unmeasured_containers: bool = False
-    """A container without a measurement counts as unused, one without a request as usage of nothing. Off: containers count
-    that have both."""
+    """A container without a measurement counts as unused, one without a request as usage of nothing. Off: containers
+    count that have both.
+    """
 
     old_trigger_becomes_room: bool = False
     """The old-style trigger scales by the formula of type occupancy, its ``delta`` is ignored. Off: by ``delta``, as
@@ -75,15 +76,19 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The settings of triggers."""
 
     period_s: Annotated[float, Knob(key="period", unit=DURATION, low=1, high=300, whole=True)] = 10.0
-    """Time between two evaluations of a policy, in seconds, from start to start; each adds one point. Range: 1s to 5m,
-    whole seconds. Default: maestro's autoScalingPeriod, 10s."""
+    """Time between the starts of two evaluations of a policy, in seconds; each adds one point.
+
+    Range: 1s to 5m, whole seconds. Default: maestro's autoScalingPeriod, 10s.
+    """
 
     max_scale_up_amount: Annotated[int, Knob(key="max-scale-up-amount", unit=COUNT, low=1)] = 300
     """Most pods that one change adds. Range: from 1. Default: maestro, 300."""
 
     max_scale_down_amount: int = 30
-    """Most pods removed by one change. Source: ours, a tenth of the maximum for adding: a pod too many costs little, a
-    wave of cold starts much. Maestro has no bound; its users requested one."""
+    """Most pods removed by one change.
+
+    Source: ours, a tenth of the maximum for adding, because cold starts cost more than idle pods. Maestro has no bound.
+    """
 
     failing_pod_refuses_up: Annotated[bool, Knob(key="failing-pod-refuses-up", unit=FLAG)] = False
     """Whether a pod that cannot start because of an error stops additions. Default: maestro's
@@ -94,8 +99,10 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     Default: maestro's api.limitManager.keyTimeout, 1m."""
 
     occupied_concurrency: float = 0.5
-    """Mean requests in flight of a pod in its last second from which the pod counts as occupied. Source: ours, 0.5,
-    busy for most of the time; near 0, one short request a second occupies a pod."""
+    """Mean requests in flight in its last second from which a pod counts as occupied.
+
+    Source: ours, 0.5, busy for half of the time.
+    """
 
     usage_period_s: Annotated[float, Knob(key="usage-period", unit=DURATION, low=0.5, high=300)] = 5.0
     """Time between two reads of pods' cpu and memory usage, in seconds, while a policy needs it. Range: 500ms

@@ -3,11 +3,11 @@
 Inputs: a request's arrival, its end, or the loss of its pod, and changes of capacity, each with the time. Outputs: the
 decision about that request, and the waiting requests that get a slot. ``expires_s`` says when ``expire`` is due.
 
-All that waits is here, in three places: requests that came back from a pod, the queue, and requests that wait for
-others of their client (``openrequests.py``), in this order. Rules: waiting requests precede new ones; less capacity
-interrupts no request; the queue is bounded in requests and, as an option, in bytes. The queue-proxy uses it with a
-pod's slots, the activator with all slots of a revision. The breaker of knative/serving 98e5ef90 (pkg/queue/breaker.go)
-lets new requests pass those that wait; this one does not.
+Waiting requests are in three places, in this order: requests returned from a pod, the queue, and parked requests, which
+wait for others of their client (``openrequests.py``). Waiting requests precede new ones. A smaller capacity interrupts
+no request. The queue is bounded in requests and, optionally, in bytes. The queue-proxy uses the class with a pod's
+slots, the activator with all slots of a revision. In contrast to the breaker of knative/serving 98e5ef90
+(pkg/queue/breaker.go), new requests never overtake waiting ones.
 """
 
 from collections import OrderedDict
@@ -26,9 +26,9 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 class AdmissionTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of the queue, and of the slots that one address may use.
 
-    At most ``depth_max`` requests wait, together with at most ``depth_bytes_max`` bytes (None: not bounded), each for
-    at most ``wait_max_s`` seconds. ``share_max`` is the part of the slots that open requests of one address may use (0:
-    not bounded), and ``unread_wait_max_s`` the time that a client may read nothing while others wait (0: not bounded).
+    At most ``depth_max`` requests wait, each for at most ``wait_max_s`` seconds. Together they have at most
+    ``depth_bytes_max`` bytes (None: no bound). ``share_max`` is the part of the slots that open requests of one address
+    may use (0: no bound). ``unread_wait_max_s`` is how long a client may read nothing while others wait (0: no bound).
     """
 
     depth_max: int
@@ -41,11 +41,11 @@ class AdmissionTerms(msgspec.Struct, frozen=True, kw_only=True):
 class Admission(Generic[RequestId]):
     """Slots with a queue. All calls take constant amortised time.
 
-    ``capacity`` requests may run concurrently: None is no limit, 0 lets all wait. With 10 slots and 100 places the
-    111th request at once is refused. Times must not go back. ``view`` shows requests.
+    ``capacity`` requests may run concurrently. None: no limit; 0: all wait. With 10 slots and 100 places the 111th
+    simultaneous request is refused. Times must not decrease. ``view`` has the functions that read a request.
 
-    The caller names requests by ids that are unique among those inside. ``release``, ``withdraw`` and ``end`` of an id
-    that is not inside do nothing, so that a ``finally`` clause may always call them.
+    The caller identifies requests by ids that are unique among the present ones. ``release``, ``withdraw`` and ``end``
+    ignore an unknown id, so that a ``finally`` clause may always call them.
     """
 
     __slots__ = ("_capacity", "_clients", "_requeued", "_running", "_terms", "_waiting", "_waiting_bytes")
@@ -187,8 +187,8 @@ class Admission(Generic[RequestId]):
     def set_capacity(self, capacity: int | None, now_s: float) -> Sequence[Granted[RequestId]]:
         """Change the number of slots; return the requests that get a slot or move to another pod.
 
-        With fewer slots than running requests all of them run on, and none is granted until enough have finished:
-        from 10 to 4 slots with 10 running, 7 must finish before the next one starts.
+        If more requests run than there are slots, all of them continue, and no request starts until enough have ended.
+        Example: from 10 to 4 slots with 10 running requests, 7 must end before the next one starts.
         """
         assert capacity is None or capacity >= 0, capacity
         if capacity == self._capacity and not self._requeued:
@@ -199,8 +199,8 @@ class Admission(Generic[RequestId]):
     def expire(self, due_s: float) -> list[RequestId]:
         """Remove and return requests whose wait has expired by ``due_s``, the oldest of each place first.
 
-        A slot that is freed before this call still goes to the oldest request, even if its wait has expired: serving it
-        beats refusing it.
+        A slot that is freed before this call still goes to the oldest request, even if its wait has expired, because a
+        late response is better than a refusal.
         """
         wait_max_s = self._terms.wait_max_s
         late: list[RequestId] = []

@@ -1,10 +1,11 @@
 """Chooses the pod for the next request.
 
-It never chooses a full or unlisted pod; a policy chooses among the others (``serving/core/traffic/policy.py``).
+The balancer never chooses a full or unlisted pod; a policy chooses among the others
+(``serving/core/traffic/policy.py``).
 
-It counts only requests that this activator has sent, and uses neither connections nor time; randomness is an argument.
-Follows knative/serving 98e5ef90 pkg/activator/net, except that a request which the breaker in front let through always
-finds a pod: ``capacity`` is what the breaker may let through.
+It counts only this activator's requests. It uses neither connections nor time; randomness is an argument. Follows
+knative/serving 98e5ef90 pkg/activator/net, with one difference: ``capacity`` limits admission, so that an admitted
+request always gets a pod.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,8 +17,8 @@ from serving.core.traffic.policy import BalancedPod, BalancingPolicy, FirstFree,
 class Balancer:
     """The pods of one revision, with this activator's requests in flight on each.
 
-    ``pick`` chooses a pod and counts a request in, ``give_back`` counts it out. ``random`` returns numbers in [0, 1),
-    as ``random.Random(seed).random`` does.
+    ``pick`` chooses a pod and counts a request; ``give_back`` ends the count. ``random`` returns numbers in [0, 1), as
+    ``random.Random(seed).random`` does.
     """
 
     __slots__ = ("_free", "_free_slots", "_in_flight", "_pods", "_policy", "_unlimited")
@@ -41,17 +42,17 @@ class Balancer:
     def capacity(self) -> int | None:
         """Requests allowed in flight; None means no limit, 0 queues all requests.
 
-        It is the requests in flight plus the free slots, so that requests on a draining pod take no slot from the
-        others: with 3 on a draining pod and 10 slots on another it is 13, and 12 when one of the 3 has ended. It
-        changes with ``set_pods``, and with ``give_back`` on a pod that drains or has lost slots.
+        The capacity is the requests in flight plus the free slots, so that requests on a draining pod use no slot of
+        others. Example: with 3 requests on a draining pod and 10 slots on another, the capacity is 13; when one of the
+        3 ends, it is 12. It changes with ``set_pods``, and with ``give_back`` on a pod that drains or has lost slots.
         """
         return None if self._unlimited else self._in_flight + self._free_slots
 
     def set_pods(self, slots_by_pod: Mapping[str, int | None]) -> None:
         """Replace the list of pods: the slots of this activator by address, None for no limit.
 
-        A pod that is no longer listed drains, and is forgotten when its last request has ended. Fewer slots than
-        requests in flight interrupt no request.
+        An unlisted pod drains, and is removed when its last request has ended. If a pod has fewer slots than requests
+        in flight, no request is interrupted.
         """
         for address in sorted(slots_by_pod.keys() | self._pods.keys()):
             pod = self._pods.setdefault(address, BalancedPod(address))

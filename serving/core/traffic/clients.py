@@ -1,8 +1,8 @@
 """Counts the requests of each client address.
 
-The address is the connection's peer. Behind trusted proxies (``trusted-proxies``) it is the last X-Forwarded-For
-address that is not a trusted proxy: each hop appends the peer that it saw, so entries further left are whatever the
-client wrote. IPv6 addresses count by their /64, the block that one host is assigned.
+The address is the connection's peer. Behind trusted proxies (``trusted-proxies``) the address is the last one in
+X-Forwarded-For that is not a trusted proxy. Each proxy appends its peer, so entries further left could be forged by the
+client. IPv6 addresses count by their /64, the block that is assigned to one host.
 """
 
 import ipaddress

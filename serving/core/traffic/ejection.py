@@ -3,9 +3,9 @@
 Input: the listed pods, failed connections to pods, responses, requests without a response, and the time. Output: which
 pods are ejected now, and until when.
 
-A deleted pod leaves the list of pods within some 50 ms, and a pod that is slow to listen must not wait long: its pause
-starts small and doubles while the pod stays listed and unreachable. A silent pod hangs, which lasts longer; its first
-response ends the pause.
+The pause of an unreachable pod starts short, and doubles while the pod stays listed and unreachable. It starts short
+because a deleted pod is unlisted within some 50 ms, and a starting pod may listen soon. A silent pod hangs, which
+usually lasts longer; its first response ends the pause.
 """
 
 from collections import Counter
@@ -42,9 +42,9 @@ class Ejection(msgspec.Struct, frozen=True, kw_only=True):
 class EjectionReport(msgspec.Struct, frozen=True, kw_only=True):
     """An ejection for people: the pod, and times in seconds since the epoch.
 
-    ``until_wall_s`` is when it gets requests again; None: it gets requests again, and has not responded yet.
-    ``is_silent``: it accepts requests without responding; otherwise it accepts no connection. ``in_flight_count``
-    requests are inside it.
+    ``until_wall_s`` is when the pod gets requests again; None: it already gets requests, but has not responded yet.
+    ``is_silent``: the pod accepts requests without responding; otherwise it accepts no connection. ``in_flight_count``
+    is its number of requests in flight.
     """
 
     revision: str
@@ -82,7 +82,7 @@ class SilenceWatch(Generic[RequestId]):
     ) -> list[str]:
         """The silent pods, those with the most requests first.
 
-        ``in_flight`` is the pod of each request, ``responded_s`` the time of each pod's last complete response.
+        ``in_flight`` maps each request to its pod. ``responded_s`` is the time of each pod's last complete response.
         ``has_begun`` returns whether the response to a request has begun. ``slots_per_pod`` is 0 without a limit.
         """
         begun = {request for request in in_flight if has_begun(request)}
@@ -109,7 +109,7 @@ class SilenceWatch(Generic[RequestId]):
     def _learn(self, in_flight: Mapping[RequestId, str], begun: set[RequestId], now_s: float) -> None:
         """Learn the durations of requests whose response began since the last call.
 
-        A request that is gone was answered, or given up by its client: it counts if its pod has answered at all since
+        A request that has ended was answered or cancelled. It counts if its pod has responded to any request since
         then.
         """
         self._slowest_s *= _SLOWEST_DECAY

@@ -26,7 +26,7 @@ def bucket_of(duration_s: float) -> int:
 
 
 def quantile_s(counts: Mapping[int, float], ratio: float) -> float | None:
-    """The duration in seconds that a share ``ratio`` of all durations does not exceed; None without durations.
+    """The quantile ``ratio`` of all durations, in seconds; None without durations.
 
     ``counts`` are by bucket. The result is the middle of its bucket in relative terms, within 2 % of the true duration.
     """

@@ -1,12 +1,12 @@
 """Measures the mean number of requests in a proxy, and counts arrivals: the inputs of scaling.
 
-Input: each request's arrival and end, with the time, and whether an activator marked it. Output: a ``Report`` for each
-period (1 s by default), and the ``Stat`` that is sent of it. The mean is weighted by time: a request of 10 ms counts a
-hundredth of a request that lasts the whole second. A request that waits for a slot counts like a running request.
-Requests that came through an activator are counted apart, because the activator reports them too and load counts once.
+Input: each request's arrival and end with their times, and whether an activator marked the request. Output: a
+``Report`` for each period (1 s by default), and the ``Stat`` for it. The mean is weighted by time: a request of 10 ms
+counts a hundredth of a request that lasts the whole second. A request that waits for a slot counts like a running one.
+Requests through an activator are counted separately, because the activator also reports them.
 
-Follows knative/networking pkg/http/stats as used by knative/serving 98e5ef90
-(docs/calculations.md, "Request statistics"), but for what ``MeterQuirks`` lists.
+Follows knative/networking pkg/http/stats as used by knative/serving 98e5ef90 (docs/calculations.md, "Request
+statistics"), but for what ``MeterQuirks`` lists.
 """
 
 import msgspec
@@ -20,10 +20,10 @@ _SAFE = MeterQuirks()
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The report of one period.
 
-    ``concurrency`` is the mean number of requests inside over the ``period_s`` seconds covered, weighted by time; 0.0
-    when no time passed. ``request_count`` is the number that arrived. The ``proxied_`` pair is the part of both that
-    came through an activator. ``unmatched_leaves`` counts ends of requests that never arrived: an error of the caller,
-    worth an alarm when it is not 0.
+    ``concurrency`` is the time-weighted mean number of requests over ``period_s`` seconds; 0.0 for an empty period.
+    ``request_count`` is the number of arrivals. The ``proxied_`` pair is the part of both that came through an
+    activator. ``unmatched_leaves`` counts ends of requests without an arrival; a number above 0 is an error of the
+    caller.
     """
 
     period_s: float
@@ -89,7 +89,7 @@ class Meter:
     def exit(self, now_s: float, *, proxied: bool) -> None:
         """Count the end of a request; ``proxied`` is the same as at its arrival.
 
-        With no such request inside, nothing changes but ``unmatched_leaves``.
+        If no such request is counted, only ``unmatched_leaves`` changes.
         """
         self._integrate(now_s)
         if (self._proxied_level if proxied else self._direct_level) <= 0:
@@ -104,7 +104,8 @@ class Meter:
     def report(self, now_s: float) -> Report:
         """Close the period at ``now_s`` and open the next.
 
-        One request from 0.25 s on and a second from 0.5 s on make, at 1.0 s, (1 x 0.25 + 2 x 0.5) / 1.0 = 1.25.
+        Example: with one request from 0.25 s on and a second from 0.5 s on, the mean at 1.0 s is (1 x 0.25 + 2 x 0.5) /
+        1.0 = 1.25.
         """
         self._integrate(now_s)
         period_s = self._last_s - self._period_start_s
@@ -143,9 +144,9 @@ class Meter:
 def stat_of(report: Report, *, pod: str, at_s: float, report_period_s: float) -> Stat:
     """The stat for a report, with counts per second.
 
-    They are divided by the configured period, not by the elapsed time: the autoscaler adds up the reports of a second,
-    so a late report must include all of its requests. 500 requests reported after 5 s instead of 1 s are 500 in one
-    second and nothing in four, which is right on average; 100 would lose 400 of them.
+    Counts are divided by the configured period, not by the elapsed time, because the autoscaler sums the reports of
+    each second. So a late report must contain all of its requests. Example: 500 requests are reported after 5 s instead
+    of 1 s. They count as 500 in one second and 0 in four, which is correct on average; 100 would lose 400 of them.
     """
     return Stat(
         pod=pod,

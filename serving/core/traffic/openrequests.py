@@ -1,14 +1,14 @@
 """Bounds the slots that one address may use for unfinished uploads and unread responses.
 
-The activator shares the slots of a revision so, and the queue-proxy those of its pod. A request is open until its body
-has ended. Open requests of one address take at most a share of the slots; more of them are parked: they count as load,
-and take neither a slot nor a place in the queue. A slow sender therefore leaves slots to others, while an address that
-sends complete requests is not bounded. With 14 slots and a share of 3/4, one address holds 10. As a revision scales for
-parked requests too, a single client with many streams is served by more pods.
+The activator bounds the slots of a revision, the queue-proxy those of its pod. A request is open until its body has
+ended. Open requests of one address use at most a share of the slots. Further ones are parked: they count as load, but
+use neither a slot nor a place in the queue. So slow senders leave slots to others, while complete requests are not
+bounded. Example: with 14 slots and a share of 3/4, one address may use 10. A revision also scales for parked requests,
+so a single client with many streams gets more pods.
 
-A client is slow while a response waits for it beyond what the proxy buffers, and for some time after it was cut off
-there. All requests of a slow client are bounded by the share. While others wait, those above its share whose clients
-read nothing are cut off. Of a single slot the share is none: there every slow client is above it.
+A client is slow while one of its responses waits beyond the proxy's buffer, and for some time after such a response was
+cut off. The share bounds all requests of a slow client. While others wait, requests above the share are cut off if
+their clients read nothing. With a single slot the share is 0, so every slow client is above it.
 """
 
 import operator
@@ -39,7 +39,7 @@ _CHECKS = 4
 class RequestView(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
     """Functions of a request: whether it is open, its client, and the bytes of its response read so far.
 
-    ``read_bytes_of`` is None where a client need not read: gRPC calls and tunnels.
+    ``read_bytes_of`` is None for gRPC calls and tunnels, whose clients need not read.
     """
 
     is_open: Callable[[RequestId], bool] = lambda _: True
@@ -84,8 +84,8 @@ class _SlowClient(msgspec.Struct, Generic[RequestId], kw_only=True):
 class OpenRequests(Generic[RequestId]):
     """The open requests of one revision by client, and those of clients that read nothing.
 
-    One address gets at most ``share_max`` of the slots (0: not bounded), and may read nothing for ``unread_wait_max_s``
-    seconds while others wait (0: not bounded). ``view`` shows requests.
+    One address gets at most ``share_max`` of the slots (0: no bound). It may read nothing for ``unread_wait_max_s``
+    seconds while others wait (0: no bound). ``view`` has the functions that read a request.
     """
 
     __slots__ = (
@@ -207,7 +207,10 @@ class OpenRequests(Generic[RequestId]):
     def end(
         self, request: RequestId, now_s: float, *, has_response: bool, do_others_wait: bool = False
     ) -> QueuePlace | None:
-        """Remove an ended request, as ``remove`` does; if its unread response was cut off, its client counts as slow for a time."""
+        """Remove an ended request, as ``remove`` does.
+
+        If its unread response was cut off, its client counts as slow for some time.
+        """
         slow = self.slow.get(self.client_of.get(request))
         if slow is not None and slow.unread.pop(request, None) is not None and not has_response:
             slow.until_s = now_s + _REMEMBERED_S

@@ -1,12 +1,11 @@
 """Chooses among pods with a free slot by one of three policies; containerConcurrency selects the policy.
 
-Each policy holds the pods with a free slot and picks the next one in constant time, without visiting full pods.
-``Balancer`` adds and removes them. containerConcurrency decides: without a limit the better of two pods at random,
-because pods differ only in their requests in flight; with a low limit the first in the order of addresses; with a
-higher one the pods take turns.
+Each policy contains the pods with a free slot, and picks the next one in constant time. ``Balancer`` adds and removes
+pods. Without a limit, the less loaded of two random pods is chosen, because pods differ only in their requests in
+flight. With a low limit, the first pod in the order of addresses is chosen. With a higher limit, the pods take turns.
 
-Follows knative/serving 98e5ef90 pkg/activator/net/lb_policy.go. Its round robin walks over full pods to the next free
-one; here free pods form a queue, which is the same while none is full.
+Follows knative/serving 98e5ef90 pkg/activator/net/lb_policy.go. Its round robin skips full pods; here free pods are in
+a queue, which gives the same order while no pod is full.
 """
 
 import bisect
@@ -30,7 +29,10 @@ class BalancingPolicy(enum.StrEnum):
 
 
 def policy_for(container_concurrency: int, *, first_free_concurrency_max: int) -> BalancingPolicy:
-    """The policy of a revision by containerConcurrency: 0 is two-choices, 1 to 3 (the default bound) first-free, 4 round-robin."""
+    """The policy of a revision, selected by containerConcurrency.
+
+    0 selects two-choices, 1 to 3 (the default bound) first-free, and higher values round-robin.
+    """
     if container_concurrency == 0:
         return BalancingPolicy.TWO_CHOICES
     if container_concurrency <= first_free_concurrency_max:
@@ -41,8 +43,8 @@ def policy_for(container_concurrency: int, *, first_free_concurrency_max: int) -
 class BalancedPod:
     """One activator's view of a pod; mutable, because it changes twice for each request.
 
-    ``slots`` are this activator's own, None for no limit; ``in_flight`` counts its own requests. ``listed``: the pod
-    is in the latest list.
+    ``slots`` are this activator's slots, None for no limit. ``in_flight`` counts this activator's requests. ``listed``:
+    the pod is in the latest list.
     """
 
     __slots__ = ("address", "in_flight", "listed", "slots")
@@ -185,8 +187,8 @@ def session_number(text: bytes) -> int:
 def share_of(session: int) -> float:
     """A number from 0 to below 1 that keeps a session on one side of a traffic split.
 
-    It takes the lower half of the bits; the ring's order follows the upper half, so one revision's sessions spread over
-    all its pods.
+    The number uses the lower half of the bits. The order on the ring uses the upper half, so that one revision's
+    sessions are spread over all its pods.
     """
     return (session & _LOWER_HALF) / (_LOWER_HALF + 1)
 

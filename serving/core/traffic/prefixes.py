@@ -1,11 +1,11 @@
 """Chooses the pod that has the longest prefix of a prompt in its cache.
 
-Model servers cache their work on prompts, and reuse it for a prompt with the same beginning. ``read_prompt`` hashes the
-beginning of a prompt. ``PrefixTable`` remembers which pod got which prefix, and chooses a pod.
+Model servers cache computations for prompts, and reuse them for prompts with the same beginning. ``read_prompt`` hashes
+the beginning of a prompt. ``PrefixTable`` stores which pod got which prefix, and chooses a pod.
 
 Input: bodies of requests, pods, and the beginnings and ends of requests. Output: a pod for each request. Bodies are
-untrusted: one without a prompt has no prefix, and goes to the least loaded pod. The hashes have a secret key, so that
-no client can produce collisions. A flood of different prompts evicts older prefixes, and uses no more memory.
+untrusted. A body without a prompt has no prefix, and goes to the least loaded pod. The hashes have a secret key, so
+that no client can produce collisions. Many different prompts evict older prefixes, and use no more memory.
 """
 
 import itertools
@@ -27,11 +27,11 @@ BLOCK_ENDS = (
 )
 """The ends of the blocks of a prompt in bytes.
 
-Blocks grow, so that a long prompt has 16 and not 256. Bytes after the last block do not count.
+Blocks grow in size, so that a long prompt has 16 blocks and not 256. Bytes after the last block do not count.
 """
 
 LOAD_RATIO_MAX = 1.25
-"""A pod whose tokens in flight are above so many times the mean of all pods gets no request for its prefixes."""
+"""A pod with more than this many times the mean tokens in flight gets no request for its prefixes."""
 
 BLOCKS_MAX = 65_536
 """Blocks that the table of one revision remembers: about 9 MB."""
@@ -46,7 +46,7 @@ _PROMPT = re.compile(rb'"(?:messages|prompt)"[ \t\r\n]*:[ \t\r\n]*')
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """The prompt of a request: the hash of each prefix that ends with a block, shortest first, and the tokens of the request."""
+    """The prompt of a request: the hash of each prefix at a block's end, shortest first, and the request's tokens."""
 
     prefixes: tuple[int, ...] = ()
     tokens: int = 1
@@ -62,7 +62,8 @@ class PrefixMatch(msgspec.Struct, frozen=True, kw_only=True):
 def read_prompt(target: bytes, body: bytes, *, length: int, secret: bytes) -> Prompt:
     """Read the prompt in the first bytes of a body of ``length`` bytes. ``secret`` is the key of the hashes.
 
-    The bytes from the value of "messages" or "prompt" on are hashed as they are: clients write equal messages alike.
+    The bytes from the value of "messages" or "prompt" on are hashed unchanged, because clients write equal messages
+    alike.
     """
     match = _PROMPT.search(body)
     prefixes: list[int] = []
@@ -136,7 +137,7 @@ class PrefixTable(Generic[RequestId]):
 
     @property
     def heats(self) -> dict[str, float]:
-        """The bytes of prompts that each pod had got before, by address; those of recent requests count most."""
+        """The prompt bytes that each pod had already in its cache, by address; recent requests count most."""
         return {address: pod.heat_after(self._request_count) for address, pod in self._pods.items()}
 
     def set_pods(self, addresses: Collection[str]) -> None:
@@ -148,9 +149,10 @@ class PrefixTable(Generic[RequestId]):
     def choose(self, prompt: Prompt, free: Collection[str]) -> str:
         """The pod for a prompt among the listed pods with a free slot; there has to be one.
 
-        It is the pod with the longest known prefix, if that is a fourth of the prompt and the pod's tokens in flight
-        are within ``LOAD_RATIO_MAX`` times the mean, which includes this request. Without one it is the pod with the
-        fewest tokens in flight; of several, the one with the longest prefix, then the pod with the fewest prefixes.
+        The pod with the longest known prefix is chosen on two conditions: the prefix is at least a fourth of the
+        prompt, and the pod's tokens in flight are within ``LOAD_RATIO_MAX`` times the mean, which includes this
+        request. Otherwise the pod with the fewest tokens in flight is chosen. Among equal pods, the longest prefix
+        decides, then the fewest stored prefixes.
         """
         pods, prefixes = self._pods, prompt.prefixes
         tokens_max = LOAD_RATIO_MAX * (sum(pod.tokens for pod in pods.values()) + prompt.tokens) / len(pods)

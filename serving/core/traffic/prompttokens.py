@@ -1,7 +1,7 @@
 """Estimates the tokens of OpenAI requests from their bodies.
 
-The body is untrusted. A body that is not in OpenAI's form counts no tokens, and is forwarded like any other. A long
-body, of which only the beginning is here, counts its length as its prompt.
+The body is untrusted. A body that is not in OpenAI's form counts no tokens, and is forwarded unchanged. If only the
+beginning of a long body has arrived, its length counts as the prompt.
 """
 
 import re
@@ -71,8 +71,8 @@ _DECODER = msgspec.json.Decoder(_Request)
 def tokens_of(target: bytes, body: bytes, *, length: int) -> RequestTokens:
     """The estimated tokens of a request, from the first bytes of a body of ``length`` bytes.
 
-    4,000 bytes of text and ``max_tokens`` 100 are 1,000 and 100 tokens. Token ids count as they are. A request for
-    ``n`` answers generates n times as much.
+    Example: 4,000 bytes of text and ``max_tokens`` 100 are 1,000 and 100 tokens. Each token id counts as one token. A
+    request for ``n`` choices generates n times as many tokens.
     """
     if len(body) < length:
         match = _LIMIT.search(body)

@@ -1,7 +1,7 @@
 """Keeps requests for inspection: each revision's last failed, slowest and sampled ones, and errors by cause.
 
-Input: the end of a request, and the time. Output: reports of one service or revision. Each list is bounded, and so is
-the sum of all records: the revision that was quiet longest is dropped first. Texts come from clients and apps;
+Input: the end of a request, and the time. Output: reports of one service or revision. Each list and the sum of all
+records are bounded. The revision that was quiet longest is dropped first. Texts come from clients and apps;
 ``printable`` bounds them.
 """
 
@@ -30,14 +30,14 @@ _NUMBERS = re.compile(r"\d+")
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One ended request.
 
-    ``at_wall_s`` is its end in seconds since the epoch. ``status`` is 0 without a response. ``failed_by`` is "client",
-    "activator", "queue-proxy" or "app", and ``why`` the reason; both are empty unless it failed. ``is_cold``: it waited
-    for a pod to start. ``pod`` is a name, or an address where the pod is unknown; empty if no pod got the request.
-    ``request_id`` is the X-Request-Id that the client got with an error of the system; empty otherwise.
+    ``at_wall_s`` is its end in seconds since the epoch. ``status`` is 0 without a response. For a failed request,
+    ``failed_by`` is "client", "activator", "queue-proxy" or "app", and ``why`` is the reason; otherwise both are empty.
+    ``is_cold``: the request waited for a pod to start. ``pod`` is a name, or an address if the name is unknown; empty
+    if no pod got the request. ``request_id`` is the X-Request-Id in an error response of the system; otherwise empty.
 
-    ``duration_s`` counts from the request's head, and is the sum of four: ``waited_s`` for a slot in the activator's
-    queue, ``start_s`` for the start of a pod, ``queued_s`` in the pod's own queue, and ``app_s`` in the app, which
-    includes the network.
+    ``duration_s`` is measured from the request's head. It is the sum of four times: ``waited_s`` for a slot in the
+    activator's queue, ``start_s`` for the start of a pod, ``queued_s`` in the pod's queue, and ``app_s`` in the app and
+    the network.
     """
 
     service: str
@@ -71,7 +71,7 @@ class ErrorCause(msgspec.Struct, kw_only=True):
 
 
 class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The recorded requests of one revision, oldest first; ``slow`` and ``errors`` are sorted with the largest first."""
+    """The recorded requests of one revision, oldest first. ``slow`` and ``errors`` have the largest first."""
 
     service: str
     revision: str
@@ -101,7 +101,7 @@ def merged(reports: Iterable[RequestReport]) -> list[RequestReport]:
 
 
 def since(report: RequestReport, from_s: float) -> RequestReport:
-    """The part of a report since the creation of its revision: a deleted one may have had the same name."""
+    """The part of a report since its revision was created, because a deleted revision may have had the same name."""
     return RequestReport(
         service=report.service,
         revision=report.revision,

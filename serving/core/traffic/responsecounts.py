@@ -1,7 +1,6 @@
-"""Parses the response counts of activators by revision: how many of each class, and their durations.
+"""Parses the response counts of activators by revision: responses of each class, and their durations.
 
-Pure: pages are text. A page is that of ``serving.net.metrics`` with the fine buckets of
-``serving.core.traffic.latencies``.
+Input: the text of a page of ``serving.net.metrics``, with the fine buckets of ``serving.core.traffic.latencies``. Pure.
 """
 
 import re

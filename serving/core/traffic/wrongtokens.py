@@ -1,8 +1,7 @@
 """Limits how often one address may present a wrong token.
 
-A right token is never counted, and its holder is served whatever else comes from the address: behind a proxy, or a NAT,
-all clients share one. So the bound makes guesses visible and cheap to refuse; what makes them hopeless is the length of
-a token. Pure.
+A correct token is never counted, and is always accepted, because all clients behind a proxy or NAT share one address.
+The bound makes guesses visible and cheap to refuse. The length of a token makes guessing impossible. Pure.
 """
 
 from collections import OrderedDict

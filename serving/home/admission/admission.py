@@ -1,9 +1,9 @@
 """Admission: completes and checks an object before the store takes it.
 
-``admit`` turns an object as written into the object as stored, or raises ``Invalid`` with all problems. Defaults are
-the CRD's and Knative's (``defaults.py``). Rules are the CRD's CEL (``validations.py``), and those below that CEL cannot
-state. ``unknown`` lists fields to drop. Kubernetes' own kinds are checked by ``kuberules``; a Secret's texts are
-encoded. Changes of the user annotations of Knative's objects are rejected. Pure except for reading the CRDs once.
+``admit`` converts a written object to the stored one, or raises ``Invalid`` with all problems. Defaults are the CRD's
+and Knative's (``defaults.py``). Rules are the CRD's CEL (``validations.py``), and rules in this module that CEL cannot
+express. ``unknown`` lists fields to drop. ``kuberules`` checks Kubernetes' own kinds. A Secret's texts are encoded.
+Changes of the user annotations of Knative's objects are rejected. Pure except for reading the CRDs once.
 """
 
 import base64
@@ -285,7 +285,7 @@ def _invalid(kind: Kind, name: str, problems: Sequence[Problem]) -> Invalid:
 def _text_of(problem: Problem) -> str:
     """Format one problem. Clients depend on Knative's wording for keys, visibility and ServiceAccounts.
 
-    The causes of the error keep a kube-apiserver's: CEL allows no line break.
+    The causes of the error have a kube-apiserver's wording, because CEL allows no line break.
     """
     if problem.what.startswith(_KNATIVES_WORDS):
         return problem.what

@@ -1,8 +1,8 @@
 """Refuses commands and folders of the machine to users without the right to run programs.
 
-A pod of a command is a process of this machine: its command, its environment and its annotations name files that the
-kubelet shows to it. So a user without that right writes pods of images only. Unchanged parts that another user wrote
-are allowed: such a service can be scaled and its traffic split.
+A pod with a command of the machine is a process: its command, environment and annotations name files that the kubelet
+makes visible. So a user without that right may only write pods of images. Unchanged parts of another user are allowed,
+so that such a service can be scaled and its traffic split.
 """
 
 from collections.abc import Iterator

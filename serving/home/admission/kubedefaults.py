@@ -1,9 +1,9 @@
 """Fills in the defaults of Kubernetes' own kinds, as a kube-apiserver does. Pure.
 
-Input: an object as a user wrote it, and the one before; output: the object with each field that the server sets when it
-is left out. Filling in twice changes nothing, and what a write leaves as it was stays so: another template is another
-pod. ``tests/conformance/data/defaults.jsonl`` has the answers of a real server. Objects of controllers are complete for
-their readers, and stay as they are. Follows Kubernetes 1.36, pkg/apis/core/v1/defaults.go and those of other groups.
+Input: a user's object, and the previous object. Output: the object with each omitted field that a server sets. The
+function is idempotent. Unchanged parts stay unchanged, because a changed template replaces pods.
+``tests/conformance/data/defaults.jsonl`` has a real server's results. Objects of controllers are complete and stay
+unchanged. Follows Kubernetes 1.36, pkg/apis/core/v1/defaults.go and those of other groups.
 """
 
 from collections.abc import Callable, Mapping

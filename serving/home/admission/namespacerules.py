@@ -1,9 +1,9 @@
 """Admission by other objects: ServiceAccounts, LimitRanges, ResourceQuotas, and claims of hosts.
 
-Input: an object that is to be created or replaced, after ``admission``, and the store. Templates of pods are held to
-the Pod Security Standards (``podsecurity.py``). A pod gets its account, the account's ``imagePullSecrets`` and the
-defaults of LimitRanges; violations are rejected with a real server's messages. The rules do not apply to updates of
-pods, nor to pods that ran before a restart: see ``enforce``.
+Input: an object to create or replace, after ``admission``, and the store. Templates of pods must meet the Pod Security
+Standards (``podsecurity.py``). A pod gets its account, the account's ``imagePullSecrets`` and the defaults of
+LimitRanges. Violations are rejected with a real server's messages. The rules do not apply to updates of pods, nor to
+pods that ran before a restart (``enforce``).
 """
 
 from collections.abc import Callable, Iterable
@@ -118,7 +118,10 @@ class NamespaceRules:
         return new
 
     def _check_host(self, mapping: Object, namespace: str) -> None:
-        """Raise ``Forbidden`` for a host that the namespace has not claimed; the controller would claim it for the user."""
+        """Raise ``Forbidden`` for a host that the namespace has not claimed.
+
+        Otherwise the controller would claim the host for the user.
+        """
         host = name_of(mapping)
         claim = self._tables(CLUSTER_DOMAIN_CLAIM).objects.get(("", host))
         if claim is None or nested(decoded(claim.encoded), "spec", "namespace") != namespace:

@@ -1,7 +1,7 @@
 """Applies the Pod Security Standards to every kind that holds a template of pods.
 
-Users other than admins write pods of the level ``baseline``. A namespace's label ``pod-security.kubernetes.io/enforce``
-holds everybody to its level, and the pods that controllers create.
+Pods of users other than admins must meet the level ``baseline``. A namespace's label
+``pod-security.kubernetes.io/enforce`` sets a level for all users, and for the pods that controllers create.
 """
 
 import re
@@ -96,9 +96,10 @@ class PodSecurity:
     def check(
         self, kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
     ) -> None:
-        """Raise ``Forbidden`` for pods above the level of user or namespace, and ``Invalid`` for an unknown level in a label.
+        """Raise ``Forbidden`` for pods above the level of user or namespace.
 
-        Parts that another user wrote and that stay are allowed: such a Deployment can be scaled.
+        Raises ``Invalid`` for an unknown level in a label. Unchanged parts of another user are allowed, so that such a
+        Deployment can be scaled.
         """
         if subresource is not None:
             return

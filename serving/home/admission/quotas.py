@@ -68,7 +68,7 @@ def claim_of(kind: Kind, whole: Object) -> Claim:
 def pod_sums(spec: Mapping[str, Any], field: str) -> dict[str, ExactAmount]:
     """A pod's ``requests`` or ``limits`` by resource: the sum of its containers, or more if an init container needs it.
 
-    Containers of 1 and 2 cpu, an init container of 4 before them: max(4, 1 + 2) = 4.
+    Example: containers of 1 and 2 cpu after an init container of 4: max(4, 1 + 2) = 4.
     """
     peak = pod_peak(
         (amounts_of(nested(container, "resources", field) or {}) for container in spec.get("containers") or ()),

@@ -1,7 +1,7 @@
 """User tokens for the API: a Secret in the system's namespace per token, with role, expiry and hash.
 
-A token is ``NAME.SECRET``. The secret has 256 random bits, so one SHA-256 is enough to protect it. It is shown once, to
-its creator, and is in neither the store nor a log. A token ends when its Secret is deleted, with the next request.
+A token is ``NAME.SECRET``. The secret has 256 random bits, so one SHA-256 protects it sufficiently. It is shown once to
+its creator, and is neither stored nor logged. A token is invalid from the first request after its Secret is deleted.
 """
 
 import datetime as dt

@@ -1,8 +1,8 @@
 """ServiceAccount tokens for pods, for projected volumes with ``serviceAccountToken``.
 
 A token is a JSON Web Token (RFC 7519) signed with HMAC-SHA256 and the cluster key, with the claims that a
-kube-apiserver writes. The server's TokenReview accepts it; it grants no right in the API. A token covers a fixed slot
-of time, so that each reader of one slot gets the same text, and is replaced when half of its time is over.
+kube-apiserver writes. The server's TokenReview accepts the token; it grants no right in the API. A token is valid for a
+fixed time slot, so that all readers in one slot get the same text. It is replaced after half of its lifetime.
 """
 
 import base64
@@ -42,9 +42,9 @@ class _TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def account_token(key: bytes, pod: Object, *, audience: str, lifetime_s: int, now_s: float) -> str:
-    """The token of a pod's service account for ``audience`` ("" is the API server), valid for at least half of ``lifetime_s``.
+    """The token of a pod's service account, valid for at least half of ``lifetime_s``.
 
-    ``now_s`` is seconds since the epoch.
+    ``audience`` "" is the API server. ``now_s`` is seconds since the epoch.
     """
     slot_s = lifetime_s // 2
     issued_s = int(now_s) // slot_s * slot_s

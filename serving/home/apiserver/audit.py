@@ -1,8 +1,8 @@
 """The audit log of the API: user, access and time of each request, one line of JSON each.
 
-Events have a kube-apiserver's format (``audit.k8s.io/v1``, level Metadata): they never contain the body of a request or
-response, and so no Secrets. A watch, a followed log or a session in a pod has one line when it begins and one when it
-ends. A thread writes; a full disk costs lines and never a request.
+Events have a kube-apiserver's format (``audit.k8s.io/v1``, level Metadata): they never contain a body of a request or
+response, and so no Secrets. A watch, a followed log or a session in a pod has one line at its begin and one at its end.
+A thread writes the lines. A full disk loses lines, but never fails a request.
 """
 
 import math

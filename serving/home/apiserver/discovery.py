@@ -1,7 +1,7 @@
 """Serves API discovery: ``/api``, ``/apis``, ``/apis/G/V``, their aggregated form, and the OpenAPI schemas.
 
-Built from ``kinds.py``. Newer clients request the aggregated form (``apidiscovery.k8s.io``), which saves a request for
-each group; older ones walk the groups.
+The responses are built from ``kinds.py``. Newer clients request the aggregated form (``apidiscovery.k8s.io``), which
+saves a request for each group. Older clients request each group.
 """
 
 import functools
@@ -227,7 +227,7 @@ def openapi_v2_protobuf() -> bytes:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    """Encode a length-delimited field with a number below 16 and less than 128 bytes, so that each length is one byte."""
+    """Encode a length-delimited field. The number must be below 16, and the data shorter than 128 bytes."""
     assert number < 16, "a field's number must fit one byte with its type"
     assert len(data) < 128, "a length must fit one byte"
     return bytes([number << 3 | 2, len(data)]) + data
@@ -270,7 +270,7 @@ def _document(place: str) -> Object:
 
 
 def _name(kind: Kind) -> str:
-    """A schema's name: the group's parts reversed, "dev.knative.serving.v1.Service", or the name of Kubernetes' schema."""
+    """A schema's name: the reversed group, as in "dev.knative.serving.v1.Service", or that of Kubernetes' schema."""
     if schema_name(kind) in builtin_schemas():
         return schema_name(kind)
     return ".".join([*reversed((kind.group or "core").split(".")), kind.version, kind.name])

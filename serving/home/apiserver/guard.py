@@ -84,7 +84,7 @@ def path_of(request: web.Request) -> str:
 class LargeBodies:
     """Handles writes of large objects one after another in threads, each followed by a pause of the same length.
 
-    Their values cost up to 10 µs each; other requests have the interpreter at least half of the time.
+    Decoding costs up to 10 µs per value. The pauses give other requests at least half of the interpreter's time.
     """
 
     def __init__(self) -> None:

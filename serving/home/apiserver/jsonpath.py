@@ -1,7 +1,7 @@
 r"""The part of JSONPath that printer columns use: ``.a.b``, ``['a\.b']``, ``[0]``, ``[*]``, ``[?(@.type=='Ready')]``.
 
-``compiled`` turns a path into a function from an object to its value; None where there is none. Of several values the
-first counts, as with a kube-apiserver's columns.
+``compiled`` converts a path to a function from an object to its value, or None. Of several values the first counts, as
+in a kube-apiserver's columns.
 """
 
 import functools

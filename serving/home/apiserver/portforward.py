@@ -2,7 +2,7 @@
 
 kubectl since 1.31 sends SPDY frames inside a websocket (``SPDY/3.1+portforward.k8s.io``): each connection is a pair of
 streams, one for data and one for an error. Other clients send ``v4.channel.k8s.io``: two channels for each port of the
-query, whose first message carries the port.
+query. The first message of a channel has the port.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Decodes objects sent as protobuf by Go clients.
 
-Since 1.32 client-go's typed clients, kubectl among them, send Kubernetes' own kinds in protobuf and do not retry in
-JSON. Input: the body, which is "k8s", a zero byte and a ``runtime.Unknown``; output: the object as its JSON form. Field
+Since 1.32 client-go's typed clients, including kubectl, send Kubernetes' own kinds in protobuf and do not retry in
+JSON. Input: the body, which is "k8s", a zero byte and a ``runtime.Unknown``. Output: the object in its JSON form. Field
 types come from ``builtin_schemas``, field numbers from ``message_numbers``. Custom resources have no protobuf form.
 """
 

@@ -1,7 +1,7 @@
 """Serves reviews of pod and user tokens, and checks the Host header.
 
-Tokens of pods are identified by their signer: the owner of the server passes in ``identify``. Responses have the format
-of a real server's; a user's has its role and namespaces too.
+The signer of pod tokens identifies them, by a function ``identify`` that is passed in. Responses have a real server's
+format. A user's response also has its role and namespaces.
 """
 
 from collections.abc import Callable, Collection

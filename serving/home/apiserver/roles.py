@@ -3,11 +3,11 @@
 There are three roles, and a user has one of them in some namespaces or in all:
 
 - ``view`` reads objects and logs, but no Secrets;
-- ``deploy`` also reads Secrets, writes what a service needs, and enters pods. It cannot run programs of the machine,
-  nor write status, quotas and what a cluster's administrator writes;
-- ``admin`` may do all of that in its namespaces. In all namespaces it may do everything.
+- ``deploy`` also reads Secrets, writes the objects of services, and enters pods. It cannot run programs of the machine,
+  nor write status, quotas and objects of a cluster's administrator; - ``admin`` may do all of that in its namespaces.
+  An admin of all namespaces may do everything.
 
-The namespace of the system is written, and its Secrets are read, by an admin of all namespaces only.
+Only an admin of all namespaces may write the system's namespace and read its Secrets.
 """
 
 from collections.abc import Iterable, Iterator

@@ -205,7 +205,7 @@ class _ApiHandlers:
         return await self._reviewed(request, rules_review)
 
     async def review_self(self, _: web.Request) -> web.Response:
-        """``kubectl auth whoami``."""
+        """Serve the SelfSubjectReview of ``kubectl auth whoami``."""
         return json_response(self_review(current_request().user), status=201)
 
     async def _reviewed(self, request: web.Request, review: Callable[[Grant, object], Object]) -> web.Response:

@@ -1,8 +1,8 @@
 """A watch over HTTP: one JSON line per change, until its timeout, the store or the client ends it.
 
-A watch without a version, or from "0", begins with all objects as ADDED. With ``sendInitialEvents`` it does so from any
-version and then sends an annotated bookmark. A client that allows bookmarks gets more of them if a period is set, with
-the version that it has seen. An error after the first byte is an ERROR event.
+A watch without a version, or from "0", begins with all objects as ADDED. With ``sendInitialEvents`` a watch from any
+version begins in this way, followed by an annotated bookmark. If a period is set, a client that allows bookmarks gets
+them periodically, with its last version. An error after the first byte is an ERROR event.
 """
 
 import asyncio

@@ -90,11 +90,11 @@ _ROOTLESS_MOUNTS: tuple[Object, ...] = (
 class ContainerBox(msgspec.Struct, frozen=True, kw_only=True):
     """The start parameters of a container: arguments, environment, working folder, user, mounts, network.
 
-    ``network`` is the path of the pod's network namespace, in which the runtime already is where there are ``users``;
-    ``cgroup`` is for a runtime that joins cgroups itself, and ``cgroup_views`` are folders by the path at which the
-    container reads them. ``seccomp`` is its own profile, None for Docker's. ``is_rootless``: it has a single user, and
-    shares the machine's network. ``seccomp_filter`` is what crun has compiled of the default profile before, as base64.
-    ``users`` are those of a user namespace that root makes, with the files of ``mounts`` in its place.
+    ``network`` is the path of the pod's network namespace; with ``users`` the runtime has already entered it.
+    ``cgroup`` is for a runtime that joins cgroups itself. ``cgroup_views`` are folders by their path in the container.
+    ``seccomp`` is the container's profile, None for Docker's. ``is_rootless``: the container has a single user, and
+    shares the machine's network. ``seccomp_filter`` is the default profile as compiled by crun, in base64. ``users``
+    are those of a user namespace created by root; the files of ``mounts`` are then in its place.
     """
 
     arguments: tuple[str, ...]
@@ -146,7 +146,8 @@ def security_of(pod: Object, container: Object) -> Object:
 def check_rights(pod: Object) -> None:
     """Raise ``InvalidValue`` for a pod with more rights than users may grant.
 
-    Admission refuses such pods too. Some were stored by a version that did not, and one mistake there is not one here.
+    Admission refuses such pods too. This second check covers pods that an older version stored, and mistakes in
+    admission.
     """
     violations = violation_text(pod, BASELINE) if IMAGES_ONLY_ANNOTATION in annotations_of(pod) else ""
     if violations:
@@ -201,7 +202,10 @@ def bundle_config(box: ContainerBox, security: Object) -> Object:
 
 @functools.cache
 def thermal_paths(processors: Path = _PROCESSORS) -> tuple[str, ...]:
-    """Folders with thermal counters per processor, by which containers can observe each other; Docker masks them since 28."""
+    """Folders with thermal counters per processor, with which containers could observe each other.
+
+    Docker 28 masks them.
+    """
     return tuple(map(str, sorted(processors.glob("cpu[0-9]*/thermal_throttle"))))
 
 

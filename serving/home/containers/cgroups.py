@@ -1,8 +1,8 @@
 """Cgroups of containers: created with their limits before a container starts, and removed after it ends.
 
-Both versions work. A container has one folder per controller with version 1, and a single one with version 2. They are
-below our own cgroup, so that our limits also apply to pods. Where the kernel refuses, ``make`` says which limits are
-not enforced.
+Both cgroup versions work. A container has one folder per controller with version 1, and a single folder with version 2.
+The folders are below this process's cgroup, so that its limits also apply to pods. If the kernel refuses a limit,
+``make`` returns its name.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
     is_unified: bool
 
     def make(self, name: str, limits: Limits) -> tuple[tuple[str, ...], list[str]]:
-        """Create the folders of a container ``name``, "POD/CONTAINER"; return them and the limits that could not be set."""
+        """Create the folders of a container, "POD/CONTAINER"; return them, and the limits that could not be set."""
         folders: dict[Path, None] = {}
         refused: list[str] = []
         for controller, above in self.folders.items():

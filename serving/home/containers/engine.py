@@ -1,8 +1,8 @@
 """Selects the container runtime, crun or runc, by running a test container.
 
-Running a tiny container is a better test than a version: the kernel, the rights of this user and the runtime must all
-support it. A failure is reported with the runtime's message and the package to install. As root the container has
-separate users at first: where that works, everything else does.
+A tiny container is run, because a version alone does not show that the kernel, this user's rights and the runtime
+support containers. A failure is reported with the runtime's message and the package to install. As root the test
+container has separate users; if that works, all other features work too.
 """
 
 import base64
@@ -39,9 +39,9 @@ _PLACES = ("/mnt", "/media", "/srv", "/tmp")  # noqa: S108 - it is covered, not 
 class ContainerEngine(msgspec.Struct, frozen=True, kw_only=True):
     """The path of a working runtime; "" and the reason if there is none. ``is_rootless``: it runs without root.
 
-    ``users_place`` is the folder for the files of containers with separate users, as root; "" and ``no_users``, the
-    reason, where there can be none. ``seccomp_filter`` is what the runtime has compiled of the default profile, for
-    ``ContainerBox``.
+    ``users_place`` is the folder for the files of containers with separate users, as root. It is "" if there can be no
+    such containers; ``no_users`` is then the reason. ``seccomp_filter`` is the default profile as compiled by the
+    runtime, for ``ContainerBox``.
     """
 
     runtime: str = ""

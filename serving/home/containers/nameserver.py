@@ -1,8 +1,8 @@
 """The DNS server of this machine's pods, at their gateway: UDP and TCP.
 
-``NameResponses`` resolves the names of services. Other queries are forwarded to the servers of /etc/resolv.conf. The
-process has other work, and its pods are strangers: queries, connections and what is forwarded have a bound for each
-pod.
+``NameResponses`` resolves the names of services. Other queries are forwarded to the servers of /etc/resolv.conf.
+Queries, connections and forwarded queries are bounded per pod, because pods are not trusted and the process has other
+work.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ class NameResponses(msgspec.Struct, frozen=True, kw_only=True):
     def respond(self, query: bytes, hosts: Container[str], named: Container[str] = ()) -> bytes | None:
         """The response to a query; None if another server must answer.
 
-        ``hosts`` are the public ones, and ``named`` the inner ones of services that are called by their short names.
+        ``hosts`` are the public hosts. ``named`` are the inner hosts of services with short names.
 
         Raises:
             InvalidValue: when the datagram is no query.

@@ -1,9 +1,9 @@
 """Network namespaces of pods: creates, routes and removes them, some before their pods exist.
 
-A pod's namespace is a file held by a mount. It has its own loopback and a link to this machine. Its address is the
-pod's loopback address in another network, 10.137.3.7 for 127.64.3.7, and for 127.66.3.7 on a virtual node: no two pods
-have the same last numbers. All routes lead to one gateway, an address of this machine where the pod finds names and
-services. Pods do not reach each other. ``ip`` of iproute2 makes the links.
+A mount at a file keeps a pod's namespace. The namespace has a separate loopback and a link to this machine. Its address
+has the last two numbers of the pod's loopback address, which are unique: 127.64.3.7 gives 10.137.3.7, and so does
+127.66.3.7 on a virtual node. All routes lead to one gateway, an address of this machine that serves names and services.
+Pods cannot reach each other. ``ip`` of iproute2 creates the links.
 """
 
 import asyncio

@@ -45,10 +45,9 @@ _HOSTNAME_MAX = 63
 class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
     """The container runtime of this machine: its path, images, networks, and cgroups if available.
 
-    Without ``networks`` containers are rootless: they share the machine's network and the user of this process.
-    ``profiles`` is the folder of seccomp profiles. ``users_place`` is where the files of a container with separate
-    users are mounted, or ``no_users`` says why there are none. ``seccomp_filter`` is the compiled default profile
-    (``ContainerEngine``).
+    Without ``networks`` containers are rootless: they share the machine's network and this process's user. ``profiles``
+    is the folder of seccomp profiles. ``users_place`` is the folder for mounts of containers with separate users; if it
+    is "", ``no_users`` is the reason. ``seccomp_filter`` is the compiled default profile (``ContainerEngine``).
     """
 
     runtime: str
@@ -267,8 +266,8 @@ def _held(
 ) -> tuple[tuple[MountPoint, ...], tuple[MountPoint, ...]]:
     """The mounts that the launcher makes in ``folder``, and all mounts of the container, with these as sources.
 
-    ``is_all``: the launcher makes all mounts, because a runtime would follow a pod's links, and cannot read the state
-    folder as other users.
+    ``is_all``: the launcher makes all mounts. A runtime would follow a pod's links, and could not read the state folder
+    as other users.
     """
     sources = {number: f"{folder}/{number}" for number, mount in enumerate(mounts) if mount.below or is_all}
     launched = tuple(msgspec.structs.replace(mounts[number], target=path) for number, path in sources.items())

@@ -1,8 +1,8 @@
 """The user that a container runs as, as numbers: from the security context, else from the image.
 
-An image names users by number or by name; names are looked up in the image's own /etc/passwd and /etc/group, which are
-read without following links out of the image. Kubernetes' rules: ``runAsUser`` goes before the image, ``runAsNonRoot``
-refuses root.
+An image names users by number or by name. Names are resolved by the image's /etc/passwd and /etc/group, without
+following links out of the image. As in Kubernetes, ``runAsUser`` overrides the image, and ``runAsNonRoot`` refuses
+root.
 """
 
 import os

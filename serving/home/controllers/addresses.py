@@ -1,9 +1,9 @@
 """Publishes addresses: hosts files with all services of this machine, and the activators' Service.
 
-Apps call each other by ``status.address.url``, and by short names where a service has a named port. Every resolver
-reads /etc/hosts: glibc, musl, Go, Node. Each namespace has a file: the machine's own entries, the hosts of each route,
-and the short names of its own services. It is written in place, because the mount in a pod's namespace shows the file
-and not its name.
+Apps call each other by ``status.address.url``, or by short names if a service has a named port. All common resolvers
+read /etc/hosts: glibc, musl, Go, Node. Each namespace has a file with the machine's entries, the hosts of each route,
+and the short names of its services. The file is written in place, because a mount in a pod's namespace refers to the
+file and not to its name.
 """
 
 import asyncio
@@ -177,8 +177,8 @@ def _write_in_place(path: Path, content: bytes) -> None:
 class ServiceHosts:
     """The public hosts, updated by the tasks in ``reflectors``; ``in`` tests whether a service has a host.
 
-    They are derived from names and claims, not from a status: an entry in a status must not make pods resolve a public
-    host to the activator.
+    Hosts are derived from names and claims. A status is not used, because its writer could then redirect a public host
+    to the activator.
     """
 
     def __init__(self, cluster: Cluster, rules: Callable[[], HostRules]) -> None:

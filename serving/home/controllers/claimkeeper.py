@@ -1,7 +1,7 @@
 """Maintains PersistentVolumeClaims: creates their folders, and removes those of deleted claims once unused.
 
-The size of a claim is enforced by the file system; where it cannot be, its folder is measured, and a warning says when
-it is over.
+The file system enforces the size of a claim. If it cannot, the folder is measured, and a warning reports a folder above
+its size.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
 """Collects garbage: dependents of deleted owners, contents of terminating namespaces, old Events.
 
-Runs beside a ``MemoryCluster`` and checks its suspects (``home/store/owners.py``); a real cluster has its own
+The collector checks the suspects of a ``MemoryCluster`` (``home/store/owners.py``); a real cluster has its own
 collector. An object is collected when all its owners are gone. An owner deleted in the foreground waits for its
-dependents; one deleted with orphans waits until they no longer name it. Follows Kubernetes' garbage collector.
+dependents. An owner deleted with orphaned dependents waits until they no longer reference it. Follows Kubernetes'
+garbage collector.
 """
 
 import contextlib

@@ -240,7 +240,7 @@ def _scaling_annotations(resource: Object) -> dict[str, str]:
 
 
 def workload_writes(routing: Routing, workloads: Iterable[Object]) -> tuple[list[Write], list[Note]]:
-    """The writes that turn a namespace's ScaledWorkloads into the wanted ones, and notes about those of other owners."""
+    """The writes that create the wanted ScaledWorkloads of a namespace, and notes about those of other owners."""
     writes: list[Write] = []
     notes: list[Note] = []
     by_target: dict[str, list[Object]] = {}

@@ -38,7 +38,7 @@ class NamespaceObjects:
         self._group: SupervisedTasks | None = None
 
     async def run(self) -> None:
-        """Follow and write until cancelled."""
+        """Watch namespaces, and write their objects, until cancelled."""
         async with supervise() as group:
             self._group = group
             await start_synced(group, (self._namespaces, self._accounts, self._quotas), owner="namespaces")

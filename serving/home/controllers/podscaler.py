@@ -1,9 +1,9 @@
 """Scales Deployments by their HorizontalPodAutoscaler, as kube-controller-manager's controller does.
 
 Input: HorizontalPodAutoscalers, Deployments, Pods and PodMetrics in the store. Output: ``spec.replicas`` of the
-Deployment, the status of the HorizontalPodAutoscaler with a sentence, and an Event for each change. The numbers are
-decided by ``scaling.podscaling``; earlier recommendations are in memory, so that a restart holds the present number for
-the window down.
+Deployment, the status of the HorizontalPodAutoscaler with a sentence, and an Event for each change.
+``scaling.podscaling`` decides on the numbers. Earlier recommendations are only in memory, so after a restart the number
+does not decrease for the scale-down window.
 """
 
 import logging
@@ -168,7 +168,7 @@ def uses_of(
 ) -> list[PodUse]:
     """Each pod's request and usage of a resource: cores or bytes. A container without a request invalidates its pod's.
 
-    The cpu of a pod counts once it was ready for a whole measurement: before, it is what the start takes.
+    The cpu of a pod counts only after it was ready for a whole measurement, because before that it includes the start.
     """
     pod_uses = []
     for pod in pods:

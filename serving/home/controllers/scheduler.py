@@ -1,9 +1,9 @@
 """The scheduler of one machine: binds each pod to a node, or reports why none fits.
 
-A pod of a Deployment gets its node at creation (``PlacedCreation``), without a second write; a pod created by a user is
-bound by one. An unschedulable pod stays Pending, with ``PodScheduled`` False and the Event FailedScheduling, and is
-tried again whenever a node or a pod changes. Without virtual nodes there is one node. Its cordon, taints and labels
-count, its room does not.
+A pod of a Deployment gets its node at creation (``PlacedCreation``), without a second write. A pod created by a user is
+bound by a second write. An unschedulable pod stays Pending, with ``PodScheduled`` False and the Event FailedScheduling,
+and is retried after each change of a node or pod. Without virtual nodes there is one node. Its cordon, taints and
+labels apply, but not its free amounts.
 """
 
 import asyncio

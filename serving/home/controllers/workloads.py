@@ -1,9 +1,9 @@
 """Decisions of the controller manager: pods and status of a Deployment, EndpointSlices of a Service.
 
-Input: objects as the store has them; output: objects as they should be, and names of pods to delete. It starts nothing
-and writes nothing. Pods belong to their Deployment directly, without a ReplicaSet. A label has the digest of a pod's
-template, so that a change of the template replaces the pod. Pods of a revision have no such label: a revision never
-changes, and its Deployment is recreated after each restart while its pods keep running.
+Input: objects as the store has them; output: objects as they should be, and names of pods to delete. The module only
+decides. A Deployment owns its pods directly, without a ReplicaSet. A label has the digest of a pod's template, so that
+a changed template replaces the pod. Pods of a revision have no such label, because a revision never changes. Its
+Deployment is created again after each restart, while its pods keep running.
 """
 
 import hashlib
@@ -39,8 +39,8 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_pods(deployment: Object, pods: Sequence[Object]) -> PodPlan:
     """Create missing pods, or delete surplus ones.
 
-    Deletion order: unready pods, then those of the lowest deletion cost, then the youngest. Of 5 pods, one of them
-    starting, with 3 wanted it deletes the starting one and the cheapest other one.
+    Deletion order: unready pods, then those with the lowest deletion cost, then the youngest. Example: of 5 pods, one
+    of them starting, 3 are wanted. The starting pod and the one with the lowest cost are deleted.
     """
     replicas = deployment["spec"].get("replicas")
     wanted = 1 if replicas is None else replicas
@@ -86,7 +86,7 @@ def _template_hash(deployment: Object) -> str:
 def _replacement(living: Sequence[Object], outdated: Sequence[Object], *, wanted: int) -> PodPlan:
     """Replace outdated pods one after another; a new pod becomes ready before a ready one is removed.
 
-    With 1 of 1 pods outdated, a second one starts, and the first is removed when that is ready.
+    Example: if the only pod is outdated, a second pod starts, and the first is removed when the second is ready.
     """
     missing = wanted - (len(living) - len(outdated))
     spare_count = max(0, sum(map(is_ready, living)) - wanted)
@@ -174,8 +174,8 @@ def desired_slices(service: Object, pods: Iterable[Object], *, reach: Reach) -> 
 
     The first slice always exists.
 
-    Pods of revisions are at their queue-proxy. Any other pod is where ``reach`` says that its container ports are; pods
-    whose ports have other numbers need a separate slice, as in Kubernetes.
+    The endpoint of a revision's pod is its queue-proxy. For any other pod, ``reach`` returns the addresses of its
+    container ports. Pods with different port numbers need separate slices, as in Kubernetes.
     """
     selected = [pod for pod in pods if selects(service, pod) and (pod.get("status") or {}).get("podIP")]
     ports = [

@@ -1,10 +1,10 @@
 """Unpacks the layers of an image over one another into one folder.
 
-A layer is untrusted input. No entry is written outside of the folder: each name is resolved as if the folder were the
-root of the machine, links that lie in it included. Device nodes are skipped; bytes, entries and headers are bounded.
-Extended attributes are kept as in containerd: file capabilities where this process is root, and ``user.*``, but none
-that steer overlays of the machine (``trusted.*``). A layer removes entries of lower layers by whiteouts: ``.wh.NAME``
-for one entry, ``.wh..wh..opq`` for all of a folder (OCI image specification, layer.md).
+A layer is untrusted input. No entry is written outside of the folder: each name, and each link in the folder, is
+resolved as if the folder were the root of the machine. Device nodes are skipped. Bytes, entries and headers are
+bounded. Extended attributes are kept as in containerd: ``user.*``, and file capabilities if this process is root, but
+not ``trusted.*``, which control overlays. A layer removes entries of lower layers by whiteouts: ``.wh.NAME`` for one
+entry, ``.wh..wh..opq`` for all of a folder (OCI image specification, layer.md).
 """
 
 import bz2

@@ -88,7 +88,10 @@ class RestartPauses:
         self.end_count = end_count
 
     def after(self, lived_s: float) -> float:
-        """The pause after one more end. Runs of 1 s: 0, 1, 2, 4, ..., 32, 60 and 60 again. After a run of 30 s: 0."""
+        """The pause after one more end.
+
+        After runs of 1 s it is 0, 1, 2, 4, ..., 32, 60, 60; after a run of 30 s it is 0.
+        """
         settings = self._settings
         self.end_count = 1 if lived_s >= settings.sound_s else self.end_count + 1
         if self.end_count == 1:
@@ -102,10 +105,10 @@ _RESTARTS = RestartSettings()
 class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A container to run: its start order, callbacks for state and readiness, and its probes.
 
-    ``address`` is where it is probed, and ``app_user`` whose socket must listen there (``PodSpec``). ``listening`` is
-    the probe of an app after a restart; at the first start the queue-proxy probes it. ``is_http2`` sends that probe by
-    HTTP/2, as the queue-proxy does. The kubelet's own probes are HTTP/1.1, as in a cluster. ``restart_policy`` is the
-    pod's. ``exit_reason`` says why the container has ended, "" if that is not known.
+    ``address`` is the probed address. ``app_user`` is the user whose socket must listen there (``PodSpec``).
+    ``listening`` is the probe of an app after a restart; at the first start the queue-proxy probes the app.
+    ``is_http2`` sends this probe by HTTP/2, as the queue-proxy does. The kubelet's other probes use HTTP/1.1, as in a
+    cluster. ``restart_policy`` is the pod's. ``exit_reason`` returns why the container ended, or "".
     """
 
     start: StartProcess

@@ -1,7 +1,7 @@
 """Measures the disk use of pods, and evicts those over a limit by the decisions of ``diskbudget``.
 
-A pod over its own limit is evicted within seconds. On a nearly full disk the idlest pod is evicted, one at a time, so
-that the store can still write to the same disk.
+A pod above its limit is evicted within seconds. On a nearly full disk the longest idle pod is evicted, one at a time,
+so that the store can still write to the disk.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The kubelet: runs each pod bound to this machine, enforces memory limits, rotates logs.
 
-The runtime owns the processes of pods. Pods found in it at the start are adopted: their objects are created again in
-the store, without an owner, and the Deployment that selects them adopts them, as in a cluster.
+The runtime owns the processes of pods. Pods that run at the start are adopted: their objects are created again in the
+store without an owner. The Deployment that selects them then adopts them, as in a cluster.
 """
 
 import asyncio
@@ -246,8 +246,8 @@ class Kubelet:
     async def _run_pod(self, uid: str, pod: PodRun) -> None:
         """Run a pod until it has ended and is deleted.
 
-        One whose start or run raises must not end the others. It frees all that it has, says why in its status, and is
-        tried again after a pause; its object stays, so that its Deployment makes no other in its place.
+        A pod whose start or run raises does not affect other pods. It releases its resources, has the reason in its
+        status, and is retried after a pause. Its object stays, so that its Deployment creates no replacement.
         """
         location, pauses = None, RestartPauses(_PATIENCE)
         is_over = pod.id not in self._taken_over and not await self._may_start(pod)
@@ -280,7 +280,7 @@ class Kubelet:
             self._gone.add(uid)
 
     async def _may_start(self, pod: PodRun) -> bool:
-        """Wait for the owner's back-off after evictions and for a start slot; return False if the pod is deleted meanwhile."""
+        """Wait for the owner's back-off after evictions and for a start slot; False if the pod is deleted meanwhile."""
         due_s = self._replacements.due_s(lineage_of(pod.manifest))
         if due_s > now_s():
             message = f"pods in its place were evicted one after another; starts in {due_s - now_s():.0f} s"
@@ -292,7 +292,7 @@ class Kubelet:
         return is_started
 
     async def _keep_evicted(self, pod: PodRun, uid: str) -> bool:
-        """Keep an evicted pod as an object only, and delete the oldest ones; return False if the pod is to be deleted."""
+        """Keep an evicted pod as an object only, and delete the oldest ones; False if this pod must be deleted."""
         empty: Object = {"podIP": None, "podIPs": None, "containerStatuses": [], "initContainerStatuses": []}
         status = {**evicted_status(pod.manifest, message=pod.evicted, stamp=stamp()), **empty}
         patch = {"metadata": {"uid": uid}, "status": status}

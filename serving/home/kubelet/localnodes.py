@@ -1,9 +1,9 @@
 """Maintains the Nodes of this machine: the machine itself, or virtual nodes of the local cloud.
 
-A virtual node appears when the boot time of its machine has passed. When its machine is removed, its Node and pods are
-deleted, as in a cloud; a node group drains it first. Leftover Nodes of an earlier start are removed.
+A virtual node appears after the boot time of its machine. When the machine is removed, its Node and pods are deleted,
+as in a cloud; a node group drains the node first. Nodes left by an earlier start are removed.
 
-A Node that this module creates carries the label ``MACHINE_LABEL`` with the instance. It removes no other.
+A Node created by this module has the label ``MACHINE_LABEL`` with the instance. No other Nodes are removed.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def instance_of(key: bytes) -> str:
 class LocalNodes:
     """The Nodes of this machine.
 
-    ``name`` is the machine's own node, where there are no virtual ones; ``instance`` labels its Nodes.
+    ``name`` is the machine's own node, used without virtual nodes. ``instance`` labels its Nodes.
     """
 
     def __init__(

@@ -31,17 +31,21 @@ def gone_log_limits(settings: ControllerSettings) -> GoneLogLimits:
 class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     """Shared by all pods on this node: store, runtime, folders, address for statistics, and cluster key.
 
-    ``hosts_of`` returns the hosts file of a namespace's pods, with the names of services, or "" for the machine's.
-    ``name`` is the node's name. ``reported_network`` replaces the "127." of a pod's address in its status, for servers
-    that refuse loopback addresses; activators undo it (``pod_address_override``). ``containers`` runs images, None if
-    this machine cannot. ``cgroups`` are for the limits of processes. ``pacer`` limits the number of pods that start
-    concurrently. ``virtual`` are the virtual nodes of this machine, None if it is one node. ``registers`` is whether
-    the Nodes of the server are this kubelet's to create and remove. ``proxy`` are the current settings of
-    queue-proxies, ``scaling`` those of the autoscaler. ``authority`` is the certificate by which queue-proxies know
-    daemons, "" without inner TLS. ``isolation`` is that of processes, None for none, and ``isolation_gap`` what it
-    lacks here. ``restore`` creates a pod of an earlier process with its uid, where the store can; else it gets a new
-    one. ``gone_logs`` bounds the logs of deleted pods. ``eviction_free_ratio`` is the part of the disk below which pods
-    are evicted. ``projected_bytes_max`` bounds the files of ConfigMaps, Secrets and the like in a pod's volumes.
+    Network: ``hosts_of`` returns the hosts file for a namespace's pods, with the names of services, or "" for the
+    machine's. ``reported_network`` replaces the "127." of a pod's address in its status, for servers that refuse
+    loopback addresses; activators reverse this (``pod_address_override``).
+
+    Nodes: ``name`` is the node's name. ``virtual`` are the virtual nodes, None if the machine is one node.
+    ``registers``: this kubelet creates and removes the server's Nodes.
+
+    Processes: ``containers`` runs images, None if this machine cannot. ``cgroups`` are for the limits of processes.
+    ``pacer`` limits concurrent starts. ``isolation`` is that of processes, None for none; ``isolation_gap`` names the
+    missing layers. ``restore`` creates a pod of an earlier process, with its uid if the store supports that.
+    ``authority`` is the certificate by which queue-proxies identify daemons, "" without inner TLS.
+
+    Settings: ``proxy`` are those of queue-proxies, ``scaling`` those of the autoscaler. ``gone_logs`` bounds the logs
+    of deleted pods. ``eviction_free_ratio`` is the free part of the disk below which pods are evicted.
+    ``projected_bytes_max`` bounds the files of ConfigMaps, Secrets and tokens in a pod's volumes.
     """
 
     cluster: Cluster
@@ -82,7 +86,8 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     def warm_revision_of(self, pod: Object) -> str:
         """The revision, NAMESPACE/NAME, whose warm process forks a pod; "" for other pods.
 
-        With strict isolation each pod has its own user, and a fork of an unprivileged process cannot change its user.
+        With strict isolation there is none: each pod has a separate user, and an unprivileged process cannot change its
+        user after a fork.
         """
         annotations, labels = annotations_of(pod), labels_of(pod)
         if annotations.get(TEMPLATE_ANNOTATION) != "preload" or (self.isolation and self.isolation.is_strict):

@@ -1,12 +1,12 @@
 """One pod of this machine, from its first process to its last: executes the actions of its state (``podstate``).
 
-Init containers run one after another, each until it exits with 0; a failed one is restarted after a pause, unless the
-pod's ``restartPolicy`` is Never. Then app and queue-proxy start side by side. The queue-proxy reports readiness, which
-is in the pod's status at once. A deleted pod drains its queue-proxy first, so that requests in flight are answered
-before their app ends.
+Init containers run one after another, each until it exits with 0. A failed one is restarted after a pause, unless the
+pod's ``restartPolicy`` is Never. Then app and queue-proxy start in parallel. The queue-proxy reports readiness, which
+is immediately written to the pod's status. When a pod is deleted, its queue-proxy drains first, so that requests in
+flight are answered before the app ends.
 
-The processes belong to the runtime, together with a note that has everything needed to continue: the pod survives the
-end of this control process, and the next one takes it over under the same name and address.
+The runtime owns the processes, and stores a note with the state of the pod. So the pod survives the end of this control
+process, and the next one adopts it under the same name and address.
 """
 
 import asyncio
@@ -73,8 +73,8 @@ _CHECK_PERIOD_LATER_S = 10.0
 class PodNote(msgspec.Struct, frozen=True, kw_only=True):
     """A pod's state for the next control process.
 
-    ``is_draining`` says that its end has begun, ``is_boxed`` that it runs as containers, ``is_strict`` that its
-    queue-proxy refuses requests without inner TLS.
+    ``is_draining``: its drain has begun. ``is_boxed``: it runs as containers. ``is_strict``: its queue-proxy refuses
+    requests without inner TLS.
     """
 
     manifest: Object
@@ -295,7 +295,7 @@ class PodRun:
 
         False if one has finally failed, or the pod is deleted.
 
-        Of a pod that is taken over, containers that exited with 0 are not run again.
+        In an adopted pod, containers that exited with 0 are not run again.
         """
         for spec in specs:
             if spec.first.is_over and spec.first.exit_code == 0:
@@ -315,7 +315,7 @@ class PodRun:
     async def _sources(self) -> Sources | None:
         """The sources once all of them exist; None if the pod is deleted before.
 
-        A deleted pod reads them once as well: a draining pod that is taken over needs them for its containers.
+        A deleted pod also reads them once, because an adopted draining pod needs them for its containers.
         """
         while True:
             sources = await self._setup.read_sources()
@@ -470,8 +470,8 @@ class PodRun:
     async def _drain(self) -> None:
         """Drain the queue-proxy, and end the apps as soon as it allows; return when all have ended.
 
-        The queue-proxy allows that when no request runs. Open tunnels (websockets) hold the apps back only for a while:
-        an app that gets SIGTERM can close them properly, through a queue-proxy that lives on until they have ended.
+        The queue-proxy allows this when no request runs. Open tunnels (websockets) delay the end only for a while. An
+        app that gets SIGTERM can close them properly, because the queue-proxy runs until they have ended.
         """
         self._advance(PodEvent.STOPPED)
         self._keep_note()

@@ -3,22 +3,20 @@
 ``PodSetup`` has what all kinds need: sources, volumes, environments and isolation. A kind makes the start orders of
 containers.
 
-| kind | its apps are | starts first | is probed at |
-|---|---|---|---|
-| ``ProcessPod`` | processes in the network of the machine | app | 127.0.0.1, its assigned port |
-| ``PreloadedPod`` | forks of their revision's warm process | queue-proxy | as a process |
-| ``InAppPod`` | processes, with the queue-proxy inside the serving process | app | the pod's address, 8012 |
-| ``NetworkedPod`` | processes in a separate network | app | 127.0.0.1 there, containerPort |
-| ``ContainerPod`` | containers of images | queue-proxy | as a networked pod |
+| kind | its apps are | starts first | is probed at | |---|---|---|---| | ``ProcessPod`` | processes in the network of
+the machine | app | 127.0.0.1, its assigned port | | ``PreloadedPod`` | forks of their revision's warm process |
+queue-proxy | as a process | | ``InAppPod`` | processes, with the queue-proxy inside the serving process | app | the
+pod's address, 8012 | | ``NetworkedPod`` | processes in a separate network | app | 127.0.0.1 there, containerPort | |
+``ContainerPod`` | containers of images | queue-proxy | as a networked pod |
 
 Cgroups enforce limits of cpu and memory where they take them; otherwise the kubelet watches memory.
 
-A pod whose template names a command of this machine (``serving.dev/command``, as ``serving deploy --command`` writes
-it) is processes. Any other pod runs its images, and waits for them. The command of a container never runs outside of
-its image.
+A pod runs as processes if its template names a command of this machine (``serving.dev/command``, set by
+``serving deploy --command``). Any other pod waits for its images and runs them. A container's command never runs
+outside of its image.
 
-Processes whose template asks for it (``serving.dev/network: pod``) have the network of containers and nothing else of
-them.
+With ``serving.dev/network: pod``, processes have a separate network as containers have, but no other isolation of
+containers.
 """
 
 import asyncio
@@ -248,7 +246,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def caller_key(self) -> str:
-        """The key with which the app requests its caller token, because all processes of the machine share its loopback."""
+        """The key with which the app requests its caller token; all processes of the machine share the loopback."""
         return caller_key(self.node.key, namespace=namespace_of(self.manifest), pod=name_of(self.manifest))
 
     def proxy_environment(
@@ -259,7 +257,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         tcp_ports: Mapping[int, int] = _NO_PORTS,
         oom_folders: Sequence[str] = (),
     ) -> dict[str, str]:
-        """The environment of the queue-proxy for the app at an address, with its secrets; ``app_user`` as in ``PodSpec``."""
+        """The environment of the queue-proxy of the app at an address, with secrets; ``app_user`` as in ``PodSpec``."""
         namespace, name, key = namespace_of(self.manifest), name_of(self.manifest), self.node.key
         of = labels_of(self.manifest)[REVISION_LABEL]
         return {
@@ -489,7 +487,7 @@ class ProcessPod:
     def _ports(self, container: Object) -> Collection[int] | None:
         """The ports on which a container may listen; None for all.
 
-        They are the pod's own, and those that its manifest names, but for ports that another pod may be given.
+        Allowed are the pod's assigned ports, and the ports in its manifest that are not reserved for other pods.
         """
         if self.network:
             return None

@@ -1,7 +1,7 @@
 """Suspends the probes of a dormant app, and wakes it on request.
 
 The queue-proxy of a pod freezes and thaws its app (``queueproxy.io.dormant``) and reports both. The kubelet does not
-probe an app that sleeps, and wakes it for exec, attach and port-forward, which go past the queue-proxy.
+probe a sleeping app. It wakes the app for exec, attach and port-forward, which bypass the queue-proxy.
 """
 
 import asyncio

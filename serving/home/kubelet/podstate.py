@@ -101,7 +101,10 @@ def advance(state: PodState, event: PodEvent) -> PodState:
 
 
 def observation(*, is_reached: bool, is_fit: bool) -> PodEvent:
-    """The event for an observation: whether the queue-proxy reaches the app, and all containers run and pass their probes."""
+    """The event for an observation.
+
+    ``is_reached``: the queue-proxy reaches the app. ``is_fit``: all containers run and pass their probes.
+    """
     if not is_reached:
         return PodEvent.UNREADY
     return PodEvent.READY if is_fit else PodEvent.PROBED

@@ -43,9 +43,9 @@ def warnings_of(
 ) -> list[tuple[str, str]]:
     """Warn of settings without effect. ``refused`` lists limits that have no cgroup.
 
-    ``security`` is its security context over that of its pod; ``is_rootless`` says that its container has one user, and
-    ``has_images`` that it is a container of an image and not a process. Memory of a process is watched without a
-    cgroup.
+    ``security`` is the container's security context merged over the pod's. ``is_rootless``: the container has one user.
+    ``has_images``: it is a container of an image and not a process. Without a cgroup the kubelet watches a process's
+    memory.
     """
     limits, name = (container.get("resources") or {}).get("limits") or {}, container.get("name", "")
     warnings = [

@@ -1,7 +1,7 @@
 """The pauses before replacements of evicted pods: repeated evictions of a revision count as a crash loop.
 
-The pauses outlive this process, and the machine's restart, by a file: pods are not in the journal, and their
-Deployments are made again with other uids.
+A file keeps the pauses over restarts of this process and of the machine, because pods are not in the journal, and their
+Deployments are created again with other uids.
 """
 
 import logging
@@ -28,7 +28,7 @@ class _Loss(msgspec.Struct, kw_only=True):
 
 
 def lineage_of(pod: Object) -> str:
-    """The identity that a pod shares with its replacements, also after a restart: its revision's uid, else its owner."""
+    """The identity that a pod shares with its replacements and over restarts: its revision's uid, or else its owner."""
     return labels_of(pod).get(REVISION_UID_LABEL) or owner_of(pod)
 
 
@@ -66,7 +66,7 @@ class ReplacementPauses:
     def read(self, text: bytes, *, ahead_s: float, now_s: float) -> None:
         """Read the output of ``written``. Raises an error of ``UNREADABLE``.
 
-        No pause is longer than the longest, wherever the other clock has been set to.
+        Pauses are limited to the longest one, because the clock may have been changed.
         """
         losses = msgspec.json.decode(text, type=dict[str, _Loss])
         for name, written_loss in losses.items():

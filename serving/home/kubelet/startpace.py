@@ -1,8 +1,7 @@
 """Paces the starts of pods on one machine by its cores (``pods.startqueue``).
 
-A turn ends when its pod is ready or has failed, when it waits for anything but a core, or after ten seconds of CPU
-time. The limit is no wall time: on cores that are overloaded, turns that end early would add starting pods to those
-that overload them.
+A turn ends when its pod is ready or has failed, when the pod waits for something other than a core, or after ten
+seconds of CPU time. The limit is not wall time: on overloaded cores, turns would end early, and more pods would start.
 """
 
 import asyncio
@@ -77,7 +76,7 @@ class StartPacer:
 class StartTurn:
     """The start slot of one pod. Call ``release`` when the pod ends.
 
-    ``is_held``: it has begun and is not over, or the pod ran already.
+    ``is_held``: the turn has begun and not ended, or the pod ran already.
     """
 
     def __init__(self, pacer: StartPacer, pod: PodStart, *, is_held: bool) -> None:
@@ -90,7 +89,8 @@ class StartTurn:
     def niceness(self) -> int:
         """The nice value of the pod until it is ready.
 
-        The first pod of a revision has requests that wait for it; others leave the cores to those that are ready.
+        Requests wait for the first pod of a revision, so it has normal priority. Additional pods get lower priority
+        than ready pods.
         """
         return 0 if self._pod.is_first else _STARTING_NICENESS
 
@@ -107,7 +107,7 @@ class StartTurn:
     async def acquire_again(
         self, stop: asyncio.Event, group: SupervisedTasks, process_ids: Callable[[], Iterable[int] | None]
     ) -> None:
-        """Wait for another start slot if the first ended before the pod was prepared, for example during an image pull."""
+        """Wait for another start slot if the first ended before the pod was prepared, as during an image pull."""
         if not self.is_held and await self.acquire(stop):
             self.watch(group, process_ids)
 
@@ -137,7 +137,7 @@ class StartTurn:
 async def until_started(settled: asyncio.Event, process_ids: Callable[[], Iterable[int] | None]) -> None:
     """Wait until a pod is ready, failed, needs no core, or has used ten seconds of CPU time; at most two minutes.
 
-    A pod without ``process_ids`` needs none: its images are pulled.
+    A pod without ``process_ids`` needs no core, because its images are being pulled.
     """
     end_s = now_s() + _TURN_MAX_S
     demand_s = 0.0

@@ -1,7 +1,7 @@
 """Streams between this process and a command in a container: FIFOs or a terminal, and the container's ``stdin``.
 
-Both ends are paths, so that the template, which starts the command, opens its own. This process holds both ends of each
-FIFO until the command has them: an early reader would immediately see end of file.
+Both ends are paths, so that the template, which starts the command, can open its end. This process keeps both ends of
+each FIFO open until the command has opened its end, because an early reader would immediately read end of file.
 """
 
 import asyncio

@@ -38,7 +38,7 @@ class VirtualNodes(msgspec.Struct, frozen=True, kw_only=True):
 def due_names(machines: LocalMachines, *, boot_s: float, now_s: float) -> dict[str, float]:
     """Seconds until Ready by machine name; 0 once Ready. With a boot time of 8 s it is 5 after 3 s.
 
-    A node with a request time in the future is Ready: the clock was set back meanwhile.
+    A node with a request time in the future is Ready, because the clock was set back.
     """
     return {
         name: max(0.0, at_s + boot_s - now_s) if at_s <= now_s else 0.0 for name, at_s in machines.asked_at_s.items()
@@ -72,8 +72,7 @@ def node_status_of(nodes: VirtualNodes, *, at: str) -> Object:
 def default_group(nodes: VirtualNodes) -> Object:
     """The NodeGroup of the virtual nodes. Its bounds are the cloud's, so the flags of the next start apply.
 
-    Times are those of a demonstration: a node boots in seconds here, so a cluster's minutes would only hide what
-    happens.
+    Times are short, for demonstrations, because a virtual node boots in seconds.
     """
     spec = {
         "labelKey": POOL_LABEL,

@@ -1,7 +1,7 @@
 """PersistentVolumeClaims of one machine: a folder each, ``volumes/NAMESPACE/NAME`` of the state folder.
 
-Pods mount the folders of claims in their own namespace only. Names that could leave the folder are refused, and so are
-links in the way.
+A pod can mount only claims of its namespace. Names that would lead outside of the folder, and links in the path, are
+refused.
 """
 
 import os
@@ -72,7 +72,7 @@ def make_claim_folder(folder: Path) -> None:
 def claim_folders(volumes: Path, pod: Object) -> dict[str, Path]:
     """The folders of a pod's claims by volume name. Raises ``InvalidValue``, also for a subPath in one.
 
-    A pod could make a link there that leads out of the folder.
+    A subPath is refused because a pod could create a link there that leads out of the folder.
     """
     spec = pod["spec"]
     claims = claims_of(spec)
@@ -98,8 +98,7 @@ def is_over_size(claim: Object, used_bytes: int) -> bool:
 def claim_status(claim: Object, *, gap: str, used_bytes: int | None, now: str) -> Object:
     """The status of a claim whose folder is there, at the time ``now``.
 
-    ``gap`` says why its size is not enforced, "" where it is; ``used_bytes`` is what the folder holds, None if not
-    measured.
+    ``gap`` is why the size is not enforced, or "". ``used_bytes`` is the size of the content, None if not measured.
     """
     spec: Mapping[str, Object] = claim.get("spec") or {}
     requests = nested(claim, "spec", "resources", "requests") or {}

@@ -60,7 +60,7 @@ def pod_to_evict(
 ) -> tuple[str, str]:
     """The pod to evict from a nearly full disk, and the message; ("", "") for none.
 
-    It is the idlest among those with at least ``removable_bytes``: others would free nothing.
+    It is the longest idle pod among those with at least ``removable_bytes``; other pods would free too little.
     """
     candidates = [pod for pod in pods if pod.use.total_bytes >= removable_bytes]
     if free_bytes >= threshold_bytes or not candidates:
@@ -85,7 +85,7 @@ def owner_of(pod: Object) -> str:
 def surplus_evicted(pods: Iterable[Object], *, per_owner: int, count_max: int) -> list[Key]:
     """The evicted pods to delete, oldest first: all but the youngest of each owner, and of the machine.
 
-    Of 7 evicted pods of one Deployment and 5 per owner, the two oldest.
+    Example: of 7 evicted pods of one Deployment with 5 per owner, the two oldest are deleted.
     """
     youngest_first = sorted(filter(is_evicted, pods), key=_age_order, reverse=True)
     retained_count, surplus, by_owner = 0, [], Counter[str]()

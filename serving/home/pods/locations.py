@@ -1,9 +1,9 @@
 """Assigns loopback addresses to queue-proxies and ports to apps, and lists listening ports.
 
-Addresses are 127.64.x.y, or those of the pod's virtual node: the last two numbers are unique on the whole machine, as
-containers have one network for all nodes. Ports are below the kernel's range for outgoing connections, which could take
-an app's port between two starts. All are drawn at random, so that no other process can foresee and occupy them, and two
-systems on one machine rarely collide; used ones are skipped.
+Addresses are 127.64.x.y, or begin with the prefix of the pod's virtual node. The last two numbers are unique on the
+whole machine, because containers of all nodes share one network. Ports are below the kernel's range for outgoing
+connections, which could occupy an app's port between two starts. Addresses and ports are random, so that no process can
+predict and occupy them, and two systems on one machine rarely collide. Used ones are skipped.
 """
 
 import contextlib
@@ -53,8 +53,8 @@ _Found = TypeVar("_Found")
 class PodLocation(msgspec.Struct, frozen=True, kw_only=True):
     """``address`` is the pod's own, "127.64.3.7"; ``port`` is the app's, on 127.0.0.1, and so are ``tcp_ports``.
 
-    ``named_ports`` are ports of the range for apps that the pod's manifest names. ``users`` is the first of this
-    machine's users that are the pod's (``userranges``), 0 if it has none.
+    ``named_ports`` are ports in the manifest that are in the range for apps. ``users`` is the first of the pod's users
+    on this machine (``userranges``), or 0.
     """
 
     address: str
@@ -201,7 +201,7 @@ def _first_outgoing_port() -> int:
 def listening_ports(session: int, proc: Path = Path("/proc"), *, age_max_s: float = 0.0) -> frozenset[int]:
     """Ports on which any process of a session listens, on any address.
 
-    What is read of all processes and sockets may be ``age_max_s`` old: many pods are explained at the same time.
+    The list of all processes and sockets may be ``age_max_s`` old, because many pods are examined at the same time.
     """
     try:
         network = os.stat(proc / str(session) / "ns/net").st_ino  # noqa: PTH116 - as below

@@ -1,8 +1,8 @@
 """A pod's folder, its volumes and its logs on disk.
 
-The folder is HOME of the pod's containers. A volume is a folder below ``.volumes``, and each mount a link to it, or to
-a file in it for a subPath: /etc/config is ``etc/config`` here. A log that reaches its size limit is copied and emptied:
-its writer has the file open, so it cannot be replaced.
+The folder is HOME of the pod's containers. A volume is a folder below ``.volumes``. Each mount is a link to the volume,
+or to a file in it for a subPath: /etc/config is ``etc/config`` here. A log at its size limit is copied and emptied; it
+cannot be replaced, because its writer has the file open.
 """
 
 import contextlib
@@ -102,7 +102,7 @@ def mount(
 def _entered(folder: Path | int, parts: Iterable[str], *, mode: int = _SHARED_FOLDER) -> Iterator[int]:
     """Open a descriptor of a folder below a pod's. Missing folders are created.
 
-    Raises ``NotADirectoryError`` for a link on the way: what writes here has rights that the pod has not.
+    Raises ``NotADirectoryError`` for a link in the path, because this process has rights that the pod does not have.
     """
     descriptor = os.dup(folder) if isinstance(folder, int) else os.open(folder, _FOLDER_FLAGS)
     try:
@@ -142,7 +142,7 @@ def mount_points(
 ) -> tuple[MountPoint, ...]:
     """The mounts of a container at their own paths. API sources are read-only, as in Kubernetes.
 
-    ``claims`` are the folders of volumes that outlive the pod: it cannot exchange them by a link. Raises
+    ``claims`` are the folders of volumes that outlive the pod; a pod cannot replace them by links. Raises
     ``InvalidValue``.
     """
     writable = {
@@ -341,7 +341,7 @@ def size_of(log: Path) -> int:
 def tail(log: Path, *, after: int = 0) -> str:
     """The last lines of a log after its first ``after`` bytes, for messages; of the whole log if it became shorter.
 
-    Lines in the middle of a traceback get its first line before them: otherwise they would not be recognizable.
+    If the lines begin within a traceback, its first line is added, so that the traceback is recognizable.
     """
     try:
         with log.open("rb") as file:

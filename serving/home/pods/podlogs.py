@@ -1,8 +1,8 @@
 """The logs of pods over time: when each line was written, and how long logs of deleted pods are kept.
 
-Containers write into their logs themselves, without times. Once a second ``LogTimes`` notes the size of each log that
-has grown, with the time, in a file beside it. A line's time is that of the first note at or after its end: at most a
-second late, or more while no control process ran.
+Containers write directly to their logs, without times. Once a second ``LogTimes`` writes the size of each grown log,
+with the time, to a second file. The time of a line is that of the first entry at or after its end. It is at most a
+second late, or later if no control process ran.
 """
 
 import bisect

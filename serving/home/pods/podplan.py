@@ -1,9 +1,8 @@
 """Derives a pod's processes from its manifest. Pure.
 
-Input: the pod, its revision's own numbers, the addresses assigned to it; output: commands with their environment. It
-starts nothing. An app's environment has the variables of its manifest, and PORT, HOME, HOSTNAME and PATH, and no
-others. HOME is the pod's own folder with its mounts: a volume at /etc/config is also found at $HOME/etc/config, where
-the kernel allows no mount namespace (``mounts.py``).
+Input: the pod, its revision's numbers, and its assigned addresses. Output: commands with their environment. An app's
+environment has only the variables of its manifest, and PORT, HOME, HOSTNAME and PATH. HOME is the pod's folder with its
+mounts. A volume at /etc/config is also at $HOME/etc/config, for kernels without mount namespaces (``mounts.py``).
 """
 
 import functools
@@ -138,8 +137,8 @@ def app_plan(
 ) -> AppPlan:
     """The process of a container. Raises ``InvalidValue`` if there is nothing to run.
 
-    ``variables`` is the environment of its manifest, ``home`` the pod's folder, ``snapshot`` the folder of the
-    application's snapshot if it has one. Only the container that serves gets the port.
+    ``variables`` is the manifest's environment. ``home`` is the pod's folder. ``snapshot`` is the folder of the
+    application's snapshot, if any. Only the serving container gets the port.
     """
     refuse_unsupported(pod, container, is_process=True)
     if IMAGES_ONLY_ANNOTATION in annotations_of(pod):
@@ -276,8 +275,8 @@ def proxy_environment(
 ) -> dict[str, str]:
     """The environment of a pod's queue-proxy, without its secrets and its stats address.
 
-    ``app`` is "address:port", ``tcp_ports`` are its ports for TCP by containerPort; ``proxy_settings`` are the settings
-    that a revision does not override.
+    ``app`` is "address:port". ``tcp_ports`` are the app's TCP ports by containerPort. ``proxy_settings`` are the
+    settings that a revision does not override.
     """
     settings = {
         **variables_of(revision.get("spec", {})),

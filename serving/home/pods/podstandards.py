@@ -1,8 +1,8 @@
 """Kubernetes' Pod Security Standards: the pod fields that each level forbids. Pure.
 
 Input: a template of pods; output: its violations in Kubernetes' own words. Follows kubernetes/kubernetes 1.34,
-staging/src/k8s.io/pod-security-admission. One capability differs: MKNOD is no default capability, because containers
-have no filter of devices here.
+staging/src/k8s.io/pod-security-admission. One capability differs: MKNOD is not a default capability, because containers
+here have no device filter.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ _HANDLERS = ("httpGet", "tcpSocket")
 
 
 class PodViolation(msgspec.Struct, frozen=True):
-    """A violation of the standard, as text: "privileged (container "a" must not set securityContext.privileged=true)"."""
+    """A violation as text: "privileged (container "a" must not set securityContext.privileged=true)"."""
 
     reason: str
     detail: str

@@ -1,8 +1,9 @@
 """Resolves a pod's ConfigMaps, Secrets, tokens and downward API to environment variables and files.
 
-Input: the pod's manifest, its facts and the data of its sources; output: names and values, paths and files. A name that
-is missing and not optional is ``InvalidValue``, and so is a key unfit as a file name: nothing is written outside of a
-volume's folder. Follows core/v1 EnvVar, EnvFromSource, Volume and VolumeMount, for the sources that Knative allows.
+Input: the pod's manifest, its facts and the data of its sources; output: names and values, paths and files. A missing
+source that is not optional raises ``InvalidValue``. A key that is not a valid file name raises it too, so that no file
+is written outside of a volume's folder. Follows core/v1 EnvVar, EnvFromSource, Volume and VolumeMount, for the sources
+that Knative allows.
 """
 
 import base64
@@ -204,7 +205,7 @@ def data_of(kind: str, whole: Object) -> dict[str, bytes]:
 def container_environment(facts: PodFacts, container: Object, *, sources: Sources) -> dict[str, str]:
     """The environment in a container's manifest. Raises ``InvalidValue``, also beyond ``ENVIRONMENT_BYTES_MAX``.
 
-    Bytes count as they are written, also those of variables that later ones replace: that bounds the work, too.
+    All written bytes count, including those of variables that are replaced later, because this also bounds the work.
     """
     variables: dict[str, str] = {}
     budget = ByteBudget(f"the environment of container {container.get('name', '')}")
@@ -224,7 +225,7 @@ def container_environment(facts: PodFacts, container: Object, *, sources: Source
 
 
 def _distinct(listed: Sequence[Object]) -> Iterator[tuple[str, Reference, bool]]:
-    """Prefix, source and optionality of each ``envFrom`` entry without duplicates; a repeated source has its last position."""
+    """Prefix, source and optionality of each distinct ``envFrom`` entry; a repeated source has its last position."""
     places: dict[tuple[str, Reference], bool] = {}
     for source in listed:
         for reference, is_optional in _whole(source):

@@ -1,12 +1,12 @@
 """Decides which pods of a machine start next.
 
-Starting a program takes a core for tenths of a second. When many pods start concurrently, all are ready late, and ready
-pods get no core meanwhile. So only a few pods have a turn at a time.
+The start of a program uses a core for tenths of a second. If many pods start concurrently, all become ready late, and
+ready pods get no core. So only a few pods have a turn at a time.
 
-A request waits for the first pod of a revision: first pods begin before all others, in the order of their arrival. An
-additional pod begins when the turn of the first has ended, at most ``LEAD_MAX_S`` later. In a burst of first pods it
-waits for the end of the burst, at most ``PATIENCE_S``: most of them are not wanted any more by then, and never start.
-An additional pod that has waited so long gets one of ``SHARE_TURNS`` turns.
+Requests wait for the first pod of a revision, so first pods start before all others, in order of arrival. An additional
+pod starts when the first pod's turn has ended, at most ``LEAD_MAX_S`` later. During a burst of first pods, additional
+pods wait for the end of the burst, at most ``PATIENCE_S``. Most additional pods are no longer wanted by then, and never
+start. One of ``SHARE_TURNS`` turns is for an additional pod that has waited that long.
 """
 
 from collections import Counter, deque

@@ -1,8 +1,8 @@
 """Explains why a running container is not ready. Pure.
 
-Input: what was observed of the container: the ports on which its processes listen, and how its readiness probe failed.
-Output: a reason and a message for the pod's conditions and Events, or None where nothing is wrong yet. The most
-frequent mistake comes first: an app that listens on another port and ignores PORT.
+Input: the ports on which the container's processes listen, and the failure of its readiness probe. Output: a reason and
+a message for the pod's conditions and Events, or None without a problem. The most frequent mistake is checked first: an
+app that ignores PORT and listens on another port.
 """
 
 from collections.abc import Collection
@@ -24,11 +24,11 @@ class Unready(msgspec.Struct, frozen=True, kw_only=True):
 class ObservedContainer(msgspec.Struct, frozen=True, kw_only=True):
     """Observations of a running container. ``port`` was assigned as PORT; it listens on ``ports``.
 
-    ``probe`` names the readiness probe ("GET /health", "exec test -e warm"), ``probe_failure`` says how it failed last;
-    both are empty where there is none. A container that takes no requests has ``port`` 0. ``host`` is the address on
-    which a container must listen that is its own queue-proxy, "" for others. ``port_option`` is the option of
-    `serving deploy` that names the port, where the container has a separate network. ``foreign`` describes a process of
-    another pod or user that listens in its place, "" without one.
+    ``probe`` is the readiness probe ("GET /health", "exec test -e warm"), and ``probe_failure`` its last failure; both
+    may be empty. ``port`` is 0 for a container without requests. ``host`` is the required listening address of a
+    container with an in-process queue-proxy, else "". ``port_option`` is the option of `serving deploy` for the port,
+    if the container has a separate network. ``foreign`` describes a process of another pod or user that listens at the
+    port, or "".
     """
 
     container: str

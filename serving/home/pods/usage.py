@@ -1,8 +1,8 @@
 """Reports the usage of pods and nodes from /proc, as metrics-server does: PodMetrics and NodeMetrics.
 
-Each container leads a session, so that forked processes count too. Cpu is the usage of its processes and their ended
+Each container has a session, so that forked processes count too. Cpu is the usage of its processes and their ended
 children since the last reading; memory is their present usage. Usage is read every 2 s while a ScalingPolicy or a
-learnt target needs it, else at metrics-server's period, for ``kubectl top``. It is not journalled.
+learnt target needs it, and otherwise at metrics-server's period, for ``kubectl top``. It is not journalled.
 """
 
 import asyncio
@@ -113,7 +113,7 @@ def _read_all(pods: Iterable[PodSessions]) -> dict[int, SessionTotals]:
 def used_between(before: SessionTotals, after: SessionTotals, *, window_s: float) -> SessionUsage:
     """The usage of a session. 150 ticks of a hundredth of a second in 2 s are 750m.
 
-    The usage of an orphan disappears from the total with its end, so the result is bounded below by 0.
+    When an orphan ends, its usage disappears from the total, so the result is at least 0.
     """
     ticks = max(0, after.cpu_ticks - before.cpu_ticks)
     return SessionUsage(cpu_m=round(1000 * ticks / TICKS_PER_S / window_s), memory_bytes=after.resident_bytes)

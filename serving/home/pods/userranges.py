@@ -1,8 +1,8 @@
 """Ranges of user and group ids for pods with ``hostUsers: false``: 65,536 ids each.
 
-As for Kubernetes' kubelet, an administrator may name the users for pods in /etc/subuid and /etc/subgid (subuid(5)), by
-a line for the user ``serving`` that both have. Without one they are some that systemd leaves to container managers. A
-range that any process of the machine uses is skipped, such as one of another system.
+As with Kubernetes' kubelet, an administrator may set the ids for pods in /etc/subuid and /etc/subgid (subuid(5)), by a
+line for the user ``serving`` in both. Without such lines the ids are from the range that systemd leaves to container
+managers. A range that any process of the machine uses is skipped.
 """
 
 import contextlib

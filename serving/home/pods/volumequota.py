@@ -1,8 +1,7 @@
 """Sizes of volumes: project quotas if the file system has them (ext4, xfs), else measured trees.
 
-A folder and all that is made in it belong to one project, whose number is that of the folder's inode. The kernel
-refuses what a project writes beyond its limit (EDQUOT). Sources: quotactl_fd(2), ioctl_xfs_fsgetxattr(2),
-linux/dqblk_xfs.h.
+A folder and all its files belong to one project, whose number is the folder's inode. The kernel refuses writes beyond
+the project's limit (EDQUOT). Sources: quotactl_fd(2), ioctl_xfs_fsgetxattr(2), linux/dqblk_xfs.h.
 """
 
 import contextlib

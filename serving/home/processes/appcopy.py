@@ -1,9 +1,9 @@
 """Prepares the writable copy of an application for each pod.
 
 The snapshot of a folder is shared by all pods of its revisions. As root a pod gets an overlay (Linux 5.19, on a file
-system with id-mapped mounts): the files of the snapshot, as those of the pod's user, and over them what the pod writes.
-Elsewhere the snapshot is copied, by reference where the file system can. Either way the copy is in the pod's folder and
-is removed with it.
+system with id-mapped mounts): the lower layer are the snapshot's files, owned by the pod's user, and the upper layer
+are the pod's writes. Without an overlay the snapshot is copied, by reference if the file system supports it. In both
+cases the copy is in the pod's folder and is removed with it.
 
 Runs after a fork, in the mounts of the machine: one overlay serves all processes of a pod, also those of a later
 restart.

@@ -1,9 +1,9 @@
 """Confines a pod's process before the user's code runs: its view, rights, signals and system calls.
 
-Runs after a fork, also in the app's own interpreter (``preload_program``), so it uses the standard library only and
-imports nothing of ``serving``. Layers: mounts (the state folder is hidden, ``/proc`` shows only the pod's processes), a
-separate user, no capabilities, ``no_new_privs``, Landlock (landlock(7)), and a filter for system calls (seccomp(2)).
-When memory runs out, the kernel kills a pod before any daemon.
+The module runs after a fork, also in the app's interpreter (``preload_program``), so it imports only the standard
+library. The layers are mounts (the state folder is hidden, ``/proc`` shows only the pod's processes), a separate user,
+no capabilities, ``no_new_privs``, Landlock (landlock(7)), and a filter for system calls (seccomp(2)). If memory runs
+out, the kernel kills a pod before any daemon.
 
 A pod with its own user does not own its app's folder. If the app must, an id-mapped mount makes it the owner
 (mount_setattr(2)).
@@ -62,13 +62,16 @@ _READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/pr
 def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = str) -> list[str]:
     """Apply all layers of a plan to this process and change to ``folder``; return failures as texts.
 
-    The folders in ``hidden`` are covered, outer ones first and the state folder last, except for the paths in
-    ``shown``. Those in ``private`` are the folder ``temporary``, which is made, or in memory for /dev/shm, with the
-    same exceptions. ``user`` is the user and group to become, 0 for none; folders in ``owned`` are mounted as that
-    user's. ``has_own_pids``: this is the first process of a pid namespace. ``has_own_mounts``: it has left the
-    machine's mounts. ``ports`` are the allowed listening ports, None for all; ``filter`` is a program for system calls
-    in base64. ``copies`` are shown at the paths of their originals, or without mounts are where the process runs.
-    ``after`` gets each applied layer. A strict plan raises ``OSError``.
+    Files: the folders in ``hidden`` are covered, outer ones first and the state folder last, except for the paths in
+    ``shown``. Folders in ``private`` are replaced by the folder ``temporary``, which is created, or by memory for
+    /dev/shm, with the same exceptions. Folders in ``owned`` are mounted with ``user`` as owner. ``copies`` are mounted
+    at the paths of their originals; without mounts the process runs in the copy.
+
+    Rights: ``user`` is the user and group to become, 0 for none. ``ports`` are the allowed listening ports, None for
+    all. ``filter`` is a seccomp program in base64. ``has_own_pids``: this is the first process of a pid namespace.
+    ``has_own_mounts``: the process has a separate mount namespace.
+
+    ``after`` is called with each applied layer. A strict plan raises ``OSError`` on a failure.
     """
     failed: list[str] = []
     is_root = os.geteuid() == 0
@@ -158,7 +161,7 @@ def own_mounts() -> None:
 
 
 def _has_own_users() -> bool:
-    """Whether the process limit counts only this pod's processes: in its own user namespace (setrlimit(2), since Linux 5.14)."""
+    """Whether the process limit counts only this pod's processes, as in a user namespace since Linux 5.14."""
     with open("/proc/self/uid_map") as file:
         return int(file.read().split()[2]) < _IDS - 1
 
@@ -356,7 +359,7 @@ def _check_ports(ports: "list[int] | None") -> None:
 
 
 def _landlock(hidden: str, shown: list[str], ports: "list[int] | None") -> None:
-    """Restrict signals, ptrace and sockets to this pod, ports to the given ones, and files to those outside ``hidden``."""
+    """Restrict signals, ptrace and sockets to this pod, ports to ``ports``, and files to those outside ``hidden``."""
     abi = landlock_abi()
     if abi < _REFER_ABI:
         raise OSError(38, "the kernel has no Landlock of version 2 or later", "landlock")

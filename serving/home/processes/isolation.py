@@ -1,9 +1,9 @@
 """Decides how processes of pods are isolated from this machine and from each other; ``confine`` applies it.
 
-- ``default``: a process of a pod sees nothing of the state folder and of closed folders but its own, signals and traces
-  its own processes only, listens on its own ports only, has no capabilities, cannot gain any, and makes no system call
-  that Docker forbids. As root it has a user that no other pod has.
-- ``strict``: the same. As root it has a pid namespace; a pod whose layers fail does not start.
+- ``default``: a pod's process cannot read the state folder and closed folders except its own. It can signal and trace
+  only the pod's processes, and listen only on the pod's ports. It has no capabilities and cannot gain any, and makes no
+  system call that Docker forbids. As root it has a user that no other pod has. - ``strict``: as ``default``, and as
+  root with a pid namespace. A pod whose layers fail does not start.
 - ``none``: it has the rights of the user that runs ``serving up``.
 """
 
@@ -76,7 +76,10 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
         return self.mode == "strict"
 
     def user_of(self, address: str) -> int:
-        """The user of the pod at an address, 0 for this process's user; different last two numbers give different users."""
+        """The user of the pod at an address; 0 is this process's user.
+
+        Different last two numbers give different users.
+        """
         if not self.is_root:
             return 0
         third, fourth = address.split(".")[2:]
@@ -97,9 +100,9 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Confinement:
         """The confinement of a pod's processes, by its address, with its files and ports (None: any).
 
-        A pod's own user must be able to reach its files: each closed folder above them is hidden except for them.
-        ``temporary`` takes the place of the machine's folders for temporary files, unless the pod names one of these;
-        "" leaves them.
+        A pod's user must be able to reach the pod's files, so each closed parent folder is hidden except for these
+        files. ``temporary`` replaces the machine's folders for temporary files, unless the pod names one of these; ""
+        replaces none.
         """
         paths = tuple(dict.fromkeys((*owned, *shown)))
         hidden = {self.state}
@@ -160,8 +163,8 @@ def is_open(path: str) -> bool:
 def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: str = "/") -> list[str]:
     """Find installations and files named by a command, by PYTHONPATH, and in its scripts; links are followed.
 
-    For a program in a folder "bin" it is the parent of that folder: /venv for /venv/bin/python. A virtual environment
-    brings the installation of its Python. ``folder`` is where the command runs.
+    The installation of a program in a folder "bin" is the parent of that folder: /venv for /venv/bin/python. For a
+    virtual environment, the installation of its Python is included. ``folder`` is where the command runs.
     """
     program = shutil.which(arguments[0], path=environment.get("PATH")) if arguments else None
     texts = [program or "", *arguments, environment.get("PYTHONPATH", "")]
@@ -188,7 +191,7 @@ def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: s
 
 
 def _path_outside(folder: str, word: str) -> str:
-    """The target of a relative word that a link in ``folder`` leads outside, such as .venv/bin/python; "" for others."""
+    """The target of a relative word that leads outside ``folder`` by a link, such as .venv/bin/python; else ""."""
     above, _, name = os.path.join(folder, word).rpartition("/")  # noqa: PTH118 - may be absolute
     above, top = os.path.realpath(above), os.path.realpath(folder)
     path = f"{above}/{name}"

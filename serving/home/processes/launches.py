@@ -1,7 +1,7 @@
 """Starts processes and containers without blocking the template: a pod's app and queue-proxy start in parallel.
 
-A container is started by crun or runc, a process from a standby (``spawn``). Signals to a starting process are deferred
-until it has started, and so is the end of its pod. A new control process gets an inventory when all have started.
+A container is started by crun or runc, a process from a standby (``spawn``). Signals to a starting process, and the end
+of its pod, are deferred until it has started. A new control process gets an inventory when all processes have started.
 """
 
 import contextlib
@@ -139,8 +139,8 @@ def _sealed(program: str, changed: tuple[int, int]) -> int:
 def sealed_copy(program: str) -> int:
     """A descriptor of a runtime's sealed copy in memory; 0 if memory cannot be executed. Raises ``OSError``.
 
-    A container may reach its runtime by /proc/PID/exe. So a runtime that is not sealed copies itself at each start, and
-    is executed again.
+    A container may reach its runtime by /proc/PID/exe. A runtime that is not sealed therefore copies itself at each
+    start, and executes the copy; a sealed copy saves this.
     """
     status = os.stat(program)  # noqa: PTH116 - of a path in text
     return _sealed(program, (status.st_ino, status.st_ctime_ns))

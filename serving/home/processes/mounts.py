@@ -1,9 +1,9 @@
 """Mounts a container's volumes at their own paths and sets its pod's host name, by namespaces (namespaces(7)).
 
-A container that mounts a volume at ``/etc/config`` reads it there, as in a container image. Runs between fork and exec,
-as root or in a user namespace: a new root on tmpfs gets all of the old one, folder by folder above a mount, and the
-volumes in addition. All other files are those of the machine; only new names beside a mount, in the folders above it,
-end with the process. If the kernel refuses, ``OSError`` is raised, and the volumes are only below ``$HOME``.
+A container that mounts a volume at ``/etc/config`` reads it there, as in a container image. The module runs between
+fork and exec, as root or in a user namespace. It creates a new root on tmpfs with the content of the old root and the
+volumes. All other files are those of the machine. Only files created in the parent folders of a mount disappear with
+the process. If the kernel refuses, ``OSError`` is raised, and the volumes are only below ``$HOME``.
 """
 
 import contextlib
@@ -35,8 +35,9 @@ _SUB_PATH_MODE = 0o777
 class MountPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A file or folder ``source`` that a container sees at ``target``, an absolute path.
 
-    ``below`` is a path in ``source``, which the pod may write: no link in it is followed, nor one on the way from
-    ``home``, the pod's folder, to a source in it. ``is_own``: it is made for the pod, and goes with it.
+    ``below`` is a path in ``source``, which the pod may write. No link in ``below`` is followed, and no link on the
+    path from ``home``, the pod's folder, to a source in it. ``is_own``: the source was created for the pod, and is
+    removed with it.
     """
 
     source: str

@@ -1,8 +1,8 @@
 """The messages between control process and template: one JSON object per line.
 
-Control sends orders: start a process of a pod, signal it, keep a note about a pod, forget a pod. The template sends
-reports: an inventory, first on every connection, so that a new control process learns its pods, and then each change of
-a process. A process is identified by the id of its pod and its name there. The template returns notes unread to the
+Control sends orders: start a process of a pod, signal it, store a note about a pod, remove a pod. The template sends
+reports: first an inventory on every connection, so that a new control process gets its pods, and then each change of a
+process. A process is identified by the pod's id and a name within the pod. The template returns notes unchanged to the
 next control process.
 """
 
@@ -41,11 +41,11 @@ class _ProcessMessage(_TemplateMessage, frozen=True, kw_only=True):
 class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A container launch: the order's ``arguments`` are a runtime command that starts it and exits.
 
-    The runtime writes the process id into ``pid_file`` and errors as JSON into ``error_log``. ``cgroups`` are the
-    folders to join before. ``root`` is mounted without the files of an earlier run, and ``state``, the runtime's record
-    of that run, is removed; without a root the order runs a command in an existing container. ``volumes`` is the folder
-    at which the runtime finds ``mounts``. ``stop_signal`` is sent for SIGTERM. ``is_rootless``: the container has a
-    user namespace, in which its starting user is root; ``users`` are those of one that root starts.
+    The runtime writes the process id to ``pid_file``, and errors as JSON to ``error_log``. ``cgroups`` are the folders
+    to join first. ``root`` is mounted without the files of an earlier run, and ``state``, the runtime's record of that
+    run, is removed. Without a root the order runs a command in an existing container. ``volumes`` is the folder with
+    ``mounts`` for the runtime. ``stop_signal`` replaces SIGTERM. ``is_rootless``: the container has a user namespace in
+    which its starting user is root. ``users`` are those of a container that root starts.
     """
 
     pid_file: str
@@ -63,21 +63,20 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class StartProcess(_ProcessMessage, frozen=True, kw_only=True):
     """Start a process. Without ``arguments`` it is the pod's queue-proxy, forked from the warm template.
 
-    ``folder`` is its working folder, ``log`` the file to which its output is appended. It inherits no environment.
-    ``launch`` says that it is a container, and ``network`` the network namespace of an app, which its queue-proxy
-    enters too. ``mounts`` are shown at their own paths, by a root that is built at the empty folder ``new_root``;
-    ``hostname`` is what the process sees as its host's name, ``hosts`` and ``resolver`` the files that it sees as its
-    hosts file and as the configuration of its resolver. ``niceness`` is its nice value until its pod is ready
-    (nice(2)). ``preload`` names the revision whose warm process may fork it, which imports ``modules``, or what the
-    command names. ``is_own_proxy`` says that it is an app with the queue-proxy in its process, which gets the pipe for
-    readiness.
+    ``folder`` is the working folder. Output is appended to the file ``log``. The process inherits no environment.
+    ``launch`` starts a container. ``network`` is the app's network namespace, which its queue-proxy enters too.
+    ``mounts`` appear at their own paths, in a root that is built at the empty folder ``new_root``. ``hostname``,
+    ``hosts`` and ``resolver`` are the process's host name, hosts file and resolver configuration. ``niceness`` is the
+    nice value until the pod is ready (nice(2)). ``preload`` names the revision whose warm process may fork this
+    process. The warm process imports ``modules``, or the modules that the command names. ``is_own_proxy``: the process
+    is an app with an in-process queue-proxy, and gets the readiness pipe.
 
-    ``stdin``, ``stdout`` and ``stderr`` are paths that the template opens; "" is nothing and the log. ``keeps_stdin``
-    opens a FIFO for writing too, so that it does not end when its writers close it. ``has_terminal`` says that they are
-    a terminal, which becomes the process's own. ``is_exec`` marks a command beside the containers of a pod: it ends
-    with the control process, and is not in the inventory. ``confinement`` is applied before the user's code runs, and
-    ``cgroups`` are the folders that the process of an app joins. ``copy`` is the pod's copy of the snapshot in which it
-    runs.
+    ``stdin``, ``stdout`` and ``stderr`` are paths that the template opens. "" is an empty input, or the log for output.
+    ``keeps_stdin`` also opens a FIFO for writing, so that it does not end when its writers close it. ``has_terminal``:
+    the streams are a terminal, which becomes the process's controlling terminal. ``is_exec``: the process is a command
+    in a running pod; it ends with the control process, and is not in the inventory. ``confinement`` is applied before
+    the user's code runs. ``cgroups`` are the folders that an app's process joins. ``copy`` is the pod's copy of the
+    snapshot in which it runs.
     """
 
     environment: dict[str, str]

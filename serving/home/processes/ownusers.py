@@ -1,9 +1,9 @@
 """Mounts the files of a container with its own user namespace, as root (user_namespaces(7)).
 
-The users of such a container are a range of this machine's, and may not enter the state folder. So its files are
-mounted at a folder that everyone may enter, in the mount namespace of the runtime alone. Id-mapped mounts show the
-files of an image and of volumes with the owners that they have on disk. What the container writes in its own root and
-in an emptyDir belongs to the range.
+The users of such a container are a range of this machine's users, and may not enter the state folder. So its files are
+mounted at a folder that all users may enter, only in the runtime's mount namespace. Id-mapped mounts show the files of
+images and volumes with their owners on disk. Files written to the container's root and to an emptyDir belong to the
+range.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Finds, thaws and removes the cgroups in which queue-proxies freeze their pods.
 
-They lie below our own cgroup, so that our limits also apply to frozen pods. Version 2 is preferred, also if both are
-mounted: its frozen processes can be killed. Version 1 must thaw a process before it can end. A queue-proxy makes the
-cgroup of its pod.
+The cgroups are below this process's cgroup, so that its limits also apply to frozen pods. Version 2 is preferred even
+if both versions are mounted, because its frozen processes can be killed. Version 1 must thaw a process before it can
+end. A queue-proxy creates the cgroup of its pod.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 """Preloads apps: keeps a warm process per revision, and forks later pods from it.
 
-A revision with ``serving.dev/template: preload`` starts its first pod in the ordinary way. When that pod is ready, one
-process per revision imports the app (``preload_program``), and later pods are forked from it. Revisions share none, so
-nothing read from the environment reaches another service. A warm process is dropped after an hour without a start, and
-when the machine runs out of memory; the next pod then starts in the ordinary way. It ends with the template.
+A revision with ``serving.dev/template: preload`` starts its first pod normally. When that pod is ready, a warm process
+of the revision imports the app (``preload_program``), and later pods are forked from it. Revisions never share a warm
+process, so that no values from an environment reach another service. A warm process ends after an hour without a start,
+when the machine runs out of memory, and with the template. The next pod then starts normally.
 """
 
 import contextlib

@@ -1,17 +1,16 @@
 """The warm process of one revision: imports an app's modules, then forks a process per pod.
 
-It is run by the app's own interpreter, so it uses the standard library only and imports nothing of ``serving``. It
-reads orders from a socket, one JSON object a line: first the import, then forks. It answers each with one object:
-``ready`` or ``refused`` with the reason, then the record of the process. When the socket closes, it ends.
+The app's interpreter runs this program, so it imports only the standard library. It reads orders from a socket, one
+JSON object per line: first the import, then forks. It answers the import with ``ready`` or ``refused`` and the reason,
+and each fork with the record of the process. It ends when the socket closes.
 
-The process is confined before it imports anything of the app (``confine``); a pod keeps these layers, and adds further
-layers.
+The process is confined before it imports the app (``confine``); a pod keeps these layers, and adds further ones.
 
-One process is forked ahead, while no order comes, and waits for the next one: a fork of a large process takes
-milliseconds.
+While no order arrives, one process is forked ahead and waits for the next order, because a fork of a large process
+takes milliseconds.
 
-A forked process is like an executed process, with a separate session, environment, folder, log, signals and random
-numbers; the supervisor is its parent (``spawn``). Then the command runs as ``python`` runs it, and finds its modules
+A forked process behaves like an executed one: it has a separate session, environment, folder, log, signals and random
+numbers. The supervisor is its parent (``spawn``). The command then runs as under ``python``, with its modules already
 imported.
 """
 

@@ -52,9 +52,9 @@ def can_fork_sibling() -> bool:
 def fork_sibling(*, has_own_pids: bool = False) -> int:
     """Fork a child of this process's parent: return 0 in the child, else its process id. Raises ``OSError``.
 
-    ``has_own_pids`` makes it the first process of a pid namespace (pid_namespaces(7)), which ends with it; that needs
-    root. Only for a child that soon executes another program: the C library does not learn of the fork, and keeps the
-    thread data of this process (clone(2), CLONE_PARENT). This process must have one thread.
+    ``has_own_pids`` makes the child the first process of a pid namespace (pid_namespaces(7)), which ends with the
+    child; that needs root. The child must soon execute another program, because the C library does not notice this
+    fork, and keeps the thread data of the parent (clone(2), CLONE_PARENT). This process must have one thread.
     """
     ctypes.pythonapi.PyOS_BeforeFork()
     flags = _CLONE_PARENT | signal.SIGCHLD | (_CLONE_NEWPID if has_own_pids else 0)
@@ -75,9 +75,10 @@ def name_process(name: str) -> None:
 
 
 def show_as(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Show a command line and an environment in this process's /proc (proc_pid_cmdline(5)), for ``ps`` and ``environment_of``.
+    """Show a command line and an environment in this process's /proc, for ``ps`` and ``environment_of``.
 
-    They overwrite those of its start, as far as there is room. Nothing may use these any more.
+    They overwrite the original ones as far as there is room (proc_pid_cmdline(5)). No code may use the original ones
+    afterwards.
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     bounds = [int(field) for field in fields[_ARGUMENT_BOUND_FIELDS]]
@@ -144,7 +145,7 @@ def environment_of(pid: int) -> frozenset[str]:
 def set_niceness(group: int, niceness: int) -> None:
     """Set the niceness of a process group, and of its session if sessions share cores (sched(7), autogroup).
 
-    Raises ``OSError`` where that is not allowed: a process may become nicer, and without a right never less nice.
+    Raises ``OSError`` if that is not allowed: without a special right, a process may only become nicer.
     """
     os.setpriority(os.PRIO_PGRP, group, niceness)
     with contextlib.suppress(FileNotFoundError):

@@ -1,7 +1,7 @@
 """Records pods' processes and notes in files, and their exits in a pipe, so that both survive the template.
 
-Each process writes its own record before it does anything else: a template killed right after a fork leaves no process
-unknown to the next one. A process is identified by its id and its start time, because ids are reused.
+Each process first writes its record. So even if the template is killed right after a fork, the next template knows the
+process. A process is identified by its id and its start time, because ids are reused.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ _LINE_BYTES_MAX = 4096
 class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A process of a pod. ``start_ticks`` is its start, in clock ticks since boot.
 
-    ``is_exec`` is a command beside the containers, which is not kept. ``mark`` is the variable in an app's environment
-    that no other pod has; "" for a queue-proxy, a container and a command. ``stop_signal`` replaces SIGTERM for a
-    container; 0 for a process. ``exit_code`` is None while the process runs. ``is_own_proxy``: an app whose queue-proxy
-    is in its process. ``is_heard``: a queue-proxy has reported its readiness to this template.
+    ``is_exec``: a command in a running pod, which the next control process does not adopt. ``mark`` is a variable that
+    only this app's environment has; "" for a queue-proxy, a container and a command. ``stop_signal`` replaces SIGTERM
+    for a container; 0 for a process. ``exit_code`` is None while the process runs. ``is_own_proxy``: an app with an
+    in-process queue-proxy. ``is_heard``: a queue-proxy that has reported its readiness to this template.
     """
 
     pod: str

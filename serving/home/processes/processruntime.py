@@ -1,8 +1,8 @@
 """Controls containers that are processes of the template, over a connection to it.
 
-``run`` keeps the connection. A restarted template inherits the processes of its predecessor; a process missing from its
-list was killed. After a restart of this process, ``held`` lists the pods of the template, and ``take_over``
-returns their processes.
+``run`` keeps the connection. A restarted template inherits its predecessor's processes; a process that its inventory
+lacks was killed. After a restart of this process, ``held`` has the pods of the template, and ``take_over`` returns
+their processes.
 """
 
 import asyncio
@@ -46,8 +46,9 @@ _KILLED = -signal.SIGKILL
 class TemplateProcess:
     """The first process of a container, started by the template.
 
-    ``pid`` is 0 until it has started. ``started`` raises ``OSError`` with the reason if it cannot start; ``ended`` is
-    its exit code, minus the signal's number if one ended it; ``drained`` is done when a queue-proxy lets its app end.
+    ``pid`` is 0 until the process has started. ``started`` raises ``OSError`` with the reason if it cannot start.
+    ``ended`` is the exit code, or minus a signal's number. ``drained`` is done when a queue-proxy allows its app to
+    end.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class ProcessRuntime:
     def _compare(self, have: Inventory) -> None:
         """Reconcile with a template's inventory: missing processes were killed, dropped pods end.
 
-        Orders that the template before received and did not carry out show in this way too.
+        The comparison also detects orders that the previous template received but did not execute.
         """
         processes = {(pod.pod, process.name): process for pod in have.pods for process in pod.processes}
         waiting = {(order.pod, order.name) for order in self._waiting if isinstance(order, StartProcess)}

@@ -1,8 +1,8 @@
 """Readiness pipes of apps with an in-process queue-proxy, one per app.
 
-Queue-proxies share the pipe by which the supervisor reports exits. An app may write anything: it has a separate named
-pipe beside its record, which outlives the template as the record does, and nothing in it is about another process. It
-is read ten times a second at most.
+Queue-proxies share the pipe in which the supervisor reports exits. An app is not trusted, so each app has a separate
+named pipe next to its record, whose content only concerns this app. The pipe outlives the template, as the record does.
+It is read at most ten times a second.
 """
 
 import functools
@@ -29,7 +29,7 @@ class _ReadinessPipe(msgspec.Struct, kw_only=True, eq=False):
 
 
 class ReadinessPipes:
-    """The reading ends by process id. ``changed`` receives a process with its last report."""
+    """The open pipes by process id. ``changed`` is called with a process and its last report."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """The system calls allowed to pods: Docker's default list, as a filter program (seccomp(2)) and as an OCI profile.
 
-``syscalls.json`` has the number of each allowed call on x86_64 and aarch64, -1 where there is none; calls without a
-number are those of 32-bit programs. Other calls fail with EPERM, and calls newer than the list with ENOSYS, as on an
-older kernel. Source: moby/profiles, seccomp/default.json, for a container with no capability, without io_uring.
+``syscalls.json`` has the number of each allowed call on x86_64 and aarch64, or -1. Calls with -1 on both are those of
+32-bit programs. Other calls fail with EPERM. Calls newer than the list fail with ENOSYS, as on an older kernel. Source:
+moby/profiles, seccomp/default.json, for a container with no capability, without io_uring.
 """
 
 import functools

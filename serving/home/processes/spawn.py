@@ -1,21 +1,21 @@
 """Starts pods' processes from the template: a fork for a queue-proxy, fork and exec for an app.
 
-The template has no loop and no thread, so a fork is safe, and it has imported what a queue-proxy needs, so a fork is
-fast. A child makes its own loop, randomness and connections after the fork. Every child leads a separate session, has
-no descriptor but its own, and writes to its log.
+A fork is safe because the template has no loop and no thread, and fast because it has imported a queue-proxy's modules.
+A child creates its loop, random numbers and connections after the fork. Every child leads a separate session, has only
+its own descriptors, and writes to its log.
 
-A child receives its role over a socket, so that some are forked ahead (``Standbys``), while no pod waits: a fork, its
-adoption and the loop of a queue-proxy are half of the time of a start. They end with the template. The template sends
-one assignment, a JSON line. The process answers with its record, and with the reason if it cannot start after that. The
-end of the stream reports that it runs: exec closes the socket, and a queue-proxy closes it. The template does not wait
-for it (``launches``).
+A child receives its role over a socket, so that children can be forked ahead (``Standbys``). This saves half of a
+start: the fork, the adoption, and a queue-proxy's loop. Standbys end with the template. The template sends one
+assignment, a JSON line. The process answers with its record, and with the reason if it then cannot start. The end of
+the stream means that it runs: exec or a queue-proxy closes the socket. The template does not block for this
+(``launches``).
 
-The supervisor becomes the parent of each process, so that it outlives the template and dies with the supervisor: an app
-is forked as the supervisor's child (clone(2), CLONE_PARENT), a queue-proxy is forked twice and adopted. It records
-itself before anything else (``processrecords``).
+The supervisor becomes the parent of each process, so that the process outlives the template and ends with the
+supervisor. An app is forked as the supervisor's child (clone(2), CLONE_PARENT). A queue-proxy is forked twice and
+adopted. Each process first writes its record (``processrecords``).
 
-Signals are blocked across forks. A child inherits the template's handlers: a SIGTERM that reached one of them before
-the child has reset it would be lost, and the pod would stay for its whole grace period.
+Signals are blocked during forks. A child inherits the template's handlers. A SIGTERM before the child has reset its
+handlers would be lost, and the pod would run for its whole grace period.
 """
 
 import asyncio
@@ -117,8 +117,9 @@ _SPEC_EXAMPLE = {
 def warm_up() -> None:
     """Parse a sample queue-proxy environment, and reset signal dispositions, before any fork.
 
-    Types of settings are resolved, patterns compiled and decoders made; each fork would do that again, which is half of
-    its start. A shell starts its background jobs with SIGINT and SIGQUIT ignored, which pods would inherit.
+    The parse resolves types of settings, compiles patterns and creates decoders. Otherwise each fork would repeat this,
+    which takes half of a start. Signal dispositions are reset because a shell starts background jobs with SIGINT and
+    SIGQUIT ignored, which pods would inherit.
     """
     for number in signal.valid_signals() - {*_IGNORED}:
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -551,7 +552,7 @@ def _take_mounts(order: StartProcess) -> tuple[frozenset[str], bool]:
 def _in_network(order: StartProcess) -> dict[str, str]:
     """Join the app's network namespace; return the variables of sockets opened before.
 
-    It listens, and sends its statistics, where we are.
+    The queue-proxy's listeners and stats connection stay in this process's namespace.
     """
     if not order.network:
         return {}

@@ -1,13 +1,12 @@
 """The template: ``python -m serving.home.processes.template`` forks and tracks all processes of pods.
 
-It has loaded all modules of a queue-proxy and waits for orders on a unix socket (``orders``; the supervisor hands it
-down in ``SERVING_LISTEN_FDS`` as "template"). It has no loop and no thread. Pods belong to it and not to the control
-process, so they survive a restart of that; the next control process gets an inventory when it connects. The newest
-connection counts.
+The template has loaded all modules of a queue-proxy, and waits for orders (``orders``) on a unix socket, which is
+"template" in ``SERVING_LISTEN_FDS``. It has no loop and no thread. It owns the pods, so they survive a restart of the
+control process; the next control process gets an inventory when it connects. Only the newest connection is used.
 
-SIGHUP ends it between two orders, and its successor takes over. Pods survive the template: the supervisor is their
-parent and reports exits through a pipe, and files record them (``processrecords``). When stopped, it ends all pods:
-apps get SIGTERM first, queue-proxies are killed immediately, because the ingress has been drained before.
+SIGHUP ends the template between two orders, and its successor adopts the pods. Pods survive the template: the
+supervisor is their parent and reports exits through a pipe, and files record them (``processrecords``). A stop ends all
+pods: apps get SIGTERM first, and queue-proxies are killed immediately, because the ingress has already drained.
 """
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def merge_patch(target: Any, patch: Any) -> Any:  # noqa: ANN401 - JSON
 def same_json(first: object, other: object) -> bool:
     """Whether two JSON values are equal: 1 equals 1.0, but never true, unlike in Python.
 
-    Parts that both share are not looked into, so that after a patch only what it touched is compared.
+    Shared parts are not compared, so that after a patch only changed parts cost time.
     """
     if first is other:
         return True

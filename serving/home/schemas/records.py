@@ -1,7 +1,7 @@
 """Encodes objects for the store: JSON for readers, and validated metadata as an index. Pure.
 
-JSON bytes are the cheapest copy: a reader decodes an object of its own (a pod: 5 µs; ``copy.deepcopy``: 60 µs), an API
-server sends them unchanged, and no later write can change a list read before.
+JSON bytes are the cheapest copy. A reader decodes a separate object (5 µs for a pod; ``copy.deepcopy`` takes 60 µs), an
+API server sends the bytes unchanged, and no later write can change an earlier list.
 """
 
 import functools

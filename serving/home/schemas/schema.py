@@ -25,7 +25,7 @@ _TEXTS = {
     r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$": "a quantity, as 128Mi, 1Gi, 500m or 2"
 }
 DEPTH_MAX = 200
-"""Deepest nesting of an object or patch: several times that of any manifest, and far below Python's recursion limits."""
+"""Deepest nesting of an object or patch, above that of any manifest, and below Python's recursion limits."""
 
 _NESTING = (dict, list)
 # A sentinel that equals no value.

@@ -1,11 +1,11 @@
 """Applies patches: strategic merge patches here, and the choice among all patch types in ``patched``. Pure.
 
 A strategic merge patch treats some lists of Kubernetes' own kinds as maps. Input: a kind, an object and a patch;
-output: a new object. Lists with a merge key (containers by name, conditions by type) are merged element by element,
-lists of strings such as finalizers become unions; all other lists are replaced. The patch also sets the order: its
-elements come in its own order unless ``$setElementOrder`` gives another. Directives: ``$patch`` (merge, replace,
-delete), ``$retainKeys``, ``$setElementOrder/LIST``, ``$deleteFromPrimitiveList/LIST``. Custom resources have no merge
-keys: as on a real server, they reject patches of this type. Follows Kubernetes' "strategic merge patch" design
+output: a new object. Lists with a merge key (containers by name, conditions by type) are merged element by element.
+Lists of strings such as finalizers become unions. All other lists are replaced. Elements of the patch have the patch's
+order, unless ``$setElementOrder`` sets another. Directives: ``$patch`` (merge, replace, delete), ``$retainKeys``,
+``$setElementOrder/LIST``, ``$deleteFromPrimitiveList/LIST``. Custom resources have no merge keys: as on a real server,
+they reject patches of this type. Follows Kubernetes' "strategic merge patch" design
 (community/contributors/devel/sig-api-machinery).
 """
 

@@ -1,13 +1,12 @@
 """Evaluates the CEL rules (``x-kubernetes-validations``) of a custom resource definition, as a kube-apiserver does.
 
 Input: an OpenAPI schema, an object that keeps it, and the object before; output: a ``Problem`` for each rule that does
-not hold, in the words of a kube-apiserver: the path, the value of a scalar, and the rule's message. The rules stand in
-``config/crd/*.yaml`` and nowhere else. Follows k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel/validation.go:
-rules that read ``oldSelf`` apply to changes only, the items of a list have no old value, and what a write leaves as it
-was is not evaluated again.
+not hold, in the words of a kube-apiserver: the path, the value of a scalar, and the rule's message. The rules are only
+in ``config/crd/*.yaml``. Follows k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel/validation.go: rules that
+read ``oldSelf`` apply only to changes, items of a list have no old value, and unchanged parts are not evaluated again.
 
-The expressions run in ``common-expression-language``. Its package imports a terminal toolkit (0.35 s), so only its
-extension module is loaded, by the first rule.
+``common-expression-language`` evaluates the expressions. Its package imports a terminal toolkit (0.35 s), so the first
+rule loads only its extension module.
 """
 
 import functools
@@ -67,9 +66,9 @@ class CelRule(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class RuleTree(msgspec.Struct, frozen=True, kw_only=True):
     """The rules of a schema and its subschemas; parts without rules are omitted.
 
-    ``rules_of_new`` are those that apply where there is no old value.
-    ``words`` holds every identifier of the rules here, None if a rule compares whole values: all other fields of a
-    value need not be converted for the evaluation, which costs most of the time.
+    ``rules_of_new`` are the rules that apply without an old value. ``words`` are the identifiers in the rules, None if
+    a rule compares whole values. Only fields in ``words`` are converted for the evaluation, because the conversion
+    takes most of the time.
     """
 
     rules: tuple[CelRule, ...] = ()

@@ -1,9 +1,9 @@
 """PodDisruptionBudgets: whether a pod may be evicted now.
 
-Input: the pod, the budgets and the pods of its namespace; output: why an eviction is refused, "" if it is granted. On a
-real cluster the disruption controller and the API server decide this together; the store decides it at each eviction,
-from the pods as they are. Follows policy/v1: ``minAvailable`` or ``maxUnavailable``, a number or a percentage of the
-selected pods, rounded up; an unready pod may go if the budget holds without it.
+Input: the pod, the budgets and the pods of its namespace. Output: why an eviction is refused, or "". On a real cluster
+the disruption controller and the API server decide this together. The store decides it at each eviction, from the
+present pods. Follows policy/v1: ``minAvailable`` or ``maxUnavailable``, a number or a percentage of the selected pods,
+rounded up; an unready pod may go if the budget holds without it.
 """
 
 import math
@@ -30,8 +30,8 @@ _REFUSAL = "Cannot evict pod as it would violate the pod's disruption budget."
 def eviction_refusal(pod: Object, budgets: Iterable[Object], pods: Sequence[Object]) -> str:
     """The reason that a pod may not be evicted now; "" if it may.
 
-    Of 3 ready pods with ``minAvailable: 2`` one may go. With ``maxUnavailable: 50%`` of 3, ceil(1.5) = 2 may be
-    missing.
+    Examples: of 3 ready pods with ``minAvailable: 2``, one may be evicted. With ``maxUnavailable: 50%`` of 3, ceil(1.5)
+    = 2 may be missing.
     """
     if nested(pod, "status", "phase") in (*FINISHED_PHASES, "Pending") or is_being_deleted(pod):
         return ""

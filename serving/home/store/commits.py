@@ -1,9 +1,9 @@
 """Applies a decided write to the state: immediately, or after the journal has committed its durable part.
 
-The journal's callback applies a write that waits for the disk, so a client that disconnects meanwhile changes nothing.
-Only one such write per object runs at a time (``other`` waits for it). Writes that bypass it, of the status or of
-servingState alone, are kept (``durability.carried_over``). A servingState is written behind, and so is the object after
-a failed write.
+The journal's callback applies a write that waits for the disk, so a client that disconnects meanwhile has no influence.
+Only one such write per object runs at a time (``other`` waits for it). Meanwhile, writes of only the status or the
+servingState are applied immediately, and ``durability.carried_over`` merges them. A servingState is written to disk
+later, and so is the object after a failed write.
 """
 
 import asyncio

@@ -1,13 +1,12 @@
 """Decides on the durable part of an object, and on the writes that wait for the disk.
 
-A durable object is stored without ``status`` and version: as the user wrote it. Two fields are written behind,
-``Revision.spec.servingState`` and ``Deployment.spec.replicas``, because a request from zero changes them, and no
-request may wait for a disk. The journal gets the change a moment later. If the process dies in between, the old state
-comes back and corrects itself: the next request flips a Reserve, the autoscaler an idle Active one, and the controller
-retires again.
+A durable object is stored without ``status`` and version: as the user wrote it. Two fields are written to the journal a
+moment later: ``Revision.spec.servingState`` and ``Deployment.spec.replicas``. A request at scale 0 changes them, and no
+request may wait for a disk. If the process ends in between, the old state is restored, and later corrected: the next
+request activates a revision in Reserve, the autoscaler reserves an idle active one, and the controller retires again.
 
-A durable write is visible only once it is on disk. Writes that did not wait (status, servingState) are kept:
-``carried_over`` merges them into the durable write's object. Pure.
+A durable write is visible only once it is on disk. ``carried_over`` merges writes that did not wait (status,
+servingState) into the durable write's object. Pure.
 """
 
 import enum

@@ -1,8 +1,8 @@
 """Restores the creation times and generations of derived objects, which controllers recreate after a restart.
 
-Their uid follows from their owner's (``owners``). Their creation time and generation are noted beside the journal when
-a process ends in order and at a backup, so that clients see the same objects over a reload, an upgrade, a downgrade and
-a restore. A note that is lost costs only that.
+Their uid is derived from their owner's (``owners``). Their creation time and generation are written to a file next to
+the journal, when a process stops and at a backup. So clients see the same objects after a reload, an upgrade, a
+downgrade and a restore. If the file is lost, the objects get new times and generations.
 """
 
 import hashlib

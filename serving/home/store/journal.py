@@ -1,13 +1,13 @@
 """Persists the durable part of each object in one SQLite file.
 
-A thread takes all waiting writes (at most ``_BATCH_MAX``), commits them in one transaction (WAL, ``synchronous=FULL``),
-and calls the ``done`` of each on the loop, in order. Versions are reserved in blocks ahead, so that after a crash the
-store starts above every version that it may have handed out.
+A thread commits all waiting writes (at most ``_BATCH_MAX``) in one transaction (WAL, ``synchronous=FULL``), and calls
+the ``done`` of each on the loop, in order. Versions are reserved ahead in blocks, so that after a crash the store
+starts above every version that clients may have.
 
-A write that fails (a full disk) changes nothing and fails with ``Unavailable``; the next may succeed. On a full disk
-objects can still be deleted: a file beside the journal reserves room, which is released then and used by such writes
-only. A file that cannot be read is never modified: ``JournalDamaged``. One process holds the file at a time. What is
-durable: ``home/store/durability.py``.
+A failed write (a full disk) changes nothing and raises ``Unavailable``; the next may succeed. On a full disk objects
+can still be deleted: a second file reserves space, which is then released for deletions only. An unreadable file raises
+``JournalDamaged`` and is never modified. One process has the file at a time. ``home/store/durability.py`` decides which
+parts are durable.
 """
 
 import asyncio

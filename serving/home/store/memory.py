@@ -1,12 +1,12 @@
 """The cluster port in this process: the store itself, with a journal for durable objects.
 
-Each write is one step of the loop: read, decide (``writes``), admit, apply, notify the watches. A write of a large
-object decides and admits in a thread (``net/aio/cooperative.py``), and again if another has changed the object. Only
-the durable part of durable kinds waits for its commit before it is applied, so no reader sees what a crash could lose,
-and the caller gets its response after the disk. One such write per object runs at a time; status and ``servingState``
-bypass it (``home/store/durability.py``). ``resourceVersion`` is one counter for all kinds.
+Each write is one step of the loop: read, decide (``writes``), admit, apply, notify the watches. For a large object,
+decision and admission run in a thread (``net/aio/cooperative.py``), and are repeated if another write has changed the
+object. A durable write is applied only after its commit, so that no reader sees state that a crash could lose; the
+caller then gets its response. One such write per object runs at a time. Writes of the status and ``servingState`` do
+not wait for it (``home/store/durability.py``). ``resourceVersion`` is one counter for all kinds.
 
-The store has no backends to choose from: another one is another home, which serves the port in its own way.
+The store has no exchangeable backends; another store implements the cluster port itself.
 
 ``home/controllers/garbage.py``, run beside the store, collects dependents and the contents of terminating namespaces.
 """

@@ -1,9 +1,9 @@
 """Migrates a journal by numbered steps, after a backup copy.
 
-A journal has two numbers. ``PRAGMA user_version`` is the oldest reader: an older program refuses the file. The step is
-the last of ``STEPS`` that was taken. A step that only adds data ignored by older programs does not raise the reader, so
-that a downgrade finds its objects; a step that older programs would misread raises the reader. Steps run in one
-transaction, after a copy of the file was written and synchronized beside it.
+A journal has two numbers. ``PRAGMA user_version`` is the oldest program version that may read the file; an older
+program refuses it. The step is the last completed entry of ``STEPS``. A step that only adds data, which older programs
+ignore, does not raise the first number, so that a downgrade still reads its objects. A step that older programs would
+misread raises it. Steps run in one transaction, after a copy of the file was written and synchronized.
 """
 
 import os

@@ -1,12 +1,12 @@
 """The graph of owner references, and the objects that may have become garbage.
 
-The store updates it with each change: living uids, their dependents, and a queue of suspects for the collector
-(``home/controllers/garbage.py``). Nothing is deleted here.
+The store updates the graph with each change. It has living uids, their dependents, and a queue of suspects for the
+collector (``home/controllers/garbage.py``), which deletes objects.
 
-The uid of an object that a controller makes again after a restart stays the same. Such an object is not on disk
-(``is_durable``), and has an owner or is in the namespace of the system. Its uid follows from its owner's uid, its kind
-and its name, so references to it stay valid. An object that is deleted and created again in the same run gets a random
-uid, as on a real API server.
+An object that a controller creates again after a restart keeps its uid, so that references stay valid. Such an object
+is not on disk (``is_durable``), and has an owner or is in the system's namespace. Its uid is derived from its owner's
+uid, its kind and its name. An object that is deleted and created again in the same run gets a random uid, as on a real
+API server.
 """
 
 import collections

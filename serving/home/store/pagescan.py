@@ -1,10 +1,9 @@
 """Scans the pages of a damaged journal for objects, as ``sqlite3``'s ``.recover`` does.
 
-A file that was cut short, or whose first page is gone, is no database to SQLite, while most of its pages are whole.
-Each page of the table ``objects`` has complete rows: they are read by SQLite's file format
-(https://sqlite.org/fileformat.html), and each position and length is checked, because nothing about the file is
-certain. Pages that the file counts as free are skipped: they have rows of before. Of two rows of one object, the one
-with the higher version is kept.
+SQLite does not open a truncated file, or a file without its first page, although most pages are intact. Each page of
+the table ``objects`` has complete rows, which are read by SQLite's file format (https://sqlite.org/fileformat.html).
+Each position and length is checked, because the file may have any content. Free pages are skipped, because they have
+old rows. Of two rows of one object, the one with the higher version is used.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Reads the remaining objects of a damaged journal, and writes a new one; the damaged file is kept.
 
-``read_damaged`` changes nothing: it returns what a new journal would have and what would be lost, so that a person
-decides. It reads each kind from both ends up to where a page cannot be read. ``write_repaired`` moves the damaged files
-away and puts the new one in their place.
+``read_damaged`` changes nothing: it returns the objects of a new journal and the losses, so that a person can decide.
+It reads each kind from both ends up to the unreadable page. ``write_repaired`` renames the damaged files and writes the
+new one.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """The objects of one kind in memory: by key, in order, with their history and their watches.
 
-A table is synchronous: readers and watches see a write as one step. Lists are snapshots, because a stored object never
-changes. The order is that of etcd's keys, NAMESPACE/NAME as one text: namespace "a-b" comes before "a", as "-" sorts
-before "/". Continue tokens have the form of a kube-apiserver's.
+A table is synchronous: for readers and watches a write is one step. Lists are snapshots, because a stored object never
+changes. Objects are sorted as etcd's keys, NAMESPACE/NAME as one text. So namespace "a-b" precedes "a", because "-"
+sorts before "/". Continue tokens have the form of a kube-apiserver's.
 """
 
 import base64

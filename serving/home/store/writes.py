@@ -1,9 +1,9 @@
 """Computes the object resulting from a write, before admission and versioning. Pure, on JSON objects.
 
-Inputs: the stored object (a fresh copy), the body as sent, and from outside only a uid, a time and a name suffix.
-Output: the object to store. The body is never changed. The main resource ignores ``status``, ``/status`` ignores the
-rest, ``/scale`` sets the replicas only; name, uid and timestamps belong to the server. Follows Kubernetes' API
-conventions (sig-architecture/api-conventions.md) and k8s.io/apiserver's registry.
+Inputs: the stored object (a new copy), the body as sent, a uid, a time and a name suffix. Output: the object to store.
+The body is never changed. The main resource ignores ``status``, ``/status`` ignores all other fields, and ``/scale``
+sets only the replicas. Clients cannot change name, uid and timestamps. Follows Kubernetes' API conventions
+(sig-architecture/api-conventions.md) and k8s.io/apiserver's registry.
 """
 
 from collections.abc import Mapping

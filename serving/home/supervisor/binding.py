@@ -34,8 +34,8 @@ Ports = Mapping[str, int]
 def bind(ports: Ports, *, unheard: Collection[str] = (), exposed: Collection[str] = ()) -> dict[str, socket.socket]:
     """A listening socket on 127.0.0.1 for each port; those named in ``exposed`` are on all IPv4 addresses.
 
-    Those named in ``unheard`` are bound and refuse connections until the activator listens; they are left out where the
-    port is taken.
+    Sockets named in ``unheard`` are bound, but refuse connections until the activator listens. They are omitted if
+    their port is taken.
 
     Raises:
         SettingsError: with a problem for each port that is taken.

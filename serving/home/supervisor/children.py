@@ -27,10 +27,10 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 ALLOCATOR: Mapping[str, str] = MappingProxyType(
     {"MALLOC_TRIM_THRESHOLD_": "1048576", "MALLOC_MMAP_THRESHOLD_": "1048576"}
 )
-"""glibc's setting for processes that pass bodies on: 1 MiB of freed memory is kept for the next piece.
+"""glibc's setting for processes that forward bodies: 1 MiB of freed memory is kept for reuse.
 
-The loop reads 256,000 bytes at a time, and up to three blocks of that size live at once. By default glibc returns them
-to the kernel after each, which has to clear them again: a quarter of the CPU time of a large body.
+The loop reads 256,000 bytes at a time, and up to three such blocks exist at once. By default glibc returns each block
+to the kernel, which must clear it again. That takes a quarter of the CPU time of a large body.
 """
 
 IMPORTED_LATER = (

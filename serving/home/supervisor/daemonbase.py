@@ -1,9 +1,9 @@
 """Forks daemons from one process, so that they share memory.
 
-``DaemonBase`` is the supervisor's side, ``main`` the base: ``python -m serving.home.supervisor.daemonbase MODULE...``.
-The base has no loop, no thread and no descriptor of a daemon: each request brings those of one daemon. It forks twice,
-so that the supervisor adopts the daemon. It lives while the system starts or reloads; a daemon that is started again
-later is executed, as are all where there is no base.
+``DaemonBase`` is the supervisor's side. ``main`` is the base:
+``python -m serving.home.supervisor.daemonbase MODULE...``. The base has no loop, no thread and no descriptor of a
+daemon; each request contains the descriptors of one daemon. It forks twice, so that the supervisor adopts the daemon.
+The base runs only while the system starts or reloads. A daemon that is restarted later, or without a base, is executed.
 
 Standard library only: the supervisor uses it.
 """
@@ -111,7 +111,10 @@ def execute(launch: DaemonLaunch) -> int:
 
 
 def main() -> int:
-    """Import the modules, then fork daemons until the supervisor closes standard input, a socket; return the exit code."""
+    """Import the modules, then fork daemons until the supervisor closes the socket at standard input.
+
+    Return the exit code.
+    """
     owner, modules = os.getppid(), sys.argv[1:]
     control = socket.socket(fileno=os.dup(0))
     gc.disable()
@@ -148,8 +151,8 @@ def main() -> int:
 def fill_pools() -> list[bytes]:
     """Fill the gaps between small objects; return the fillers, which must stay referenced.
 
-    A new object takes the place of a freed object. In a forked daemon each of these gaps is in a page that it shares
-    until then: with them filled, its own objects share few new pages. CPython has pools of one size each
+    A new object is stored in the gap of a freed object, and so unshares the gap's page in a forked daemon. If the gaps
+    are filled before the fork, few pages become private. CPython has pools of one object size each
     (Objects/obmalloc.c).
     """
     fillers = []

@@ -1,21 +1,20 @@
 """Decides whether a daemon hangs: it has not reported for some seconds, for reasons other than load or suspension.
 
-Input: each second, whether the daemon has reported, how long the supervisor itself has run since the last look, and
-what the kernel says of the process. Output: why it is to be replaced, or "".
+Input, each second: whether the daemon has reported, how long the supervisor has run since the last check, and the
+kernel's state of the process. Output: why the daemon must be replaced, or "".
 
-A daemon reports each second from its loop. A silent daemon may be stopped or deadlocked, which a new process repairs,
-or may wait for what a new process would wait for as well. The kernel distinguishes them:
+A daemon reports each second from its loop. A silent daemon may be stopped or deadlocked, and a new process would help.
+Or it waits for something for which a new process would wait too. The kernel's state distinguishes these cases:
 
-- It is ready to run (R) and gets no core, on a machine under load: it counts as nothing.
-- It waits for a disk (D), or a debugger holds it (t): nothing; neither would end by a replacement.
-- It uses CPU time without a report: a large collection of garbage, a long computation, or a loop without an end. It has
-  a minute.
-- It sleeps or is stopped (S, T) and uses no CPU time: after five seconds it hangs. Its timer of one second would have
-  woken it.
+- The daemon is ready to run (R) but gets no core, on a loaded machine: this time does not count. - The daemon waits for
+  a disk (D), or a debugger has stopped it (t): this time does not count, because a replacement would not help. - The
+  daemon uses CPU time without a report, for example for garbage collection, a long computation, or an endless loop: it
+  hangs after a minute. - The daemon sleeps or is stopped (S, T) and uses no CPU time: it hangs after five seconds,
+  because its timer of one second should have woken it.
 
-A look counts the time for which the supervisor ran, at most ``LOOK_S`` and a half: when the whole machine, or the
-supervisor, was suspended, the looks before and after count as one second each, and the daemon has time to report.
-Standard library only.
+A check counts the time for which the supervisor ran, at most 1.5 ``LOOK_S``. So if the machine or the supervisor was
+suspended, the suspension does not count, and the daemon has time to report. The module imports only the standard
+library.
 """
 
 from typing import NamedTuple
@@ -48,7 +47,7 @@ def read_vitals(pid: int) -> ProcessVitals | None:
 
 
 def read_wait_channel(pid: int) -> str:
-    """The kernel function in which a process's first thread waits (wchan of proc_pid(5)), such as `` in do_wait``; else ""."""
+    """The kernel function in which a process's first thread waits (wchan of proc_pid(5)): `` in do_wait``, or ""."""
     try:
         with open(f"/proc/{pid}/wchan", encoding="ascii") as file:  # noqa: PTH123 - as above
             channel = file.read()
@@ -72,7 +71,7 @@ class HangWatch:
     def look(self, vitals: ProcessVitals | None, *, elapsed_s: float, is_waiting: bool) -> str:
         """Record a check without a report; return why the daemon hangs, or "".
 
-        ``is_waiting``: it has announced a wait with a separate limit, such as for the start of a container.
+        ``is_waiting``: the daemon has announced a wait with a separate limit, such as for the start of a container.
         """
         if vitals is None:
             return ""

@@ -1,7 +1,7 @@
-"""The supervisor process: ``python -m serving.home.supervisor.main``, which replaces ``serving up`` once its sockets are bound.
+"""The supervisor process: ``python -m serving.home.supervisor.main``.
 
-It is a new interpreter in the same process, because the modules of the command line would take 15 MiB for as long as
-the system runs.
+It replaces ``serving up`` once its sockets are bound. It is a new interpreter in the same process, because the modules
+of the command line would use 15 MiB as long as the system runs.
 """
 
 if __name__ == "__main__":
@@ -38,8 +38,8 @@ remove_leftovers(Path(sys.argv[1]))
 """
 """A program that removes leftovers of pods from a state folder.
 
-After an upgrade the modules on disk do not fit those that this process loaded at its start, so that it imports no more
-of them.
+The program runs in a separate process, because after an upgrade the modules on disk may not match those that the
+supervisor loaded.
 """
 
 
@@ -48,8 +48,8 @@ class SupervisorLaunch(NamedTuple):
 
     ``sockets`` are descriptors by name; ``environment`` is for daemons, ``systemd`` has systemd's variables.
 
-    ``lines`` are printed when all daemons serve; then ``sample`` is run, a command, and ``ready_fd`` gets a byte. An
-    empty command and -1 are none.
+    When all daemons serve, ``lines`` are printed, the command ``sample`` is run, and a byte is written to ``ready_fd``.
+    An empty command and -1 disable these.
     """
 
     state: str

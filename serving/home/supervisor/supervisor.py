@@ -2,13 +2,13 @@
 
 Standard library only, no event loop, no threads.
 
-It binds the sockets before it starts any child and passes them down, so that the restart of a child refuses no
-connection. A child that ends is started again, after a pause that doubles while it keeps ending. On SIGHUP all are
-replaced, without a lost request: a new activator serves before the old one stops, and the old one finishes what it has.
-The processes of pods are adopted (subreaper), so that they outlive the template that forked them; their exit codes go
-to the template. When the supervisor stops or dies, no process stays: children and pods end with it (parent-death
-signal), other orphans are killed. It ends the children in the order in which no request is lost: first the ingress,
-which finishes its requests; pods last.
+The sockets are bound before any child starts, and are passed to the children, so that no connection is refused while a
+child restarts. A child that ends is restarted, after a pause that doubles while it keeps ending. SIGHUP replaces all
+children without a lost request: a new activator serves before the old one stops, and the old one finishes its requests.
+The supervisor adopts the processes of pods (subreaper), so that they outlive the template that forked them; it reports
+their exit codes to the template. When the supervisor ends, all processes end: children and pods by a parent-death
+signal, other orphans are killed. A stop ends the ingress first, which finishes its requests, and pods last, so that no
+request is lost.
 """
 
 import contextlib
@@ -77,7 +77,7 @@ _UNSENT_PAUSE_S = 0.1
 class Supervisor:
     """Starts, restarts and stops the daemons. ``run`` returns an exit code after SIGTERM or SIGINT.
 
-    ``environment`` is added to the environment of daemons, and not to that of pods.
+    ``environment`` is added to the environment of daemons, but not of pods.
     """
 
     def __init__(

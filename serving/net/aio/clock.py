@@ -1,7 +1,7 @@
 """The clocks of the project: all other modules get the time from here or as an argument.
 
-``now_s`` is the running loop's monotonic time, which decisions use and tests can virtualize. Wall-clock time is for
-what leaves the process: stamps in objects, logs and frames.
+``now_s`` is the running loop's monotonic time, which decisions use and tests can virtualize. Wall-clock time is used in
+objects, logs and frames, because other processes read these.
 """
 
 import asyncio

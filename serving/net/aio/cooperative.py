@@ -1,12 +1,13 @@
 """Shares an event loop's time among tasks that always have work.
 
-All tasks that run between two polls of the loop's sockets and timers delay the loop. Yielding after each step does not
-help if fifty tasks each have a step to do. So tasks share the time: ``await turn()`` before or after each step lets the
-caller continue while this turn of the loop is young, and otherwise makes it wait for a later turn. The longest waiter
-goes first. With the budget of 4 ms, and no step longer than 1 ms, other work waits little longer than 5 ms.
+All tasks that run between two polls of the loop's sockets and timers delay the loop. Yielding after each step is not
+enough if fifty tasks have a step each. So tasks share the time of one loop iteration, and call ``await turn()`` before
+or after each step. The caller continues if the iteration has used less than its budget. Otherwise the caller waits for
+a later iteration, and the longest waiter continues first. With the budget of 4 ms, and no step longer than 1 ms, other
+work waits little longer than 5 ms.
 
-Use it for background work in large numbers: writes of a store, changes of a watch, keys of a queue. Code that serves a
-socket takes no turns, and so has priority.
+``turn`` is for large numbers of background steps: writes of a store, changes of a watch, keys of a queue. Code that
+serves a socket does not call it, and so has priority.
 
 A single long computation has no steps: ``computed`` runs it in a thread within ``costly``, where the interpreter shares
 the time.

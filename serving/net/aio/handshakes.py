@@ -1,8 +1,8 @@
 """Accepts TLS connections for a listener, and limits those that have not sent a request yet.
 
-Such a connection costs some 110 KB, and anybody can open it: it has ``HANDSHAKE_S`` for its handshake and ``HEAD_S``
-for the head of its first request. Beyond the bounds, of one address and in all, the oldest one is closed. A client that
-continues needs milliseconds, so that an address with open connections blocks only itself.
+Any client can open such a connection, which costs some 110 KB. It has ``HANDSHAKE_S`` for its handshake and ``HEAD_S``
+for the head of its first request. Their number is bounded per address and in total; beyond a bound, the oldest one is
+closed. A normal client needs only milliseconds. An address that opens many connections therefore affects only itself.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
 """Appends lines to a file from a thread, bounded in memory and on disk, without blocking.
 
-``add`` puts a line into a queue and returns; a thread writes the queue and sleeps. When the disk is slower than the
-lines for so long that the queue is full, lines are dropped and counted. A file that has reached its size becomes
-``NAME.1``, and that one ``NAME.2``, up to ``files_max`` in all; the oldest is removed. A disk that fails costs lines,
-never the daemon.
+``add`` puts a line into a queue and returns; a thread writes the queue. While the queue is full, because the disk is
+slow, lines are dropped and counted. A file at its size limit is renamed to ``NAME.1``, ``NAME.1`` to ``NAME.2``, and so
+on up to ``files_max`` files; the oldest is removed. A disk error loses lines, but never ends the daemon.
 """
 
 import logging

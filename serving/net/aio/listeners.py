@@ -1,7 +1,7 @@
 """Finds the owner of a listening socket on this machine, by sock_diag(7) or, without it, proc_net_tcp(5).
 
-Any process may query it. An answer takes some 20 µs; the tables of /proc take a millisecond and more where there are
-many sockets.
+Any process may query the owner. sock_diag(7) responds in some 20 µs. The tables of /proc take a millisecond or more on
+a machine with many sockets.
 """
 
 import contextlib
@@ -29,7 +29,8 @@ _MAPPED = b"\0" * 10 + b"\xff\xff"
 class ListeningSocket(NamedTuple):
     """A listening socket, with its user and its inode.
 
-    ``cookie`` is a number that no other socket gets until the machine restarts, the inode where the kernel gives none.
+    ``cookie`` is a number that no other socket gets until the machine restarts. It is the inode if the kernel has no
+    cookies.
     """
 
     user: int

@@ -1,8 +1,8 @@
 """TLS between daemons and pods, where both ends present a certificate of our authority.
 
-``MutualTls`` has the contexts of one process. Its certificate is replaced while they are in use: new handshakes present
-the new one, and existing connections continue. ``identity_of`` identifies the peer by the SPIFFE id of its certificate.
-The authority's signature is not enough, because every pod has such a certificate.
+``MutualTls`` has the contexts of one process. The certificate can be replaced at any time: new handshakes present the
+new one, and existing connections continue. ``identity_of`` identifies the peer by the SPIFFE id of its certificate. The
+authority's signature alone does not identify a peer, because every pod has a signed certificate.
 """
 
 import asyncio

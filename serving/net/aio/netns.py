@@ -1,7 +1,7 @@
-"""Opens sockets in another network namespace (network_namespaces(7)), to which a socket belongs from its creation.
+"""Opens sockets in another network namespace (network_namespaces(7)).
 
-A single-threaded process enters a namespace only to create a socket; it connects and uses the socket from its own. This
-needs root.
+A socket belongs to the namespace in which it was created. A single-threaded process enters a namespace only to create a
+socket, then returns to its own namespace and connects. This needs root.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Writes lines to standard error or output, ignoring errors.
 
-A full disk, or a terminal or a reader that has gone, loses the line and nothing else: no log ends a daemon. Unlike
-``sys.stderr`` it keeps no buffer, whose rest would fail again at each later write. Standard library only: the
-supervisor and the template use it.
+If the disk is full, or the terminal or reader is closed, the line is lost, and the process continues. Unlike
+``sys.stderr``, this module has no buffer, because unwritten bytes in a buffer would fail again at each later write. It
+imports only the standard library, because the supervisor and the template use it.
 """
 
 import contextlib

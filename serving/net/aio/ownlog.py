@@ -1,9 +1,9 @@
 """Rotates the file behind this process's standard output and error by size, without losing a line.
 
-The file is renamed to NAME.1, NAME.1 to NAME.2 and so on, and a new one takes the place of both descriptors by one
-dup2(2): a line goes to one of the files as a whole. A process whose file was rotated by another, such as the activator
-that it replaces, follows within a second. After a disk error nothing changes until the next check. Standard library
-only: the template uses it.
+The file is renamed to NAME.1, NAME.1 to NAME.2 and so on. One dup2(2) replaces both descriptors by a new file, so that
+each line is complete in one file. If another process rotated the file, for example the activator that this process
+replaces, this process opens the new file within a second. After a disk error nothing changes until the next check. The
+module imports only the standard library, because the template uses it.
 """
 
 import contextlib

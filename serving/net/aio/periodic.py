@@ -1,7 +1,7 @@
 """Runs a callback at a fixed pace until a stop event.
 
-Beats are counted from the first one, so that the pace does not drift; a late beat is not repeated. The error of one
-beat goes to ``on_error`` and the next beat follows: one bad object must not end a loop.
+The times of beats are multiples of the period after the first one, so that the pace does not drift. A missed beat is
+not repeated. An error of one beat is passed to ``on_error``, and the loop continues.
 """
 
 import asyncio
@@ -30,7 +30,10 @@ async def every(
     on_error: Callable[[Exception], None],
     is_shared: bool = False,
 ) -> None:
-    """Await ``beat`` immediately and then every ``period_s`` seconds, until ``stop`` is set; ``is_shared`` aligns as ``until_beat_s``."""
+    """Await ``beat`` immediately and then every ``period_s`` seconds, until ``stop`` is set.
+
+    ``is_shared`` aligns the beats as ``until_beat_s`` does.
+    """
     due_s = now_s() // period_s * period_s if is_shared else now_s()
     while not stop.is_set():
         try:

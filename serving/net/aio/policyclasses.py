@@ -1,9 +1,9 @@
 """Loads user scaling policies: from installed packages, files, and the state folder of a single machine.
 
 A package names its classes in the entry-point group ``serving.policies``. On one machine
-``serving deploy --policy FILE.py:Class`` stores a copy of the file in the state folder, whose owner may run any code
-here; an annotation only names the copy. The code runs in the process that loads it. ``BoundedCalls`` interrupts a call
-that takes too long.
+``serving deploy --policy FILE.py:Class`` stores a copy of the file in the state folder, and an annotation names the
+copy. This gives no new right: the folder's owner may run any code anyway. The code runs in the process that loads it.
+``BoundedCalls`` interrupts a call that takes too long.
 """
 
 import hashlib

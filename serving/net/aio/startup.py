@@ -1,9 +1,9 @@
 """The start of a daemon: handles signals during imports, and reports to the supervisor.
 
-While it imports, SIGTERM and SIGINT end the process immediately. As the first process of a container a daemon ignores
-SIGTERM until it has a handler (pid_namespaces(7)), and its imports take up to a second: stopped in that time, it would
-run until its grace period is over. A ``main`` module therefore calls ``exit_on_signals`` before its other imports.
-``serving.net.aio.daemon`` replaces the handlers when the loop runs.
+During imports, SIGTERM and SIGINT end the process immediately. Without this, a daemon that is the first process of a
+container would ignore SIGTERM until it has a handler (pid_namespaces(7)). Its imports take up to a second, and a stop
+in that time would last for the whole grace period. A ``main`` module therefore calls ``exit_on_signals`` before its
+other imports. ``serving.net.aio.daemon`` replaces the handlers when the loop runs.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import NoReturn
 READY_VARIABLE = "SERVING_READY_FD"
 """The environment variable with the pipe on which a single machine's supervisor waits for a byte."""
 LOG_FILE_VARIABLE = "SERVING_LOG_FILE"
-"""The environment variable with the file behind a daemon's standard output and error, for ``serving.net.aio.ownlog``."""
+"""The environment variable with the file that receives a daemon's standard output and error (``ownlog.py``)."""
 ALIVE, WAITING = b"1", b"w"
 """The reports written to that pipe: the daemon runs, or begins a wait."""
 ALIVE_S = 1.0
@@ -46,7 +46,7 @@ def report_serving() -> None:
 def report_alive(*, is_waiting: bool = False) -> None:
     """Report that the daemon's event loop runs, once a second while it serves; without a supervisor, do nothing.
 
-    ``is_waiting``: the next report comes after a wait with a separate, longer limit.
+    ``is_waiting``: the daemon now waits, and the supervisor applies a longer limit to the next report.
     """
     for descriptor in _pipes:
         # The supervisor may have ended, or be so busy that the pipe is full.

@@ -1,12 +1,12 @@
 """Owners of all asyncio tasks: no task fails unnoticed, and none outlives its owner.
 
-``supervise`` is for tasks that run as long as a daemon or one of its parts. A task that fails ends the block, and with
-it the daemon, whose log names the task. ``keep_running`` instead starts a task again after a pause: use it for work
-without which the daemon still does its duty. ``TaskOwner`` is for short-lived tasks, such as one of a connection: a
-failure is logged, and the owner continues.
+``supervise`` is for tasks that run as long as a daemon or one of its parts. A failed task ends the block and so the
+daemon, whose log names the task. ``keep_running`` instead restarts a failed task after a pause; it is for work that the
+daemon's main function does not need. ``TaskOwner`` is for short-lived tasks, such as those of a connection: a failure
+is logged, and the owner continues.
 
-A task that is cancelled through its handle was ended by its owner. A task has failed that ends because what it waited
-for was cancelled.
+A task that is cancelled through its handle has not failed. A task that ends because something it awaited was cancelled
+has failed.
 """
 
 import asyncio

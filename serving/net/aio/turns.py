@@ -1,8 +1,8 @@
 """Shares the event loop among connections whose peers cause much work with few bytes.
 
-A peer that sends chunks or frames of one byte costs as much for each as a peer that sends 64 KiB. Such a connection
-stops reading, and continues here: one piece of work of all of them in each turn of the loop, so that others are served
-between two pieces. While no other connection needs the loop, they have all of it.
+A chunk or frame of one byte costs as much as one of 64 KiB. A connection with many small ones stops reading, and its
+work is done here in pieces. Each turn of the loop runs one piece of one such connection, so that other connections are
+served between two pieces. While no other connection has work, pieces run without a pause.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 """Watches the ConfigMaps of the system namespace, and applies each change to the settings.
 
-A daemon's main opens ``followed`` around its work: it waits until the ConfigMaps are listed once, so that the work
-starts with their settings, and follows them until the end. Without the right to list them it continues with the
-environment after some seconds, and without an answer after half a minute: another mode of inner TLS than that of its
-peers would fail their requests. It logs that, and applies what it sees later. Rejected settings are logged here; the
-controller records them as an Event.
+A daemon's main opens ``followed`` around its work. The context waits for the first list of the ConfigMaps, so that the
+work starts with their settings, and watches them until the end. If the list is forbidden, the daemon starts with its
+environment after some seconds. If the server does not respond, the daemon waits half a minute, because a wrong mode of
+inner TLS would fail its peers' requests. Both are logged, and later changes are applied. Rejected settings are logged
+here; the controller records them as an Event.
 """
 
 import asyncio

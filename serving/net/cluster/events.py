@@ -1,6 +1,6 @@
 """Writes Events through the cluster port; an Event with a repeated name is counted or kept unchanged.
 
-The author of an Event chooses its name, so that equal texts share one (``core/model/event.py``).
+The author of an Event derives its name from the text, so that equal texts have the same name (``core/model/event.py``).
 """
 
 import contextlib
@@ -31,7 +31,7 @@ async def write_once(cluster: Cluster, event: Object) -> None:
 
 
 async def announce(cluster: Cluster, resource: Object, words: EventText, *, suffix: str, component: str) -> None:
-    """Write an Event about an object unless its name exists; ``suffix`` is the part of the name that distinguishes texts."""
+    """Write an Event about an object unless its name exists. ``suffix`` distinguishes the names of different texts."""
     event = new_event(about(resource), words, suffix=suffix, component=component, now=stamp(), instance=component)
     await write_once(cluster, event)
 

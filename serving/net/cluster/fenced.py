@@ -1,10 +1,10 @@
 """A cluster adapter that allows writes only while the writer holds its lease.
 
-Kubernetes has no fencing tokens. Two things stand in for them. Every write carries the version that was read, so a late
-write of a frozen process fails if another process has written since. And the lease is checked against the clock when
-the write starts, and again by the kube adapter (``last_check``) when it has a connection and when it passes the bytes
-to the transport. A process that is frozen after that sends one more write, which its version rejects, or its name if it
-creates.
+Kubernetes has no fencing tokens. Two checks replace them. First, every write contains the version that was read, so
+that a late write of a frozen process fails if another process has written since. Second, the lease is checked against
+the clock: when the write starts, when the kube adapter has a connection, and when it passes the bytes to the transport
+(``last_check``). A process that is frozen after that may send one more write. The API server rejects it by its version,
+or, if it creates an object, by the existing name.
 """
 
 import contextlib

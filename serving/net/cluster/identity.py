@@ -1,7 +1,7 @@
 """The identity of this process in a cluster: its name and namespace for leases.
 
-Environment: ``SERVING_POD_NAME``, without it the name of the machine; ``SERVING_SYSTEM_NAMESPACE``, without it
-knative-serving. Both are in the manifests of ``config/daemons``.
+Environment: ``SERVING_POD_NAME``, by default the name of the machine, and ``SERVING_SYSTEM_NAMESPACE``, by default
+knative-serving. The manifests of ``config/daemons`` set both.
 """
 
 import os

@@ -1,7 +1,8 @@
 """The kinds of resources that this project reads and writes, by their Kubernetes API names.
 
-``serving.knative.dev/v1`` has Knative's own shapes, so that Knative manifests apply unchanged; ``serving.dev/v1alpha1``
-is ours; the rest is Kubernetes'. The memory store supports only these kinds.
+Kinds of ``serving.knative.dev/v1`` have the same fields as Knative's, so that Knative manifests apply unchanged.
+``serving.dev/v1alpha1`` has this project's kinds. The other kinds are Kubernetes'. The memory store supports only these
+kinds.
 """
 
 import msgspec
@@ -12,8 +13,9 @@ from serving.core.model.knative import OWN_API_VERSION, SERVING_GROUP
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of resource: ``group`` is "" for Kubernetes' core. ``durable`` kinds are written by users and journalled.
 
-    Objects of a ``durable_unowned`` kind are journalled unless a controller owns them, and so makes them again.
-    ``is_view`` marks a kind that the controller derives from other objects; the API server rejects writes to it.
+    Objects of a ``durable_unowned`` kind are journalled unless a controller owns them, because the controller creates
+    them again. ``is_view`` marks a kind that the controller derives from other objects; the API server rejects writes
+    to it.
     """
 
     group: str

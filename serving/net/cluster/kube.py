@@ -1,9 +1,9 @@
 """The cluster port over HTTP, to any server of the Kubernetes API: a real one or ours (``cluster/api``).
 
-``sessions`` provides connections, TLS and credentials. Requests and responses are plain JSON through ``msgspec``,
-because the typed lists of ``kubernetes.aio`` block the loop for 79 ms at 200 pods, its watch raises on the first 410,
-and strategic patches of custom resources fail in it (37.0.2). Every call has a timeout and is made once; foreign errors
-are mapped here.
+``sessions`` provides connections, TLS and credentials. Requests and responses are plain JSON through ``msgspec``.
+``kubernetes.aio`` 37.0.2 is not used for them: its typed lists block the loop for 79 ms at 200 pods, its watch raises
+on the first 410, and strategic patches of custom resources fail. Every call has a timeout and is made once. Other
+libraries' errors are converted here.
 """
 
 import asyncio
@@ -82,8 +82,8 @@ class KubeCluster(Cluster):
 
     Close it, or use it as a context.
 
-    The first call connects. ``user_agent`` appears in the server's audit log; up to its first "/" it is the manager of
-    the fields that this process writes.
+    The first call connects. ``user_agent`` appears in the server's audit log. Its part before the first "/" is the
+    field manager of this process's writes.
     """
 
     def __init__(

@@ -108,7 +108,10 @@ def eviction_body(write: Evict) -> Object:
 
 
 class CallRecorder:
-    """Records the calls of a process; each distinct pair is written immediately, so that the file of a killed daemon is complete."""
+    """Records the distinct calls of a process.
+
+    Each new pair of verb and resource is written immediately, so that a killed daemon's file is complete.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,7 +1,7 @@
 """Copies of the objects of one kind in selected namespaces.
 
-A daemon that needs the pods of a few workloads follows the namespaces that have any, not the whole cluster. A namespace
-that is no longer followed reports no deletions: its reader drops the objects.
+A daemon that needs the pods of a few workloads watches only the namespaces with workloads. A namespace that is no
+longer watched reports no deletions; the reader must drop its objects.
 """
 
 import asyncio

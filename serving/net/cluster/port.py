@@ -4,18 +4,18 @@ The contract of every adapter, verified by ``tests/conformance/cluster``:
 
 - Objects are JSON objects of the Kubernetes API (``apiVersion``, ``kind``, ``metadata``, ...). Returned objects belong
   to the caller; the adapter keeps no reference to arguments.
-- Optimistic concurrency: a write that names a ``metadata.resourceVersion`` which is no longer the latest raises
-  ``Conflict``. A write that changes nothing keeps the version.
+- Optimistic concurrency: a write with an outdated ``metadata.resourceVersion`` raises ``Conflict``. A write that
+  changes nothing keeps the version.
 - ``metadata.generation`` grows with the spec only. The main resource ignores ``status``, ``/status`` ignores the rest.
-- A watch from a version delivers each later change in order, at least once, and invents none. It may end, drop or
-  repeat at any time: a reader pairs it with a list (``net/cluster/reflector.py``). A version that is too old raises
-  ``Gone``; then list again.
-- A call may take as long as its adapter's timeout; nothing is retried inside.
+- A watch from a version delivers the later changes in order. It may end at any time, and may drop or repeat changes, so
+  a reader combines it with lists (``net/cluster/reflector.py``). A version that is too old raises ``Gone``; the reader
+  then lists again.
+- A call may take as long as its adapter's timeout. Adapters do not retry.
 
-Errors are those of ``serving.core.model.errors`` below ``ClusterError``, and no others.
+All errors are subclasses of ``ClusterError`` in ``serving.core.model.errors``.
 
 An adapter is a subclass of ``Cluster`` with four methods: ``get``, ``list_selection``, ``watch_selection`` and
-``write``. One that stands before another cluster, such as ``FencedCluster``, passes on the values that it gets.
+``write``. An adapter that wraps another cluster, such as ``FencedCluster``, passes the arguments on.
 """
 
 import abc
@@ -43,7 +43,7 @@ class PatchType(enum.StrEnum):
     STRATEGIC = "application/strategic-merge-patch+json"
 
     APPLY = "application/apply-patch+yaml"
-    """Server-side apply: a merge of an existing object, whose fields this process then owns; another owner does not prevent it."""
+    """Server-side apply of an existing object: this process then owns the fields, even if another owner had them."""
 
 
 class EventType(enum.StrEnum):
@@ -56,7 +56,7 @@ class EventType(enum.StrEnum):
 
 
 class Encoded:
-    """An object as JSON, shared by all watches of a store in this process, and decoded once for all read-only readers."""
+    """An object as JSON, shared by all watches of a store in this process. It is decoded once for all readers."""
 
     __slots__ = ("__weakref__", "_shared", "encoded")
 
@@ -75,8 +75,8 @@ class Encoded:
 class WatchEvent:
     """One change, with the object after it; a bookmark's object has only a version.
 
-    ``object`` is decoded at first use and belongs to this event's reader alone. (Not a record: a record's field cannot
-    wait for its first use, and a server that sends bytes never needs the object.)
+    ``object`` is decoded at first use and belongs to this event's reader alone. The class is not a record, because a
+    record's field cannot be decoded late, and a server that sends bytes never needs the object.
     """
 
     __slots__ = ("_object", "_payload", "type")
@@ -186,9 +186,9 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
 class Delete(msgspec.Struct, frozen=True, kw_only=True):
     """Deletes an object, or marks it for deletion while finalizers or a pod's grace period hold it.
 
-    ``uid`` and ``resource_version`` are preconditions. ``grace_s`` is the grace period of a pod, in whole seconds: None
-    is that of the pod's spec; 0 removes the object immediately, as the kubelet does once the processes have ended.
-    Raises ``NotFound``, ``Conflict`` on preconditions.
+    ``uid`` and ``resource_version`` are preconditions. ``grace_s`` is the grace period of a pod, in whole seconds. None
+    uses the period in the pod's spec. 0 removes the object immediately; the kubelet does this once the processes have
+    ended. Raises ``NotFound``, ``Conflict`` on preconditions.
     """
 
     kind: Kind
@@ -222,7 +222,7 @@ Write = Create | Replace | Patch | Delete | Evict
 class Cluster(abc.ABC):
     """Access to all kinds of resources. ``namespace`` is "" for cluster-scoped kinds.
 
-    Callers use ``get``, ``list``, ``watch`` and the five writes. The other methods are what adapters implement.
+    Callers use ``get``, ``list``, ``watch`` and the five writes. Adapters implement the other methods.
     """
 
     is_in_process: bool = False

@@ -1,15 +1,15 @@
 """A local copy of objects, kept up to date by list and watch.
 
-Works over any ``port.Cluster``. ``cache`` is the copy, ``synced`` is set once the first list is in it, and callbacks
-get each change in order, with the object before and after. A watch that ends is resumed. A watch that is ``Gone`` or
-fails leads to a new list, after a jittered wait that doubles with each failure. Repeated events are dropped; the list
-every ``relist_s`` finds dropped ones. Times are the loop's.
+Works over any ``port.Cluster``. ``cache`` is the copy; ``synced`` is set once it contains the first list. Callbacks get
+each change in order, with the object before and after. A watch that ends is resumed. After ``Gone`` or a failure the
+objects are listed again, after a jittered wait that doubles with each failure. Repeated events are dropped. A list
+every ``relist_s`` finds changes that the watch missed. Times are the loop's.
 
-An object that cannot be read, or that a callback cannot process, is counted, logged and skipped: the copy keeps the
-last state of it, and neither a list nor a watch ends.
+An object that cannot be read, or that a callback cannot process, is counted, logged and skipped. The copy keeps its
+last state, and the list or watch continues.
 
-The copy of a cluster that is not in this process is packed as JSON: it takes about a tenth of the memory of maps and
-lists, and the garbage collector has nothing to visit. Few of its objects are read again.
+The copy is packed as JSON unless the cluster's store is in this process. JSON needs about a tenth of the memory of maps
+and lists, and the garbage collector does not traverse it. Few of the objects are read again.
 """
 
 import asyncio
@@ -139,8 +139,8 @@ class Reflector:
     """A copy of the objects of one kind, within a namespace and selectors. ``run`` maintains it.
 
     ``on_change`` is called for each change, right after the cache has it; it must not block and should not raise.
-    ``on_list`` is called after each list, with its version: an object missing from the copy does not exist, or is
-    newer.
+    ``on_list`` is called after each list, with its version. An object that is then missing from the copy does not
+    exist, or is newer.
     """
 
     def __init__(  # noqa: PLR0913 - what to follow, and how

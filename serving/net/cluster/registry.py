@@ -1,8 +1,8 @@
 """Requests the digest of an image tag from its registry (OCI distribution-spec 1.1).
 
-HTTPS, and plain HTTP to registries of this machine or of a ``.local`` domain that have no TLS. The certificates of the
-system, those of ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` and the cluster's own authority are trusted; ``HTTPS_PROXY`` is
-used.
+Requests use HTTPS. Plain HTTP is used only for registries without TLS on this machine or in a ``.local`` domain.
+Trusted are the certificates of the system, those of ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``, and the cluster's
+authority. ``HTTPS_PROXY`` is used.
 """
 
 import hashlib

@@ -8,7 +8,7 @@ from serving.net.cluster.kinds import Kind, target_kind
 from serving.net.cluster.port import Cluster
 
 SCALES_PERIOD_S = 2.0
-"""Time between two reads of the scale of such an object: its kind is not watched."""
+"""Time between two reads of the scale of an object whose kind is not watched."""
 
 # A definition may come and go.
 _VALID_S = 30.0

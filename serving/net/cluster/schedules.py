@@ -1,9 +1,9 @@
 """Schedules of a ScalingPolicy: whether one is active, until when, and its problems.
 
-Input: the schedule, and the wall clock as seconds since the epoch. Output: a ``ScheduleState``. A schedule holds if its
-last start is later than its last end; so it needs no memory. Cron fields are those of Debian's cron, also when clocks
-change: a skipped time counts as the end of the gap, a repeated one counts once. KEDA's cron trigger compares the next
-times instead, and holds over days without a start.
+Input: the schedule, and the wall clock as seconds since the epoch. Output: a ``ScheduleState``. A schedule is active if
+its last start is later than its last end, so no state is needed. Cron fields are those of Debian's cron, also when
+clocks change: a skipped time counts as the end of the gap, and a repeated time counts once. KEDA's cron trigger
+compares the next times instead, and is also active on days without a start.
 """
 
 import itertools
@@ -31,8 +31,8 @@ _SOME_TIME = datetime(2026, 1, 4, tzinfo=UTC)
 def schedule_state(schedule: Schedule, wall_s: float) -> ScheduleState:
     """Whether a schedule is active. It must be valid (``schedule_problems``).
 
-    0 8 * * 1-5 to 0 18 * * *, on a Monday: before 8:00 the last end is of Sunday and the last start of Friday, so it
-    does not hold; from 8:00 on the last start is later, so it holds until 18:00.
+    Example: 0 8 * * 1-5 to 0 18 * * *, on a Monday. Before 8:00 the last end was on Sunday and the last start on
+    Friday, so the schedule is not active. From 8:00 on the last start is later, so the schedule is active until 18:00.
     """
     zone = ZoneInfo(schedule.time_zone)
     is_active = _last_s(schedule.start, wall_s, zone) > _last_s(schedule.end, wall_s, zone)
@@ -122,7 +122,7 @@ def _next_s(text: str, wall_s: float, zone: ZoneInfo) -> float:
 def _last_s(text: str, wall_s: float, zone: ZoneInfo) -> float:
     """The last time up to ``wall_s``.
 
-    Around a clock change the parser skips times on its way back, so the last steps are forward again.
+    Around a clock change the parser skips times when it searches backwards, so the last steps search forwards.
     """
     back = CronSim(text, datetime.fromtimestamp(wall_s + _MINUTE_S, zone), reverse=True)
     last_s = next(at_s for at_s in (at.timestamp() for at in back) if at_s <= wall_s)

@@ -155,8 +155,8 @@ _WRITTEN_OPERATORS = {
 def written_selector(selector: Mapping[str, Any]) -> LabelSelector:
     """A selector from an object's ``matchLabels`` and ``matchExpressions``; {} matches everything.
 
-    A node selector term has ``matchExpressions`` too, with the operators Gt and Lt beside those of a LabelSelector.
-    Raises ``Invalid`` for an operator that does not exist.
+    A node selector term also has ``matchExpressions``, with the additional operators Gt and Lt. Raises ``Invalid`` for
+    an operator that does not exist.
     """
     labels = selector.get("matchLabels") or {}
     requirements = [Requirement(key, Operator.IN, frozenset({value})) for key, value in labels.items()]

@@ -87,7 +87,7 @@ def desired_traffic(service: Object, wanted: AskedService) -> list[Object]:
 
 
 def pinned_traffic(service: Object) -> list[Object]:
-    """The traffic targets with which a new revision gets no request: the latest ready one is named.
+    """Traffic targets by the name of the latest ready revision, so that a new revision gets no request.
 
     Raises ``ServingError``.
     """
@@ -143,8 +143,8 @@ def age_order(revision: Object) -> tuple[int, str, str]:
 def rollback_target(service: Object, revisions: Sequence[Object]) -> str:
     """The rollback target: the newest ready revision older than the newest one with traffic.
 
-    In a rollout from one revision to the next it is the former. ``revisions`` are those of the service, the newest
-    first. Raises ``ServingError``.
+    In a rollout from one revision to the next, the target is the former one. ``revisions`` are those of the service,
+    the newest first. Raises ``ServingError``.
     """
     shares = shares_of(service)
     newest = next((place for place, revision in enumerate(revisions) if name_of(revision) in shares), None)

@@ -2,8 +2,8 @@
 
 A reflector's callback calls ``add``; ``run`` keeps a number of workers busy with a handler. An exception of the handler
 goes to ``on_error``, and the key is retried with exponential back-off and jitter. The handler returns the delay in
-seconds until the key's next run; None waits for the next ``add``. A key that is added while a worker has it runs again
-right after. The queue is bounded by the number of keys; starts may be rate-limited. Follows client-go's workqueue.
+seconds until the key's next run; None waits for the next ``add``. A key that is added while a worker processes it runs
+again afterwards. The number of keys bounds the queue. Starts may be rate-limited. Follows client-go's workqueue.
 """
 
 import asyncio
@@ -121,7 +121,7 @@ class WorkQueue(Generic[Key]):
     async def run(self, workers: int, handler: Handler[Key], *, limit: Callable[[], int] | None = None) -> None:
         """Process keys until cancelled. Keys being processed then become ready again.
 
-        ``limit`` returns how many workers may work now, and is called before each key; None is all of them.
+        ``limit`` returns how many workers may work now, and is called before each key; None: all workers.
         """
         self._limit = limit or (lambda: workers)
         try:

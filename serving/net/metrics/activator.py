@@ -152,7 +152,10 @@ class RevisionRows:
         self._queue.observe(waited_s, _exemplar(traceparent))
 
     def started_cold(self, waited_s: float, turn: int, *, at_s: float, traceparent: bytes = b"") -> None:
-        """Count a cold start. The first request that gets a pod in a ``turn`` counts as one, later ones as waiting."""
+        """Count a cold start.
+
+        In each ``turn`` the first request that gets a pod counts as a cold start, later ones as waiting.
+        """
         if self.is_gone or turn != self.cold_turn:
             return
         self.cold_turn += 1
@@ -186,7 +189,7 @@ class ActivatorMetrics:
 
     ``configuration_of`` returns a revision's Configuration; ``keys`` and ``inside`` the current state.
 
-    ``lost_frames`` and ``is_connected`` are of the connection to the autoscaler.
+    ``lost_frames`` and ``is_connected`` describe the connection to the autoscaler.
     """
 
     def __init__(
@@ -225,7 +228,10 @@ class ActivatorMetrics:
         return entry[1] if entry is not None else self._made(key)
 
     def cold_starts(self, parts: Mapping[str, str]) -> str:
-        """The last cold starts of a namespace's revisions as JSON, with times since the epoch; ``parts`` is the namespace."""
+        """The last cold starts of a namespace's revisions as JSON, with times since the epoch.
+
+        ``parts`` has the namespace.
+        """
         offset_s = wall_s() - now_s()
         starts = [
             {"revision": key[1], "asked_s": ended_s - waited_s + offset_s, "waited_s": waited_s}

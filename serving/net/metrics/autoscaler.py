@@ -1,7 +1,7 @@
 """The autoscaler's metrics page: the last decision of each revision, decisions by rule, and the daemon's counts.
 
-Counts and desired pods go through the stats reporter. The other numbers of a decision are kept unchanged and read when
-the page is made. A decision costs 10 to 20 µs, whatever the number of revisions.
+The stats reporter records counts and desired pods. The other numbers of a decision are stored, and read when the page
+is rendered. A decision costs 10 to 20 µs, independent of the number of revisions.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping

@@ -1,6 +1,6 @@
 """The controller's metrics page: reconciliations by result, their duration, and the depth of the queue.
 
-On one machine the store's API and the kubelet run in the same process and share the page, which then has pods as well.
+On one machine the store's API and the kubelet run in the same process. They share the page, which then also has pods.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,8 +30,8 @@ class ReconcileCounts(Protocol):
 class ControllerMetrics:
     """All metrics of a controller.
 
-    ``controllers`` are those of this process so far, one for each time that it led; the last one runs. It is read for
-    each page, as ``is_leading`` is.
+    ``controllers`` are the controllers of this process, one for each term as leader; the last one runs. ``controllers``
+    and ``is_leading`` are read for each page.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 Knative's metrics keep its present names (``kn_...`` and OpenTelemetry's ``http_server_...``, as Prometheus spells
 them); others begin with ``serving_``. Labels are bounded: rows of deleted revisions are dropped, classes and reasons
-are closed lists, and no client input becomes a label. It imports msgspec only, for the sidecar.
+are closed lists, and no client input becomes a label. The module imports only msgspec, because the sidecar uses it.
 """
 
 import enum
@@ -19,7 +19,7 @@ _GROUP_LABEL = "node_group"
 _CLOUD_LABELS = ("cloud_provider", "id", _GROUP_LABEL)
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Bounds of time histograms: OpenTelemetry's for HTTP, finer below 5 ms, and up to a minute, as cold starts take."""
+"""Bounds of time histograms: OpenTelemetry's for HTTP, finer below 5 ms, and up to a minute for cold starts."""
 
 _HEAD = """\
 # Metrics

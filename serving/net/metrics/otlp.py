@@ -1,9 +1,9 @@
 """Sends spans and metrics as OTLP over HTTP. Only this module imports opentelemetry (extra ``serving[otel]``).
 
-It is imported when there is an endpoint (``serving.net.metrics.export``) and nowhere else. Spans are complete when they
-arrive here, and metrics are those of ``prometheus_client``. So only OpenTelemetry's records and exporters are used: no
-global provider, no instrumentation, no context. Everything here runs in an outbox's thread and may block. Exporters
-read further options from the environment, such as OTEL_EXPORTER_OTLP_HEADERS.
+``serving.net.metrics.export`` imports this module if there is an endpoint. Spans arrive here complete, and metrics are
+those of ``prometheus_client``. So the module uses only OpenTelemetry's records and exporters, and no global provider,
+instrumentation or context. Its code runs in an outbox's thread and may block. Exporters read further options from the
+environment, such as OTEL_EXPORTER_OTLP_HEADERS.
 """
 
 import logging

@@ -51,8 +51,8 @@ class Pulled(Collector):
 class MetricsPage:
     """A registry with the metrics of every daemon: the process and its Python.
 
-    ``before`` is called before the page is rendered, for example to drop rows. ``fine`` returns the families of the
-    page with fine-grained durations, which has nothing else: it is read every two seconds.
+    ``before`` is called before the page is rendered, for example to drop rows. ``fine`` returns the families of a
+    second page, which has only fine-grained durations and is read every two seconds.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
 """Authorises queries: metrics, decisions, policies and dashboard views need the query token.
 
-The token is a file that ``SERVING_QUERY_TOKEN_FILE`` names: of the state folder on one machine, of a Secret on a
-cluster. It is read for each query, so that a new token is valid immediately. A daemon without the file refuses queries:
-a port that every pod of a cluster and every user of a machine can reach must not depend on a network policy alone.
-``/healthz`` stays open, for probes.
+``SERVING_QUERY_TOKEN_FILE`` names the token's file: in the state folder on one machine, from a Secret on a cluster. The
+file is read for each query, so that a new token is valid immediately. A daemon without the file refuses queries,
+because every pod of a cluster and every user of a machine can reach the port. ``/healthz`` needs no token, for probes.
 """
 
 import hashlib

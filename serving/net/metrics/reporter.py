@@ -1,10 +1,10 @@
 """The stats reporter: desired, requested and ready pods and panic mode of each revision.
 
-It has two sources. The first is opencensus (``views``), which is no longer maintained; the second are gauge families of
-prometheus-client. Both record every decision, and a property holds them equal. The page reads the first. Where
-opencensus cannot be imported or a call of it raises, the reporter logs that once, and the page reads the second from
-then on: a scrape never fails because of opencensus, and misses no value. The reporter is not thread-safe: use it from
-the loop's thread only.
+The reporter has two sources, which both record every decision; a property test holds them equal. The first is
+opencensus (``views``), which is no longer maintained. The second are gauge families of prometheus-client. The page
+reads the first source. If opencensus cannot be imported, or a call of it raises, the reporter logs that once, and the
+page reads the second source from then on. So a scrape never fails because of opencensus, and no value is lost. The
+reporter is not thread-safe: use it from the loop's thread only.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Serves a daemon's metrics page on a separate listener, never on the public port.
 
-``/metrics`` is the page and ``/healthz`` shows that the loop runs; a daemon may add further paths. The page contains
-numbers and names of revisions: it needs the query token (``queries``), and the Host header is checked.
+``/metrics`` is the page, and ``/healthz`` shows that the loop runs. A daemon may add further paths. The page contains
+names of revisions, so it needs the query token (``queries``), and the Host header is checked.
 """
 
 import asyncio
@@ -82,11 +82,13 @@ async def serve_page(
     open_texts: Mapping[str, TextSource] | None = None,
     front: Front | None = None,
 ) -> AsyncIterator[tuple[str, int]]:
-    """Serve a page on a socket or an address while the context is open, and measure the loop's lag; yields the address.
+    """Serve a page on a socket or an address while the context is open; yields the address.
 
-    ``texts`` are further paths, as in "/routes/{namespace}/{name}", each with a function from the parts of the path to
-    the text of the response; None gives a 404. ``gate`` judges all queries but ``/healthz`` and those of
-    ``open_texts``. ``front`` accepts TLS before the page's protocol.
+    Also measures the loop's lag.
+
+    ``texts`` are further paths, such as "/routes/{namespace}/{name}". Each has a function from the path's parts to the
+    response's text, where None gives a 404. ``gate`` authorises all queries except ``/healthz`` and ``open_texts``.
+    ``front`` accepts TLS before the page's protocol.
 
     Raises:
         SettingsError: when the address is invalid or in use.

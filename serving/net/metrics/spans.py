@@ -1,7 +1,7 @@
 """The spans of a traced request: a server span with the children queue, cold start and upstream.
 
-Input: a ``Traced``, the times that were noted on the request's way. Output: ``Span``s, built after the end and in
-another thread. Nothing here depends on OpenTelemetry: ``serving.net.metrics.otlp`` sends what this module builds.
+Input: a ``Traced``, with the times recorded during the request. Output: ``Span``s, built in another thread after the
+request's end. This module does not depend on OpenTelemetry; ``serving.net.metrics.otlp`` sends the spans.
 """
 
 import enum
@@ -100,9 +100,9 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
 def spans_of(traced: Traced, *, draw: Callable[[int], int] = _draw_bits) -> list[Span]:
     """The spans of an ended request, the server span first.
 
-    ``queue`` is the whole wait for a slot, ``cold start`` the part of it until the first pod was there; both are
-    missing where there was none. ``upstream`` is from the grant of a slot, or from the arrival, to the end, over all
-    tries.
+    ``queue`` is the whole wait for a slot. ``cold start`` is the part of the wait until the first pod existed. A
+    request without a wait has neither. ``upstream`` is the time from the grant of a slot, or from the arrival, to the
+    end, over all tries.
     """
     trace = traced.trace
     is_error = not traced.status or traced.status >= _SERVER_ERROR

@@ -1,8 +1,8 @@
 """Samples requests for tracing, and exports ended ones.
 
-A request with a traceparent follows its sampled flag; a share of the others is sampled. The ids are drawn at the
-request's head, because the pod needs them. Everything else is built after the end (``spans``), from times that were
-measured anyway.
+A request with a traceparent is sampled by its flag; of the other requests a share is sampled. The ids are generated at
+the request's head, because the pod needs them. The spans are built after the end (``spans``), from times that are
+measured for all requests.
 
 Follows W3C Trace Context (https://www.w3.org/TR/trace-context/), version 00.
 """
@@ -72,7 +72,7 @@ class EndedRequest(Protocol):
 class Tracer:
     """Samples requests, and exports ended ones: ``send`` must return immediately.
 
-    ``ratio`` is the sampled share of the requests without a traceparent; ``draw`` returns that many random bits.
+    ``ratio`` is the sampled share of the requests without a traceparent. ``draw(n)`` returns n random bits.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Issues certificates of daemons and pods, by an authority whose key is derived from the cluster key.
 
 Input: the cluster key, a SPIFFE id and the time; output: PEM. The authority is a function of the cluster key: every
-holder of that key has the same one, so that it is stored nowhere and needs no exchange. Its own certificate is the same
-bytes each time (Ed25519 signs without randomness). Leaf keys are random, on P-256, whose signature is the cheapest of a
-handshake.
+holder of that key derives the same authority, which is therefore neither stored nor exchanged. Its certificate always
+has the same bytes, because Ed25519 signs without randomness. Leaf keys are random and on P-256, whose signature is the
+cheapest in a handshake.
 
 Only issuers import this module: cryptography takes 60 ms of a start and is not in the queue-proxy's image.
 """
@@ -22,7 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from serving.core.model.identities import DAEMONS, TRUST_DOMAIN, host_of
 
 SKEW_MAX_S = 300.0
-"""Tolerated lag of a peer's clock behind the issuer's, in seconds: certificates are valid from so long ago."""
+"""Tolerated lag of a peer's clock behind the issuer's, in seconds. Certificates are valid from this long before now."""
 
 _NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "serving inner authority")])
 _PURPOSE = b"authority"
@@ -69,7 +69,7 @@ class Authority:
     def issue(self, identity: str, *, now_s: float, life_s: float) -> IssuedCertificate:
         """Issue a certificate with a new key for a SPIFFE id, valid for ``life_s`` seconds.
 
-        A daemon's also names its host.
+        A daemon's certificate also names its host.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         hosts = [x509.DNSName(host_of(identity))] if identity in DAEMONS else []

@@ -2,10 +2,10 @@
 
 Pods and activators send statistics once a second; an autoscaler sends activators the pods that announce themselves.
 
-The connection identifies the sender (its token is bound to one pod or one activator), so only a relay names it. Frames
-are maps keyed by field name; unknown keys are ignored, so that an older autoscaler reads a newer pod. A frame of a
-newer version is refused (``serving.core.model.versions``). Decoding checks types and bounds (0 to 10^12, no NaN, no
-infinity). The autoscaler decides what is plausible and when it counts: it stamps frames when they arrive.
+The connection identifies the sender, because its token is bound to one pod or activator; only relayed frames name the
+sender. Frames are maps keyed by field name. Unknown keys are ignored, so that an older autoscaler can read a newer
+pod's frames. A frame of a newer version is refused (``serving.core.model.versions``). Decoding checks types and bounds
+(0 to 10^12, no NaN, no infinity). The autoscaler stamps frames on receipt, and decides which are plausible.
 """
 
 from typing import Annotated, TypeVar
@@ -26,8 +26,8 @@ _ENCODER = msgspec.msgpack.Encoder()
 class PodStat(Stat, frozen=True, kw_only=True, omit_defaults=True):
     """A pod's frame: the ``Stat`` of one period.
 
-    ``at_s`` is a clock of the pod, by which the autoscaler detects late frames; a steady one. On receipt the autoscaler
-    overwrites ``pod`` and ``at_s``.
+    ``at_s`` is the time on the pod's monotonic clock, by which the autoscaler detects late frames. On receipt the
+    autoscaler overwrites ``pod`` and ``at_s``.
     """
 
     at_s: float

@@ -1,8 +1,8 @@
 """A reconnecting websocket: sends frames in order, and passes on those of the peer.
 
-The receiver stamps a statistic when it arrives, so an old one is worthless. A link therefore keeps few frames, replaces
-the oldest by the newest, and counts those that it did not send. Attempts to connect back off with jitter, so that a
-restarted autoscaler is not overrun.
+The receiver stamps a stat on receipt, so an old stat is worthless. A link therefore queues few frames, replaces the
+oldest by the newest, and counts unsent frames. Connection attempts have growing pauses with jitter, so that a restarted
+autoscaler is not overloaded.
 """
 
 import asyncio
@@ -41,10 +41,10 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Link:
     """Sends frames to one peer while ``run`` runs.
 
-    ``token`` authenticates the sender and is read at each attempt; an ``OSError`` of it fails the attempt. ``draw``
+    ``token`` returns the sender's token and is called for each attempt; its ``OSError`` fails the attempt. ``draw``
     returns random numbers in [0, 1), for the jitter of pauses. ``on_connected`` is called after each connect, to resend
-    all state, ``on_frame`` with each frame of the peer. ``network`` is the path of the network namespace to connect
-    from, "" for our own. With ``secured`` it speaks TLS.
+    all state. ``on_frame`` is called with each frame of the peer. ``network`` is the path of the network namespace to
+    connect from, "" for this process's. With ``secured`` the link uses TLS.
     """
 
     def __init__(  # noqa: PLR0913 - what it is wired with

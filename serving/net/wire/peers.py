@@ -18,8 +18,8 @@ _SETTINGS = LinkSettings(frames_max=256)
 class Peers:
     """Links by name. As a context manager, it closes them on exit.
 
-    ``ask`` are the names and values that identify this side, ``token`` authenticates it; ``draw`` returns random
-    numbers in [0, 1), for the jitter of pauses. With ``secured`` links speak TLS.
+    ``ask`` are the names and values that identify this side, and ``token`` authenticates it. ``draw`` returns random
+    numbers in [0, 1) for the jitter of pauses. With ``secured`` links use TLS.
     """
 
     def __init__(

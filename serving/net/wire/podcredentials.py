@@ -16,7 +16,7 @@ _PORT = 80
 class IssuedCredentials(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A certificate with its key as PEM ("" without inner TLS), and the pod's caller token.
 
-    Both expiries are in unix seconds, both lives in seconds. ``query_digest`` is the SHA-256 of the query token, ""
+    Both expiries are in unix seconds, both lifetimes in seconds. ``query_digest`` is the SHA-256 of the query token, ""
     without one.
     """
 
@@ -48,7 +48,9 @@ async def fetch_credentials(
 async def announce_pod(
     stats_url: str, names: dict[str, str], *, port: int, token: str, secured: PeerTls | None
 ) -> None:
-    """Announce to activators, through the autoscaler at a stats URL, that the pod ``names`` accepts requests at ``port``.
+    """Announce to activators that the pod ``names`` accepts requests at ``port``.
+
+    The announcement is sent through the autoscaler at a stats URL.
 
     Raises:
         OSError: when there is no answer, or a refusal.

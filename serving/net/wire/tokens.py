@@ -1,11 +1,10 @@
 """The secrets between daemons, each derived from the cluster key, so that none is stored.
 
-A stat frame carries a token bound to the pod (or activator) that may send it. A request from an activator to a pod
-carries the pod's secret; only then does the queue-proxy trust the headers that are reserved for our daemons. A secret
-in a template that precedes its pods (a Deployment in a cluster) is that of the revision. Each secret is
-HMAC-SHA256(key, purpose/names) in hexadecimal; names in Kubernetes contain no slash, so no two pods share a text. The
-holders of the key (autoscaler, activator, controller, local) derive secrets; a queue-proxy gets its own two and never
-the key.
+A connection for stats has a token that is bound to the sending pod or activator. A request from an activator to a pod
+has the pod's secret; only then the queue-proxy trusts the headers that are reserved for daemons. In a cluster's
+Deployment the secret is the revision's, because the template exists before its pods. Each secret is HMAC-SHA256(key,
+purpose/names) in hexadecimal. Names in Kubernetes contain no slash, so different pods have different texts. Autoscaler,
+activator and controller have the key and derive secrets. A queue-proxy gets its own two secrets and never the key.
 """
 
 import base64
@@ -61,7 +60,10 @@ def pod_secret(key: bytes, *, namespace: str, pod: str) -> str:
 
 
 def revision_secret(key: bytes, *, namespace: str, uid: str) -> str:
-    """The pod secret shared by a revision's pods; derived from the uid, so that a later revision of the same name differs."""
+    """The pod secret shared by a revision's pods.
+
+    It is derived from the uid, so that a later revision of the same name has another secret.
+    """
     return _derived(key, "revision", namespace, uid)
 
 
@@ -73,7 +75,7 @@ def access_token(key: bytes, *, namespace: str, route: str, version: str = "") -
 def probe_proof(secret: str | bytes, *, nonce: str) -> str:
     """The proof in the response to a readiness probe, which only a holder of the pod's secret can compute.
 
-    Another pod at a reused address cannot, whatever its app responds.
+    Another pod at a reused address cannot compute the proof.
     """
     return hmac.new(_bytes_of(secret), f"ready/{nonce}".encode(), hashlib.sha256).hexdigest()
 
@@ -101,7 +103,7 @@ def read_key(path: str | os.PathLike[str]) -> bytes:
 def caller_token(key: bytes, caller: CallerIdentity, *, until_s: float) -> str:
     """A token by which a pod identifies itself to other services until ``until_s``, in unix seconds.
 
-    It is "v1.CLAIMS.SIGNATURE", the claims as JSON in base64url.
+    The token is "v1.CLAIMS.SIGNATURE", with the claims as JSON in base64url.
     """
     claims = _CallerClaims(**msgspec.structs.asdict(caller), until_s=until_s)
     body = base64.urlsafe_b64encode(msgspec.json.encode(claims)).rstrip(b"=").decode()

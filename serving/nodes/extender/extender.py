@@ -1,9 +1,9 @@
 """kube-scheduler's HTTP extender: filters the nodes for a pod, and scores them from 0 to 10.
 
 Input: the body of a call, the nodes, the scorer. Output: the body of the response. Follows k8s.io/kube-scheduler
-extender/v1: fields have their Go names and are read in any case, since older schedulers wrote them small. Calls bring
-names of nodes only (``nodeCacheCapable``) or whole Nodes, of which only the names are used: the extender's own data are
-as fresh. An unknown node passes with score 0: it has just joined, and the scheduler already knows it.
+extender/v1. Fields have their Go names; reading ignores case, because older schedulers used lower case. Calls contain
+names of nodes (``nodeCacheCapable``) or whole Nodes. Only the names are used, because the extender watches Nodes
+itself. An unknown node passes the filter with score 0: it has just joined, and the scheduler already knows it.
 """
 
 from collections.abc import Mapping
@@ -104,7 +104,7 @@ class Extender:
     def explain(self, call: ExtenderCall, *, now_s: float) -> bytes:
         """Explain the scores of the nodes, for people; unknown nodes are omitted.
 
-        ``usage_age_s`` is how old the measured load is; null for a node without. Load that is too old counts as
+        ``usage_age_s`` is the age of the measured load, null without a measurement. Load that is too old counts as
         missing.
         """
         scores = self._score(call.pod, now_s=now_s)

@@ -1,8 +1,8 @@
 """The load of all nodes at one time, in load-watcher's JSON, or read from Prometheus.
 
 Input: a report, or a body of ``GET /watcher``; output: the other. Follows paypal/load-watcher 17df8f9, pkg/watcher:
-values are in percent, ``AVG`` and ``STD`` over a window of 15, 10 or 5 minutes. Its own example lacks the level
-``NodeMetricsMap``, which its service sends and its client reads.
+values are in percent, ``AVG`` and ``STD`` over a window of 15, 10 or 5 minutes. The JSON has the level
+``NodeMetricsMap``, which load-watcher's service sends and its client reads, but which its documented example lacks.
 """
 
 import math
@@ -152,7 +152,7 @@ def queries(settings: LoadSourceSettings, window_s: float) -> dict[str, str]:
 def read_vector(body: bytes, settings: LoadSourceSettings) -> dict[str, float]:
     """Parse a value in percent by node name. Raises ``InvalidValue``.
 
-    Of several series of one node the highest counts: a node is as loaded as its busiest exporter says.
+    Of several series of one node the highest value counts.
     """
     label = settings.node_label or _LABEL
     try:
@@ -173,7 +173,7 @@ def read_vector(body: bytes, settings: LoadSourceSettings) -> dict[str, float]:
 def node_usages(vectors: Mapping[str, Mapping[str, float]], *, at_s: float) -> dict[str, NodeUsage]:
     """The usage of each node, from values by node for each key of ``queries``.
 
-    Without a mean there is no measurement.
+    A node without a mean has no measurement.
     """
 
     def usage(resource: str, node: str) -> Usage | NoData:

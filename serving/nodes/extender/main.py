@@ -2,7 +2,7 @@
 
 Environment:
 
-- ``KUBECONFIG``: the server whose Nodes and Pods it follows; without it the cluster it runs in.
+- ``KUBECONFIG``: the server whose Nodes and Pods are watched; without it, the pod's own cluster.
 - ``SERVING_LISTEN_FDS``: bound sockets by name, ``{"placement": 3}``; without it the settings' address.
 - ``SERVING_PLACEMENT_<FIELD>``: each setting of ``serving.core.settings.placement`` in its plain unit.
 """
@@ -75,7 +75,7 @@ class PlacementDaemon:
     async def run(self, stop: asyncio.Event, *, listener: socket.socket | None = None) -> None:
         """Watch nodes and pods and answer calls until ``stop`` is set. ``listener`` is a bound socket.
 
-        Raises ``InvalidCertificate`` for TLS files that do not work.
+        Raises ``InvalidCertificate`` for invalid TLS files.
         """
         if listener is None:
             host, _, port = self._settings.listen_address.rpartition(":")

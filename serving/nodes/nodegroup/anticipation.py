@@ -1,9 +1,9 @@
 """Converts pods anticipated by autoscalers to pending pods for a pass.
 
 Input: Revisions, their Deployments, and which pods exist; output: ``GroupPod`` records, one for each pod that is
-missing. A revision needs the larger of its Deployment's scale and the number that its autoscaler publishes for the time
-that a node takes to boot; an anticipated pod has the requests of the Deployment's template. Pure: the daemon feeds it
-from watches.
+missing. The autoscaler publishes how many pods a revision will need by the time a new node has booted. A revision needs
+the larger of this number and its Deployment's scale. An anticipated pod has the requests of the Deployment's template.
+Pure: the daemon passes changes from watches.
 """
 
 from collections import Counter

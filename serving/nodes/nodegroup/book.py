@@ -1,7 +1,7 @@
 """Keeps nodes and pods by group with their sums, updated by single changes.
 
-Input: nodes and pods as they come and change; output: the ``GroupFacts`` of a group. Equal to a sum over everything,
-which a property test compares. Without it each group's pass would read every pod of the cluster.
+Input: changed nodes and pods; output: the ``GroupFacts`` of a group. A property test compares them with sums over all
+objects. The book saves each group's pass from reading every pod of the cluster.
 """
 
 from collections import Counter
@@ -36,8 +36,8 @@ class RoomExtremes(msgspec.Struct, frozen=True, kw_only=True):
 class _Shelf(msgspec.Struct):
     """The objects of one group. ``cpu_m`` and ``memory_bytes`` are the sums of its pods' requests.
 
-    ``pending`` is what pods without a node request, by pod; ``taken`` what the other pods of the group request, by
-    node, and ``others_taken`` what pods outside the group request.
+    ``pending`` are the requests of pods without a node, by pod. ``taken`` are the requests of the group's other pods,
+    by node. ``others_taken`` are the requests of pods outside the group.
     """
 
     settings: NodeGroupSettings

@@ -2,15 +2,13 @@
 
 The contract of every adapter (``nodes/nodegroup/io/clouds``), verified by ``tests/conformance/cloud``:
 
-- ``describe`` is cheap enough for each pass and shows the present target of the cloud, also after a change by another
-  client.
-- ``increase`` asks for machines and does not wait for them; ``target + count`` above the maximum raises
-  ``CloudRefused`` and changes nothing. Machines become nodes later, in smaller number, or never: the pass reads nodes
-  only.
-- ``delete`` terminates machines of the group and lowers its target by as many. A batch that would pass the group's
-  minimum raises ``CloudRefused`` and deletes nothing. A machine that no longer exists counts as deleted; one of another
-  group is not touched and is reported in ``failed``.
-- Errors are ``CloudRefused`` and ``CloudUnavailable``, and no others. Nothing is retried inside.
+- ``describe`` is called in each pass. It returns the cloud's present target, also after a change by another client.
+- ``increase`` requests machines and does not wait for them. If ``target + count`` is above the maximum, it raises
+  ``CloudRefused`` and changes nothing. Some machines may never become nodes; the pass reads nodes only.
+- ``delete`` terminates machines of the group and lowers its target by as many. A batch below the group's minimum raises
+  ``CloudRefused`` and deletes nothing. A machine that no longer exists counts as deleted. A machine of another group is
+  not deleted, and is reported in ``failed``.
+- The only errors are ``CloudRefused`` and ``CloudUnavailable``. An adapter does not retry.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +30,7 @@ class CloudMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deletion(msgspec.Struct, frozen=True, kw_only=True):
-    """Names of nodes whose machines are terminated or gone, and why each other one remains."""
+    """The nodes whose machines are terminated or gone, and the reason for each machine that remains."""
 
     deleted: tuple[str, ...] = ()
     failed: Mapping[str, str] = _NONE_FAILED

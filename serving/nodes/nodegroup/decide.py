@@ -1,8 +1,8 @@
 """One pass over one node group: a fold from (state, snapshot, settings, time) to (state, plan).
 
-The plan lists what is to be done, in order, and why. It is made from the snapshot alone, and never asks for what the
-cloud's bounds exclude. Failed effects are reported to the next pass (``records.Failures``); until then the state
-assumes that the plan was carried out. It uses no clock, no API and no other group.
+The plan lists effects in order, with reasons. It depends only on the inputs, and stays within the cloud's bounds.
+Failed effects are reported to the next pass (``records.Failures``); until then the state assumes that the plan was
+executed. The module uses no clock, no API and no other group.
 
 Source: atlassian/escalator 043bb1b, pkg/controller/controller.go, scale_up.go, scale_down.go.
 """
@@ -85,8 +85,8 @@ def grow(
 ) -> Growth:
     """Request the nodes still missing after untainting from the cloud, within every bound.
 
-    With max_nodes 10, 6 untainted nodes, 2 that come back and 1 on its way, a wish for 5 requests from the cloud
-    min(5 - 2, 10 - 6 - 2 - 1) = 1. ``target_size`` is the cloud's, after this pass's deletions.
+    ``target_size`` is the cloud's target after this pass's deletions. Example: max_nodes is 10, 6 nodes are untainted,
+    2 return, 1 is starting, and 5 are wanted. The request to the cloud is min(5 - 2, 10 - 6 - 2 - 1) = 1.
     """
     remaining = wanted_count - len(untainted)
     if remaining <= 0:
@@ -114,8 +114,8 @@ class Shrinkage(msgspec.Struct, frozen=True, kw_only=True):
 def shrink(view: GroupView, wanted_count: int, cloud: CloudGroup) -> Shrinkage:
     """Taint the oldest untainted nodes, within every bound.
 
-    Of 2 untainted nodes with a minimum of 1, a wish for 5 taints 1. With a cloud target of 4 and a cloud minimum of 3
-    it taints 1 too: more could not be deleted.
+    Example: with 2 untainted nodes and a minimum of 1, a wanted count of 5 taints 1 node. With a cloud target of 4 and
+    a cloud minimum of 3 it also taints 1, because no more could be deleted.
     """
     limits: list[GroupLimit] = []
     count = min(wanted_count, len(view.parts.untainted) - view.settings.min_nodes)
@@ -142,8 +142,9 @@ def decide(
 ) -> tuple[NodeGroupState, GroupPlan]:
     """Decide a pass of a group. ``now_s`` is in unix seconds, as are the times of nodes and taints.
 
-    10 untainted nodes of 4000 m with requests of 44,000 m are at 110 %; with a threshold of 70 % the rules want ceil(10
-    x 40 / 70) = 6 more. No node is tainted, so the plan is one ``IncreaseSize(count=6)``, and the lock is taken.
+    Example: 10 untainted nodes of 4000 m with requests of 44,000 m are at 110 %. With a threshold of 70 % the rules
+    want ceil(10 x 40 / 70) = 6 more. No node is tainted, so the plan is one ``IncreaseSize(count=6)``, and the scale
+    lock is set.
     """
     settings = with_cloud_bounds(settings, facts.cloud)
     view = view_of(state, facts, settings, now_s=now_s)
@@ -185,8 +186,8 @@ def _coming_since(state: NodeGroupState, view: GroupView) -> float | None:
 def _act(state: NodeGroupState, view: GroupView, verdict: RuleVerdict) -> _GroupActions:
     """Convert the verdict to names and numbers.
 
-    Nodes to return are chosen before the reaper runs, and the reaper's deletions leave room in the cloud's bounds for
-    nodes that are added or tainted after it.
+    The nodes to untaint are selected before the reaper runs. The reaper's deletions change the cloud's target, and
+    therefore the bounds for adding and tainting nodes.
     """
     if verdict.course is Course.STOP:
         return _GroupActions()
@@ -236,8 +237,8 @@ def _bounds_of_the_moment(
 def _unregistered_count(state: NodeGroupState, view: GroupView) -> int:
     """Machines without a node for longer than a scale-up may take.
 
-    With a window of 120 s and 2 machines on their way since 120 s: 2. They stay in the cloud, and no node carries the
-    group's label.
+    Example: with a window of 120 s, and 2 machines that started 120 s ago: 2. These machines run in the cloud, but no
+    node has the group's label.
     """
     window_s = view.settings.scale_up_failure_window_s or view.settings.scale_up_cool_down_period_s
     since_s = state.coming_since_s

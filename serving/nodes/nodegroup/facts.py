@@ -1,7 +1,7 @@
 """Reads objects for node groups: the state of a Node, and the requests and placement of a Pod.
 
-Input: objects as the API has them; output: the small records of ``records.py``. An amount that cannot be read counts as
-absent: the server refuses such a value, so there is none. Source of the rules: atlassian/escalator 043bb1b, pkg/k8s.
+Input: API objects; output: the records of ``records.py``. An invalid amount counts as absent; the API server refuses
+such values anyway. Source of the rules: atlassian/escalator 043bb1b, pkg/k8s.
 """
 
 import operator
@@ -52,9 +52,10 @@ def pod_request(
 ) -> Amount:
     """Cpu and memory of a pod: the larger of its concurrent and its init containers, plus the overhead.
 
-    Containers of 2000 m and 1000 m after init containers of 2000 m and 2000 m: max(3000, 2000) = 3000 m. Init
-    containers run one after another, so only the largest counts. A sidecar of 500 m before them stays: max(3500,
-    2500) = 3500 m, unless the quirk is asked for, which takes it for an ordinary init container.
+    Example: containers of 2000 m and 1000 m after init containers of 2000 m and 2000 m: max(3000, 2000) = 3000 m. Init
+    containers run one after another, so only the largest counts. A sidecar of 500 m before them keeps running:
+    max(3500, 2500) = 3500 m. With the quirk ``sidecars_count_as_init_containers`` the sidecar counts as an ordinary
+    init container.
     """
     before = [
         (_amount(init_container.request), init_container.is_sidecar and not sidecars_count_as_init_containers)

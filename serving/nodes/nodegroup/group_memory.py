@@ -1,7 +1,7 @@
 """The state of a node group between passes: scale lock, circuit breaker, and node capacity.
 
-Small, plain and safe to lose: a shell may store it as JSON, or start afresh with the defaults. A fresh start loses the
-capacity of a node for growth from zero, the rest of a cool-down, and the circuit breaker's observations.
+The state may be stored as JSON. If it is lost, a group starts with the defaults: without a node's capacity for growth
+from zero, without the rest of a cool-down, and without the circuit breaker's observations.
 """
 
 import enum
@@ -47,10 +47,10 @@ TRANSITIONS: Final[Mapping[tuple[BreakerPhase, BreakerEvent], BreakerPhase]] = {
 class BreakerState(msgspec.Struct, frozen=True, kw_only=True):
     """The breaker's state.
 
-    ``failure_count`` counts consecutive failed scale-ups. ``asked_at_s`` is the scale-up that is being watched, None if
-    there is none. ``node_count_low`` is the smallest number of nodes seen since the first scale-up that no node
-    answered: growth is anything above it, so that nodes which were deleted meanwhile do not hide new ones. None while
-    nothing is watched. ``retry_at_s`` is when an open breaker lets one node through.
+    ``failure_count`` counts consecutive failed scale-ups. ``asked_at_s`` is the time of the watched scale-up, or None.
+    ``node_count_low`` is the smallest number of nodes since the first scale-up without a new node, or None. A number
+    above it is growth, so that deleted nodes do not hide new ones. ``retry_at_s`` is when an open breaker allows one
+    node as a trial.
     """
 
     phase: BreakerPhase = BreakerPhase.CLOSED
@@ -65,8 +65,8 @@ def observe(
 ) -> BreakerState:
     """The breaker after an observation of the group.
 
-    ``increase_failed`` says that the cloud refused the last scale-up outright: that is a failure at once. With a
-    threshold of 3 and a window of 120 s, scale-ups at 0, 120 and 240 s that bring no node open it at 360 s.
+    ``increase_failed``: the cloud refused the last scale-up, which is an immediate failure. Example: with a threshold
+    of 3 and a window of 120 s, scale-ups at 0, 120 and 240 s bring no node. The breaker opens at 360 s.
     """
     if settings.scale_up_failure_threshold == 0 or state.node_count_low is None:
         return BreakerState()
@@ -124,7 +124,7 @@ class ScaleLock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lock_in_force(lock: ScaleLock | None, *, cool_down_s: float, now_s: float) -> ScaleLock | None:
-    """The lock if it still holds, else None: with a cool-down of 120 s, it holds at 119 s but not at 120 s."""
+    """The lock if it is in force, else None. With a cool-down of 120 s, it is in force at 119 s but not at 120 s."""
     if lock is None or now_s - lock.locked_at_s >= cool_down_s:
         return None
     return lock
@@ -133,11 +133,10 @@ def lock_in_force(lock: ScaleLock | None, *, cool_down_s: float, now_s: float) -
 class NodeGroupState(msgspec.Struct, frozen=True, kw_only=True):
     """A node group's state between passes.
 
-    ``node_capacity`` is the capacity of one node of the group, 0 where it is unknown; it is used to grow from zero.
-    ``dry_taints`` are the changes planned in dry runs: the time of a taint, None for an untaint, by the
-    name of the node. ``last_scale_up_at_s`` is when growth was last decided, for the lag until nodes register; None
-    if never. ``coming_since_s`` is since when the cloud has machines without nodes and no new
-    node; None if it has none.
+    ``node_capacity`` is the capacity of one node of the group, for growth from zero; 0 if unknown. ``dry_taints`` are
+    the changes planned in dry runs by node name: the time of a taint, or None for an untaint. ``last_scale_up_at_s`` is
+    the time of the last growth decision, for the metric of registration lag; None if never. ``coming_since_s`` is the
+    time since which the cloud has machines without nodes, and no new node appeared; None if it has none.
     """
 
     node_capacity: Amount = Amount()

@@ -1,8 +1,8 @@
 """Reads node groups from Escalator's YAML file and from NodeGroup objects.
 
 Input: the text of ``node_groups: [...]`` with Escalator's keys, or a NodeGroup whose spec has the same keys in camel
-case. Output: settings, or every problem in the writer's own spelling. A group that is wrong is left out, the others
-work. Keys that nothing has are ignored and named.
+case. Output: settings, or all problems with the input's spelling of keys. An invalid group is omitted; the others work.
+Unknown keys are ignored and reported.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """The machines of the local cloud, stored in the ConfigMap ``local-nodes``.
 
 Input: the ConfigMap's data, and the requested change; output: the new data. The number of machines is the target of the
-one group, named ``local``. Machines have names with numbers that are never used again; ``asked_at_s`` is when each was
-asked for, in unix seconds: its node appears when the boot time has passed.
+one group, named ``local``. Machines have names with numbers that are never reused. ``asked_at_s`` is when a machine was
+requested, in unix seconds. Its node appears after the boot time.
 """
 
 from collections.abc import Collection, Mapping

@@ -2,7 +2,7 @@
 
 Environment:
 
-- ``KUBECONFIG``: the server whose Nodes, Pods and NodeGroups it follows; without it the cluster it runs in.
+- ``KUBECONFIG``: the server whose Nodes, Pods and NodeGroups are watched; without it, the pod's own cluster.
 - ``SERVING_NODEGROUP_<FIELD>``: each setting of ``serving.core.settings.nodegroup`` in its plain unit. The ConfigMap
   config-nodegroup may change groups, interval and dry mode while it runs.
 - ``SERVING_ELECTION_ENABLED``: whether only the holder of the lease ``nodegroup`` works; the lease fences all writes.

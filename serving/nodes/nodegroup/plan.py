@@ -1,8 +1,8 @@
 """The result of one pass: the effects, in order, and their reasons.
 
-Effects are values; a shell carries them out in the order of the plan, skips what no longer applies, and reports those
-that failed to the next pass (``records.Failures``). In dry mode ``effects`` is empty and ``withheld`` has what would
-have been done. So a shell that ignores dry mode does no harm.
+Effects are values. The actor (``io/actor.py``) executes them in order, skips those that no longer apply, and reports
+failed ones to the next pass (``records.Failures``). In dry mode ``effects`` is empty, and ``withheld`` has the effects
+that were not executed.
 """
 
 import enum
@@ -39,9 +39,9 @@ Usage = Utilisation | FromZero | NoData
 def utilisation(request: Amount, capacity: Amount, *, untainted_count: int) -> Usage:
     """Requests over capacity, for each resource.
 
-    Requests of 5000 m on 2000 m are 250 %, of 1000 MB on 8000 MB 12.5 %: cpu decides. An empty group without requests
-    is at 0 %. Requests without an untainted node are ``FromZero``; untainted nodes that offer no cpu or no memory are
-    ``NoData``, for which Escalator's error says "cannot divide by zero in percent calculation".
+    Example: requests of 5000 m on 2000 m are 250 %, and 1000 MB on 8000 MB are 12.5 %: cpu decides. An empty group
+    without requests is at 0 %. Requests without an untainted node give ``FromZero``. Untainted nodes without any cpu or
+    memory give ``NoData``; Escalator's error is "cannot divide by zero in percent calculation".
     """
     nothing = Amount()
     if request == capacity == nothing and untainted_count == 0:
@@ -158,12 +158,12 @@ class PassError(enum.StrEnum):
 class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a pass.
 
-    ``requested_delta`` is the number of nodes that the rules requested, before ``limits`` reduced it. While the lock
-    holds it is the number of awaited nodes; below the minimum it is the number added. ``wanted`` holds every rule with
-    a proposal, ``decided_by`` the one that prevailed. ``error`` is None unless the pass gave up early. ``usage`` is
-    None where the pass ended before it was known. ``unregistered_count`` is of machines that should be nodes by now.
-    ``pod_count`` is of pods that exist, ``anticipated_count`` of those that will; ``request`` is what both ask for.
-    ``crowded_out_count`` is of pods that wait for room that pods outside the group take.
+    ``requested_delta`` is the number of nodes that the rules requested, before ``limits`` reduced it. Under the lock it
+    is the number of awaited nodes; below the minimum it is the number added. ``wanted`` has every rule with a proposal,
+    ``decided_by`` the deciding one. ``error`` is the reason that the pass ended early, or None. ``usage`` is None if
+    the pass ended before it was known. ``unregistered_count`` counts machines that should be nodes by now.
+    ``pod_count`` counts existing pods, ``anticipated_count`` anticipated ones; ``request`` is the sum of their
+    requests. ``crowded_out_count`` counts pending pods whose room is used by pods outside the group.
     """
 
     requested_delta: int

@@ -1,8 +1,8 @@
 """Selects nodes to delete now and nodes to drain first, among those marked for removal.
 
-Inputs: the nodes on their way out, what runs on them, both grace periods and the cloud's minimum; output: names to
-drain and to delete, and for every node that stays the reason. It never touches a cordoned node or one that is not on
-its way out. Source: atlassian/escalator 043bb1b, pkg/controller/scale_down.go; draining is ours.
+Inputs: the nodes marked for removal, their pods, both grace periods and the cloud's minimum. Output: names to drain,
+names to delete, and the reason for every node that stays. The reaper never selects a cordoned node, or one that is not
+marked. Source: atlassian/escalator 043bb1b, pkg/controller/scale_down.go; draining is ours.
 """
 
 from collections.abc import Sequence
@@ -44,8 +44,9 @@ def fate_of_tainted(node: GroupNode, view: GroupView) -> Fate:
 def _fate_by_age(age_s: float, *, is_empty: bool, settings: NodeGroupSettings) -> Fate:
     """Decide about a node by its grace periods.
 
-    With 60 s soft, 600 s hard and 300 s to drain: an empty node is deleted after 60 s; one with pods is drained after
-    600 s and deleted after 900 s with the remaining pods. A time has passed only strictly after it.
+    Example: the soft grace is 60 s, the hard grace 600 s, and the drain takes 300 s. An empty node is deleted after 60
+    s. A node with pods is drained after 600 s, and deleted with its remaining pods after 900 s. All comparisons are
+    strict.
     """
     if age_s <= settings.soft_delete_grace_period_s:
         return Fate(keep=KeptFor.SOFT_GRACE)
@@ -82,7 +83,7 @@ def reap_force_tainted(view: GroupView, cloud: CloudGroup) -> Reaped:
 def _within_cloud_min(fates: Sequence[tuple[GroupNode, Fate]], view: GroupView, cloud: CloudGroup) -> Reaped:
     """As many deletions as the cloud's minimum allows: with a target of 5 and a minimum of 3, two.
 
-    Draining takes part: a node that could not be deleted anyway is not emptied.
+    Drains are limited too: a node that cannot be deleted is not drained.
     """
     due = [node for node, fate in fates if fate.keep is None]
     draining = [node for node, fate in fates if fate.drain]

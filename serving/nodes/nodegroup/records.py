@@ -1,8 +1,8 @@
 """Records of one pass over a node group: nodes, pods, the cloud's group, and failures.
 
-Inputs of the decisions in this package, as plain values; a shell makes them from API objects. Nothing here decides.
-Times are unix seconds, because creation times and taints carry them across machines: ``now_s`` of every decision in
-this package is on the same clock. Source of the shapes: atlassian/escalator 043bb1b.
+The inputs of this package's decisions, as plain values. Times are unix seconds, because creation times and taints
+contain times of other machines; ``now_s`` of every decision is of the same clock. Source of the fields:
+atlassian/escalator 043bb1b.
 """
 
 import enum
@@ -88,8 +88,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 class GroupPod(msgspec.Struct, frozen=True, kw_only=True):
     """One pod. ``node_name`` is None until it is bound; ``is_scheduled`` says that its PodScheduled condition is True.
 
-    ``is_anticipated``: it does not exist yet; only groups with ``anticipation`` count it. ``original_request``: the
-    request with sidecars as init containers, where it differs; groups with that quirk count it.
+    ``is_anticipated``: the pod does not exist yet; only groups with ``anticipation`` count it. ``original_request`` is
+    the request with sidecars as init containers, if it differs; groups with that quirk use it.
     """
 
     name: str
@@ -113,10 +113,10 @@ class CloudGroup(msgspec.Struct, frozen=True, kw_only=True):
 class Failures(msgspec.Struct, frozen=True, kw_only=True):
     """Failed effects of the last plan, reported to the next pass.
 
-    ``increase_failed``: the cloud refused to grow, so nothing is coming: the scale lock is released and the circuit
-    breaker counts a failure at once. ``node_names``: nodes that could not be tainted, untainted, drained or deleted;
-    they are chosen last this time, so that one stubborn node does not block the rest. What did work needs no report:
-    the next snapshot shows it.
+    ``increase_failed``: the cloud refused to grow. The scale lock is released, and the circuit breaker counts a
+    failure. ``node_names``: nodes that could not be tainted, untainted, drained or deleted. They are selected last in
+    the next pass, so that one failing node does not block the rest. Successful effects are not reported, because the
+    next snapshot shows them.
     """
 
     increase_failed: bool = False
@@ -144,10 +144,10 @@ class OthersTaken(msgspec.Struct, frozen=True, kw_only=True):
 class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The objects of one group, with sums.
 
-    ``pods`` are the group's unfinished pods; ``request`` is the sum of their requests. ``pod_counts`` says how many
-    pods keep a node from being empty; ``anticipated_count`` of the pods do not exist yet. ``others_taken`` is what pods
-    outside the group take of each node, also of nodes outside the group. ``book.NodeGroupBook`` keeps this record up to
-    date by single changes.
+    ``pods`` are the group's unfinished pods; ``request`` is the sum of their requests. ``pod_counts`` has each node's
+    number of pods that prevent it from being empty. ``anticipated_count`` of the pods do not exist yet.
+    ``others_taken`` are the amounts that pods outside the group use on each node, including nodes of other groups.
+    ``book.NodeGroupBook`` updates this record by single changes.
     """
 
     nodes: Sequence[GroupNode]

@@ -1,8 +1,8 @@
 """Evaluates the rules of a group in order; the first applicable one decides the change in nodes.
 
-Input: the state and the view of one pass; output: a verdict, which does not yet know what can be done. The order of the
-rules is the order of this file: bounds, lock, thresholds, extra triggers, the upper bound, health. Source:
-atlassian/escalator 043bb1b, pkg/controller/controller.go.
+Input: the state and the view of one pass; output: a verdict, before the cloud's bounds apply. The rules are ordered as
+in this file: bounds, lock, thresholds, extra triggers, the upper bound, health. Source: atlassian/escalator 043bb1b,
+pkg/controller/controller.go.
 """
 
 import enum
@@ -25,9 +25,9 @@ _NO_OTHERS: Mapping[str, OthersTaken] = {}
 def scale_up_delta(usage: Utilisation, *, node_count: int, threshold_percent: int) -> int:
     """Nodes to add so that the utilisation falls to the threshold: ceil(n x (percent - threshold) / threshold).
 
-    2 nodes at 250 % with a threshold of 70 %: 2 x 180 / 70 = 5.14, so 6; 8 nodes are then at 62.5 %. Rounded up, or the
-    threshold would not be reached. The resource that needs more decides. Negative more than a node's worth below the
-    threshold, where ``threshold_delta`` never asks.
+    Example: 2 nodes at 250 % with a threshold of 70 %: 2 x 180 / 70 = 5.14, so 6; 8 nodes are then at 62.5 %. The
+    result is rounded up so that the utilisation is not above the threshold. The resource that needs more nodes decides.
+    ``threshold_delta`` calls this function only above the threshold.
     """
     return max(
         math.ceil(node_count * ((percent - threshold_percent) / threshold_percent))
@@ -38,8 +38,8 @@ def scale_up_delta(usage: Utilisation, *, node_count: int, threshold_percent: in
 def nodes_to_keep(usage: Utilisation, *, node_count: int, threshold_percent: int) -> int:
     """Fewest nodes whose utilisation is not above the scale-up threshold: ceil(n x percent / threshold).
 
-    2 nodes at 36 % with a threshold of 70 %: 2 x 36 / 70 = 1.03, so 2. With one node less the group would be at 72 %
-    and grow again in the next pass, and so on for ever.
+    Example: 2 nodes at 36 % with a threshold of 70 %: 2 x 36 / 70 = 1.03, so 2. With one node less the group would be
+    at 72 %, and would grow again in the next pass.
     """
     return math.ceil(node_count * usage.percent / threshold_percent)
 
@@ -47,8 +47,8 @@ def nodes_to_keep(usage: Utilisation, *, node_count: int, threshold_percent: int
 def from_zero_delta(request: Amount, *, node_capacity: Amount, threshold_percent: int) -> int:
     """Nodes to add to an empty group: ceil(request / capacity of a node / threshold x 100).
 
-    1800 m asked, nodes of 1000 m, threshold 70 %: 1.8 / 0.7 = 2.57, so 3. While the capacity of a node is unknown (0),
-    add 1: the first node shows it.
+    Example: requests of 1800 m, nodes of 1000 m, threshold 70 %: 1.8 / 0.7 = 2.57, so 3. If a node's capacity is
+    unknown (0), the result is 1, because the first node shows the capacity.
     """
     if node_capacity.cpu_m == 0 or node_capacity.memory_bytes == 0:
         return 1
@@ -106,8 +106,8 @@ def renewal_is_due(
 ) -> bool:
     """Whether to add one node so that an old one can be removed.
 
-    Only at exactly the minimum, which must not be 0, and while no node is on its way out. A node is too old beyond the
-    maximum age, not at it. A maximum age of 0 or less is none.
+    Only a group at exactly its minimum, with no tainted node, adds a node for renewal; the minimum must be above 0. A
+    node is too old if its age is above the maximum age. A maximum age of 0 or less disables the rule.
     """
     age_max_s = settings.max_node_age_s
     if age_max_s <= 0 or settings.min_nodes == 0 or tainted_count or len(untainted) != settings.min_nodes:
@@ -120,8 +120,8 @@ def free_amounts(
 ) -> dict[str, Amount]:
     """Free amounts of each node: allocatable minus the requests of its unfinished pods.
 
-    ``pods`` are the group's own, ``others_taken`` is what other pods take: with 400 m of own pods and 450 m of
-    DaemonSets a node of 1000 m has 150 m free.
+    ``pods`` are the group's pods; ``others_taken`` are the amounts of other pods. Example: with 400 m of the group's
+    pods and 450 m of DaemonSets, a node of 1000 m has 150 m free.
     """
     taken: dict[str, Amount] = defaultdict(Amount)
     for pod in pods:
@@ -138,9 +138,10 @@ def starving_pods(
 ) -> tuple[str, ...]:
     """Names of pending pods for which no untainted node has room, in the order of the input.
 
-    ``free`` holds what is left on each untainted node, ``largest`` what whole nodes of the group offer beside
-    DaemonSets, empty if that is not known. With 2000 m free on each of five nodes of 4000 m a pod of 2001 m starves and
-    one of 2000 m does not; one of 4100 m will never fit, so it does not count unless the quirk says so.
+    ``free`` has the free amounts of each untainted node. ``largest`` has the amounts that empty nodes of the group
+    offer besides DaemonSets; empty if unknown. Example: five nodes of 4000 m have 2000 m free each. A pod of 2001 m
+    starves, a pod of 2000 m does not. A pod of 4100 m fits on no node of the group, so it does not count, except with
+    the quirk.
     """
     pending = [pod for pod in pods if pod.phase is PodPhase.PENDING]
     if not quirks.starve_counts_bound_pods:
@@ -172,8 +173,8 @@ class Course(enum.StrEnum):
 class RuleVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict of the rules.
 
-    ``requested_delta`` is reported, ``delta`` is carried out: they differ while the lock holds. ``lock`` is
-    the stored lock, which only the rule of that name takes away.
+    ``requested_delta`` is reported, ``delta`` is executed; they differ while the lock is in force. ``lock`` is the
+    stored lock; only the rule of that name removes it.
     """
 
     course: Course
@@ -255,10 +256,10 @@ def _weighed(usage: Utilisation | FromZero, state: NodeGroupState, view: GroupVi
 
 
 def _roomy_spare_count(view: GroupView) -> int:
-    """Most nodes to remove so that the group's pods still fit on the others, beside DaemonSet pods.
+    """Most nodes to remove so that the group's pods and the DaemonSet pods still fit on the others.
 
-    Two nodes of 1000 m with DaemonSets of 450 m on each and pods of 600 m: 2 x 600 / 1100 = 1.09, so both stay. With
-    one the pods that are evicted would starve and bring the node back, and so on for ever.
+    Example: two nodes of 1000 m with DaemonSets of 450 m each, and pods of 600 m: 2 x 600 / 1100 = 1.09, so both stay.
+    On one node the evicted pods would starve and bring the second node back.
     """
     nodes, nothing = view.parts.untainted, OthersTaken()
     room = view.capacity - sum((view.others_taken.get(node.name, nothing).daemons for node in nodes), start=Amount())
@@ -291,7 +292,7 @@ def _starves(state: NodeGroupState, view: GroupView) -> bool:
 
 
 def crowded_out_count(view: GroupView) -> int:
-    """The number of pending pods that would fit if pods outside the group, such as DaemonSets', used no room."""
+    """The number of pending pods that would fit if pods outside the group, such as DaemonSet pods, used no room."""
     if not view.others_taken or all(pod.phase is not PodPhase.PENDING for pod in view.pods):
         return 0
     starving = [

@@ -1,8 +1,8 @@
 """The states of a node, and the effects that a pass allows in each.
 
-Input: nodes; output: the four parts of a group. The states are in one table, in order of precedence. The module also
-sorts nodes for selection: the oldest are removed first, the newest stay. Source: atlassian/escalator 043bb1b,
-pkg/controller/controller.go and sort.go; ties, which it leaves undefined, go by name.
+Input: nodes; output: the four parts of a group. One table has the states in order of precedence. The module also sorts
+nodes for selection: the oldest are removed first. Source: atlassian/escalator 043bb1b, pkg/controller/controller.go and
+sort.go. Escalator leaves the order of equally old nodes undefined; here the name decides.
 """
 
 import enum
@@ -30,8 +30,8 @@ class NodeState(enum.StrEnum):
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """The conditions of a state, and its consequences.
 
-    ``is_capacity``: its allocatable counts. ``may_be_tainted`` when the group shrinks, ``may_be_untainted`` when it
-    grows, ``is_reaped`` once its grace is over.
+    ``is_capacity``: the node's allocatable amounts count. ``may_be_tainted``: when the group shrinks.
+    ``may_be_untainted``: when the group grows. ``is_reaped``: after the grace period.
     """
 
     applies: Callable[[GroupNode], bool]
@@ -101,8 +101,8 @@ def newest_first(nodes: Iterable[GroupNode], *, last: Collection[str] = ()) -> l
 def as_in_dry_mode(node: GroupNode, taints: Mapping[str, float | None], *, ignore_real_state: bool) -> GroupNode:
     """The node as if the plans of a dry run had been executed.
 
-    ``taints`` holds what the run has done so far: the time of a taint, None for an untaint. ``ignore_real_state`` is
-    the quirk of Escalator, for which a node in dry mode is neither cordoned nor tainted but by the run itself.
+    ``taints`` are the run's planned changes: the time of a taint, or None for an untaint. ``ignore_real_state`` is a
+    quirk of Escalator: in dry mode only the run's own taints count, and no node is cordoned.
     """
     bare = msgspec.structs.replace(node, is_cordoned=False, is_force_tainted=False, removal_taint=None)
     seen = bare if ignore_real_state else node
@@ -120,9 +120,9 @@ def node_belongs(labels: Mapping[str, str], *, label_key: str, label_value: str)
 def pod_belongs(placement: Placement, *, group_name: str, label_key: str, label_value: str) -> bool:
     """Whether a pod counts for the group.
 
-    With the label customer=shared, a pod belongs whose node selector says customer: shared, and one with a required
-    node affinity term that says customer In (shared, dev). A selector that names another value does not outvote such a
-    term. Other operators and preferred terms do not count. Pods of DaemonSets belong to no group.
+    Example: the group's label is customer=shared. A pod belongs to the group if its node selector has customer: shared,
+    or if a required node affinity term has customer In (shared, dev). Such a term counts even if the selector has
+    another value. Other operators and preferred terms do not count. Pods of DaemonSets belong to no group.
     """
     if placement.owner_kind == _DAEMON_SET:
         return False

@@ -1,8 +1,8 @@
 """The status of a NodeGroup: a report of the last pass, and the state for the next one.
 
-Input: the plan, the state, the cloud's group and what failed; output: the status as JSON, and back from it the state.
-The state in the status survives a restart and a change of leader; without it a new leader treats nodes on their way as
-just asked for.
+Input: the plan, the state, the cloud's group and failures; output: the status as JSON. The module also reads the state
+back from a status. The state in the status survives a restart and a change of leader. Without it a new leader treats
+starting nodes as requested just now.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -46,7 +46,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def state_from(node_group: Mapping[str, Any] | None) -> NodeGroupState | None:
     """The state in a NodeGroup's status; None if it is missing or invalid, which is a safe start.
 
-    Without it, the lock and the breaker are those of the annotation, which survives a restart of one machine's store.
+    Without a state in the status, lock and breaker are read from the annotation, which survives a restart of a single
+    machine's store.
     """
     written = nested(node_group, "status", "state")
     if not isinstance(written, Mapping):
@@ -69,7 +70,7 @@ def _kept_state(text: str | None) -> NodeGroupState | None:
 
 
 def kept_text(state: NodeGroupState) -> str:
-    """The annotation's value: the state that prevents double requests for machines. "" without any."""
+    """The annotation's value: the part of the state that prevents duplicate requests for machines; or ""."""
     state_fields: Object = {}
     if state.lock is not None:
         state_fields["lock"] = msgspec.to_builtins(state.lock)
@@ -88,7 +89,7 @@ def written_state(state: NodeGroupState) -> Object:
 def recovered_state(cloud: CloudGroup, *, node_count: int, now_s: float) -> NodeGroupState:
     """The initial state of a group without a stored state. Starting machines count as requested by an earlier process.
 
-    With a target of 6 and 4 nodes the group is locked for 2 nodes, as if they had been asked for now.
+    Example: with a target of 6 and 4 nodes, the group is locked for 2 nodes as if they were requested now.
     """
     coming = cloud.target_size - node_count
     if coming <= 0:
@@ -191,7 +192,7 @@ def sentence_of(effect: Effect) -> str:
 def why_of(plan: GroupPlan) -> str:
     """The rule behind the effects, with its numbers: "taint-lower asks for -1; cpu 20 %, memory 6 % requested".
 
-    Anticipated pods are named where there are any: "...; 4 pods are anticipated".
+    The text ends with the number of anticipated pods, if any: "...; 4 pods are anticipated".
     """
     request = f"{plan.decided_by.value} asks for {plan.requested_delta:+d}"
     count = plan.anticipated_count

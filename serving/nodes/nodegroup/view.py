@@ -1,8 +1,8 @@
 """The input of a pass: the group's nodes and pods, sorted and summed.
 
-Input: the snapshot of everything, the state and the settings; output: one record that the rules share. It decides which
-unhealthy nodes are tainted first, because that changes what counts as capacity; nothing else. Source:
-atlassian/escalator 043bb1b, pkg/controller/controller.go.
+Input: the snapshot, the state and the settings; output: one record for all rules. The module also selects the unhealthy
+nodes to taint, because tainting changes the capacity. Source: atlassian/escalator 043bb1b,
+pkg/controller/controller.go.
 """
 
 import enum
@@ -56,8 +56,8 @@ def unhealthy_names(nodes: Iterable[GroupNode], *, settings: NodeGroupSettings, 
 def group_is_healthy(nodes: Sequence[GroupNode], *, settings: NodeGroupSettings, now_s: float) -> bool:
     """Whether at most the allowed percentage of the newest nodes is unhealthy.
 
-    Of 10 nodes that are old enough the newest 25 % are ceil(2.5) = 3; with 1 of them unhealthy that is 33 %, cut off,
-    which is healthy up to a maximum of 33. A group without such nodes is healthy.
+    Example: of 10 nodes that are old enough, the newest 25 % are ceil(2.5) = 3. If 1 of them is unhealthy, that is 33 %
+    (truncated), which a maximum of 33 allows. A group without nodes that are old enough is healthy.
     """
     grace_s = settings.unhealthy_node_grace_period_s
     if grace_s == 0:
@@ -81,10 +81,11 @@ class PodRole(enum.Enum):
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     """One group at one time.
 
-    ``nodes`` and ``pods`` are the group's; ``parts`` are its nodes by state, those of ``unhealthy_tainted`` among the
-    tainted already. ``pod_counts`` says how many pods keep a node from being empty. ``failed`` names nodes on which the
-    last plan's effects failed. ``anticipated_count`` of the pods do not exist yet. ``request`` is the sum over all
-    pods, ``capacity`` that over the untainted nodes. ``others_taken`` is what pods outside the group take of each node.
+    ``nodes`` and ``pods`` are the group's. ``parts`` are its nodes by state; nodes in ``unhealthy_tainted`` are already
+    among the tainted ones. ``pod_counts`` has each node's number of pods that prevent it from being empty. ``failed``
+    are the nodes on which effects of the last plan failed. ``anticipated_count`` of the pods do not exist yet.
+    ``request`` is the sum over all pods, ``capacity`` the sum over the untainted nodes. ``others_taken`` are the
+    amounts that pods outside the group use on each node.
     """
 
     settings: NodeGroupSettings
@@ -191,9 +192,9 @@ def view_of(state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSetting
 def node_capacity(state: NodeGroupState, view: GroupView) -> Amount:
     """Capacity of a node of the group, for growth from zero; without a node, the last known one.
 
-    Of untainted nodes with 4000 m and 2000 m the smaller counts: the next node may be either, and one too many is
-    tainted again while one too few leaves pods waiting for another cool-down. A node without a reported capacity does
-    not count.
+    Example: of untainted nodes with 4000 m and 2000 m the smaller one counts, because the next node may be of either
+    size. One node too many is tainted again; with one too few, pods wait for another cool-down. A node without a
+    reported capacity does not count.
     """
     if view.settings.quirks.capacity_cached_from_first_node:
         return view.nodes[0].allocatable if view.nodes else state.node_capacity
@@ -217,8 +218,9 @@ def _to_taint_as_unhealthy(
 ) -> tuple[str, ...]:
     """Names of the unhealthy nodes to taint now, oldest first.
 
-    Of 10 nodes with 4 unhealthy, a minimum of 8 and a fast rate of 3: min(4, 3, 10 - 8) = 2. At the minimum a healthy
-    node must come first, which a rule asks for; only a group of fixed size, where none can, goes one node below.
+    Example: with 10 nodes, 4 of them unhealthy, a minimum of 8 and a fast rate of 3: min(4, 3, 10 - 8) = 2. At the
+    minimum, a rule first adds a healthy node. Only a group of fixed size, which cannot grow, may go one node below the
+    minimum.
     """
     untainted = partition(nodes).untainted
     sick = [node.name for node in oldest_first(untainted) if node.name in unhealthy]

@@ -31,18 +31,19 @@ _LOOPBACK = (b"127.0.0.1", b"::1", b"::ffff:127.0.0.1")
 class AdminHandler:
     """Serves the admin port.
 
-    - ``GET /healthz``: at once.
+    - ``GET /healthz``: always 200.
     - ``GET /metrics``: for holders of the query token, or of the pod's secret.
-    - ``GET /readyz``: 200 or 503. ``?wait=8`` holds the request for at most 8 s while the app has not been ready yet.
-    - ``GET /caller-token``: the token by which the app names itself to other services; for the app of this pod only.
-    - ``GET /wait-for-drain``: called by the kubelet before it stops a container of the app. Probes fail from then on,
-      and the response is sent once no request arrives or runs. If no stop signal follows within a second, the pod
-      stays, and probes succeed again.
-    - ``POST /drain``: begins the drain by itself; ``on_drain`` is called.
+    - ``GET /readyz``: 200 or 503. ``?wait=8`` delays the response up to 8 s while the app has never been ready.
+    - ``GET /caller-token``: the token that identifies the app to other services; for the app of this pod only.
+    - ``GET /wait-for-drain``: called by the kubelet before it stops a container of the app. Probes fail from then on.
+      The response is sent once no request arrives or runs. If no stop signal follows within a second, the pod
+      continues, and probes succeed again.
+    - ``POST /drain``: starts the drain by calling ``on_drain``.
 
-    - ``POST /wake``: thaws a sleeping app, and keeps it awake for half a minute; the response is sent when it runs.
+    - ``POST /wake``: thaws a sleeping app, and keeps it awake for half a minute. The response is sent once the app
+      runs.
 
-    All orders need the pod's secret where there is one.
+    The three orders need the pod's secret if the pod has one.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class AdminHandler:
         self._respond_to_probes()
 
     def drained(self) -> None:
-        """Answer held drain requests: no request runs or arrives, so the app may end."""
+        """Respond to pending ``/wait-for-drain`` requests. No request runs or arrives, so the app may end."""
         for exchange in list(self._leaving):
             exchange.respond(200, b"drained")
 

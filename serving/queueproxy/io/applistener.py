@@ -1,8 +1,7 @@
 """Checks that a socket at an app's address belongs to the app.
 
-Between the choice of a port and the app's bind(2), and while the app restarts, any process of the machine may listen
-there. The check runs before and after a connection is opened: a connection between two checks is to a socket of the
-app.
+Any process of the machine may listen at an app's port before the app's bind(2) and while the app restarts. The check
+runs before and after a connection is opened. If both checks succeed, the connection is to a socket of the app.
 """
 
 import os
@@ -27,7 +26,7 @@ class ListenerCheck:
         self._own: set[int] = set()
 
     def require(self, host: str, port: int) -> None:
-        """Raise ``ForeignListener``, an ``OSError``, if a foreign process listens there; without a listener do nothing."""
+        """Raise ``ForeignListener``, an ``OSError``, if a process other than the app listens there."""
         if foreign := self.foreign_at(host, port):
             raise ForeignListener(foreign)
 

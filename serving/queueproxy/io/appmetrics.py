@@ -1,7 +1,7 @@
 """Reads the app's metrics page on localhost, once a second, for the gauges chosen by its revision.
 
-The app may be slow, endless or wrong: a reading ends after 0.8 s and 1 MiB, and a failed one changes nothing; the
-gauges then expire. The first of consecutive failures is logged, with the expected form.
+A reading ends after 0.8 s or 1 MiB, because the app may respond slowly or endlessly. A failed reading changes no gauge;
+old gauges expire. The first of consecutive failures is logged with the expected form.
 """
 
 import asyncio
@@ -37,8 +37,7 @@ class UnreadablePage(Exception):
 async def fetch_page(address: Address, path: str, *, network: str = "", timeout_s: float = _TIMEOUT_S) -> bytes:
     """The response body of a GET to a local address.
 
-    Raises:
-        UnreadablePage: when it fails, answers anything but 200, is too long, or takes too long.
+    Raises: UnreadablePage: if the request fails, the status is not 200, or the page is too long or too slow.
     """
     writer: asyncio.StreamWriter | None = None
     try:

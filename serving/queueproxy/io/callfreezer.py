@@ -1,6 +1,6 @@
 """Makes an app sleep and wake by its own HTTP calls, as model servers offer.
 
-A module of its own: few pods need it, and a queue-proxy imports it for them alone.
+A queue-proxy imports this module only for pods that need it; few do.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ _WAKE_PAUSE_S = 0.1
 class CallFreezer:
     """Makes an app sleep and wake by HTTP calls to its own endpoints, as model servers offer.
 
-    ``marker`` is a file that exists while it may sleep; "" where no file outlives a queue-proxy. ``limit_s`` bounds
-    each call, and all attempts to wake it together.
+    ``marker`` is a file that exists while the app may sleep; "" if no file outlives a queue-proxy. ``limit_s`` bounds
+    each call, and the sum of all attempts to wake the app.
     """
 
     is_instant = False

@@ -1,8 +1,8 @@
 """The pod's credentials: its inner TLS certificate, and the caller token of its app.
 
-An autoscaler issues them to the holder of the pod's stats token. The certificate is fetched at the start, before the
-pod is ready, and again when half of its life is over; the token when the app asks. While no autoscaler responds, the
-last ones stay in use.
+An autoscaler issues both to the holder of the pod's stats token. The certificate is fetched at the start, before the
+pod is ready, and again after half of its lifetime. The caller token is fetched when the app requests it. While no
+autoscaler responds, the last certificate and token stay in use.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Credentials:
         self._fetching = asyncio.Lock()
 
     async def wait(self) -> None:
-        """Wait for the first certificate; where plain HTTP is allowed, for a bounded time."""
+        """Wait for the first certificate. The wait is bounded if plain HTTP is allowed."""
         if self.tls is None:
             return
         within_s = None if self._spec.settings.inner_tls.is_strict else _PERMISSIVE_WAIT_S

@@ -1,8 +1,8 @@
 """Freezes the app of an idle pod, and thaws it when a request arrives.
 
-``serving.queueproxy.dormancy`` decides; this module consults it when a request has ended or a timer is due, and acts by
-a ``Freezer``. It makes no call outside of the pod: an arriving request thaws the app and is forwarded in the same turn
-of the loop, or waits for the app's own call.
+``serving.queueproxy.dormancy`` decides. This module asks for a decision when a request has ended or a timer is due, and
+executes it with a ``Freezer``. It makes no call outside of the pod. An arriving request thaws the app and is forwarded
+in the same turn of the loop, or waits until the app's wake call has ended.
 """
 
 import asyncio
@@ -43,9 +43,9 @@ class IdlePod(Protocol):
 class Dormancy:
     """The dormancy of one pod.
 
-    ``pod`` is the activity that keeps it awake, except probes. ``on_sleep`` is called before a freeze, ``on_wake``
-    after a thaw, ``on_change`` when the pod has become dormant, True, or runs again, False: a moment after the thaw,
-    unless it is dormant again.
+    ``pod`` is the activity that keeps the pod awake, except probes. ``on_sleep`` is called before a freeze, ``on_wake``
+    after a thaw. ``on_change`` is called with True when the pod has become dormant. It is called with False a moment
+    after a thaw, unless the pod is dormant again.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Ways to freeze an app, in order of preference: a cgroup, signals, or the app's own calls.
 
 A freezer that cannot freeze raises ``OSError`` with the reason; all processes then run. A cgroup freezes all of its
-processes and their children at once, unseen by them. SIGSTOP is seen by parents and debuggers, so parents are stopped
-before their children and continued after them.
+processes and their children at once, without their notice. Parents and debuggers notice SIGSTOP; therefore parents are
+stopped before their children and continued after them.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _RESTLESS = "processes of the app do not stop, or fork without end"
 class Freezer(Protocol):
     """Freezes and thaws one app.
 
-    ``is_instant`` says that a freeze under way may be cancelled, and that ``thaw`` is done when it returns.
+    ``is_instant``: a running freeze may be cancelled, and ``thaw`` is complete when it returns.
     """
 
     is_instant: bool
@@ -103,8 +103,9 @@ class ProcessFinder(Protocol):
 class SignalFreezer:
     """Stops all processes by SIGSTOP.
 
-    ``marker`` is a file that exists while they may be stopped: the next queue-proxy of the pod continues them; "" where
-    no file outlives a queue-proxy, which then continues all. Processes stopped by other programs stay stopped.
+    ``marker`` is a file that exists while processes may be stopped. If the file exists at its start, the pod's next
+    queue-proxy continues them. "": no file outlives a queue-proxy, and the next one always continues them. Processes
+    stopped by other programs stay stopped.
     """
 
     is_instant = True
@@ -173,8 +174,8 @@ class SignalFreezer:
 class CgroupFreezer:
     """Freezes a cgroup created for the pod; the processes move there before the first freeze.
 
-    A process in a cgroup other than ours, such as a container's, stays there, and that cgroup is frozen too. Later
-    processes start in the cgroup of their parent.
+    A process in another cgroup, such as a container's, stays there, and that cgroup is frozen too. New processes start
+    in the cgroup of their parent.
     """
 
     is_instant = True
@@ -333,7 +334,7 @@ class FirstFreezer:
 
 
 class NoFreezer:
-    """Leaves the processes running: a pod of a cluster is dormant only in that it has no requests."""
+    """Leaves the processes running. A pod of a cluster is dormant if it has no requests; nothing is frozen."""
 
     is_instant = True
     name = "none"

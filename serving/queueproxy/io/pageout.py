@@ -1,10 +1,10 @@
 """Moves the memory of a frozen app to swap or zram, and measures it before and after.
 
-By ``memory.reclaim`` of the pod's cgroup (version 2 with the memory controller), else by process_madvise(2) with
-MADV_PAGEOUT, which needs CAP_SYS_NICE. Without swap only pages of files could go, and the next request would read them
-from the disk again: then all stays.
+Uses ``memory.reclaim`` of the pod's cgroup (version 2 with the memory controller), or else process_madvise(2) with
+MADV_PAGEOUT, which needs CAP_SYS_NICE. Without swap nothing is moved: only pages of files could be freed, and the next
+request would read them from the disk again.
 
-Standard library but for msgspec, and no pathlib: see the module ``processes``.
+Imports only the standard library without pathlib, and msgspec; the module ``processes`` gives the reason.
 """
 
 import asyncio

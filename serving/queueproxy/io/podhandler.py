@@ -122,7 +122,7 @@ class PodHandler(PodRequests[Exchange]):
         return view_of(self._client_of)
 
     def _client_of(self, exchange: Exchange) -> str | None:
-        """The client of a request. None without a pod secret, because activators cannot be verified."""
+        """The client of a request; None if the pod has no secret, because then activators cannot be verified."""
         if not self._secret or exchange.context is None:
             return None
         from serving.net.proxy.forwarding.sharing import client_behind  # noqa: PLC0415 - as above
@@ -156,8 +156,9 @@ class PodHandler(PodRequests[Exchange]):
     def lost(self, exchange: Exchange, reason: str) -> bool:
         """Handle an app that ended before its response was complete.
 
-        A request that its client marked as repeatable is cut off: the activator sends it to another pod. One that was
-        alone in the app is the suspect of its end and is answered instead, as all are after an OOM kill.
+        A request that its client marked as repeatable is cut off, and the activator sends it to another pod. A request
+        that was alone in the app may have caused the end, so it gets an error response. After an OOM kill all requests
+        get an error response.
         """
         del reason
         now_s = self._clock()

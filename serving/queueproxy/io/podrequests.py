@@ -1,8 +1,8 @@
 """Counts and queues the requests of one pod.
 
 ``PodRequests`` counts requests, gives them slots or queues them, responds to probes, and decides which headers are
-trusted: requests that only our daemons may make (probes, requests that an activator has counted) carry the pod's
-secret. The order of steps is that of knative/serving 98e5ef90 pkg/queue; docs/calculations.md lists what differs.
+trusted. Probes, and requests that an activator has counted, must have the pod's secret. The order of steps is that of
+knative/serving 98e5ef90 pkg/queue; docs/calculations.md lists the differences.
 """
 
 import contextlib
@@ -145,7 +145,7 @@ class PodRequests(Generic[_Request]):
     ) -> Admitted | Queued | Rejected:
         """Count a request, held by an activator for ``held_s`` seconds, and admit, queue or reject it.
 
-        ``client`` is the sender of a request that is still being sent.
+        ``client`` is the sender of a request whose body is incomplete.
         """
         self.last_request_s = now_s
         self._meter.arrive(now_s, proxied=proxied)

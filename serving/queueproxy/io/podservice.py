@@ -1,7 +1,7 @@
 """Runs the parts of a pod other than its requests: readiness, stats, the admin port, and the drain.
 
-A queue-proxy that forwards and one that runs in the app's process differ in how requests come in, which is their
-``Front``; all else is here.
+A queue-proxy is a separate process or runs in the app's process. The two receive requests in different ways, each by
+its ``Front``. All other parts are here.
 """
 
 import asyncio
@@ -177,7 +177,7 @@ class PodService:
     async def _watch_app(self, on_change: Callable[[bool], None]) -> None:
         """Probe the app repeatedly, until cancelled or the probing ends; a dormant app is not probed.
 
-        Without its certificate no request would come through, so that is awaited before.
+        The first probe waits for the pod's certificate, because without one no request would be accepted.
         """
         await self._credentials.wait()
         spec, pod = self._spec, self._pod
@@ -198,7 +198,7 @@ class PodService:
             await asyncio.sleep(state.pause_s)
 
     async def _connect(self, link: Link, known: asyncio.Event) -> None:
-        """Keep the stats connection open. It begins after the app's readiness, which requests need first."""
+        """Keep the stats connection open. It opens once the app is ready, because requests need readiness first."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._spec.settings.report_period_s):
                 await known.wait()
@@ -231,7 +231,7 @@ class PodService:
 def socket_of(spec: PodSpec, name: str, address: Address) -> socket.socket:
     """The listening socket: the inherited socket ``name``, or a new one at ``address``. Raises ``OSError``.
 
-    A loop would look the address up in a thread, and start its threads for that, which takes a tenth of a start.
+    The event loop would resolve the address in a thread; creating its threads takes a tenth of the start time.
     """
     descriptor = spec.listen_fds.get(name)
     if descriptor is None:

@@ -1,10 +1,10 @@
 """Finds all processes of a pod's app in /proc.
 
-The roots are the first processes of its containers, which the pod's runner records in files. Their descendants, and the
-processes in a session or process group that one of them leads, belong to the app. A process that has left all three,
-such as a daemon, is a child of the pod's runner and is recognized by the app's environment.
+The roots are the first processes of the app's containers; the pod's runner records them in files. Descendants of the
+roots belong to the app, and so do processes in a session or process group that one of these leads. A daemon that has
+left all three is a child of the pod's runner, and is recognized by the app's environment.
 
-Standard library but for msgspec, and no pathlib: a queue-proxy starts without it.
+Imports only the standard library without pathlib, and msgspec, so that a queue-proxy starts fast.
 """
 
 import contextlib
@@ -87,7 +87,7 @@ def read_roots(prefix: str) -> list[Root]:
 def members(entries: Mapping[int, ProcessEntry], roots: Iterable[int], *, spared: Collection[int]) -> list[int]:
     """The processes that belong to the roots, parents before children, without the ``spared`` ones.
 
-    So a shell with job control is stopped before its jobs, and does not see them stop.
+    The order stops a shell with job control before its jobs, so that it does not see them stop.
     """
     children: dict[int, list[int]] = {}
     for entry in entries.values():

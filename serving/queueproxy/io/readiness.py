@@ -43,8 +43,8 @@ async def attempt(
 ) -> bool:
     """Whether the app accepts a connection, or answers a GET with 200 to 399, within the probe's timeout.
 
-    ``network`` is the path of the network namespace of the app, "" for our own. ``is_http2`` probes with HTTP/2, which
-    an app needs whose port is named h2c. By ``check`` another process that listens there is not the app.
+    ``network`` is the path of the app's network namespace; "" is this process's namespace. ``is_http2`` probes with
+    HTTP/2, for an app whose port is named h2c. The attempt fails if ``check`` finds a listener of another process.
     """
     host, port = app[0], probe.port or app[1]
     writer: asyncio.StreamWriter | None = None
@@ -95,8 +95,8 @@ def at_start(settings: QueueProxySettings) -> Readiness:
 def after_attempt(state: Readiness, *, ok: bool, probe: Probe, settings: QueueProxySettings) -> Readiness:
     """The state after one probe.
 
-    Pauses of an app that starts: 2, 2.2, 2.4, 2.7 ... 50, 50 ms: an app that takes 100 ms to listen is found within 12
-    ms of it, after 20 attempts of 0.1 ms.
+    The pauses of a starting app are 2, 2.2, 2.4, 2.7 ... 50, 50 ms. An app that listens after 100 ms is detected within
+    12 ms, after 20 attempts of 0.1 ms each.
     """
     if ok:
         return Readiness(is_ready=True, pause_s=probe.period_s or None)
@@ -112,9 +112,9 @@ def after_attempt(state: Readiness, *, ok: bool, probe: Probe, settings: QueuePr
 class ReadinessPipe:
     """Reports readiness to the pod's runner, as one JSON object per line: ``{"pid": 7, "ready": true}``.
 
-    "dormant": true is added while the app sleeps. The last line is ``{"pid": 7, "ready": false, "drained": true}``: the
-    app may end. A reader that has lost lines sends ``PUSH_AGAIN``, and the last line is written again. ``pid`` is the
-    process that the reader knows; None is this one.
+    "dormant": true is added while the app sleeps. The last line is ``{"pid": 7, "ready": false, "drained": true}``; the
+    app may then end. A reader that has lost lines sends the signal ``PUSH_AGAIN``, and the last line is written again.
+    ``pid`` is this process's id as the reader sees it; None is the own id.
     """
 
     def __init__(self, descriptor: int | None, *, pid: int | None = None) -> None:

@@ -1,7 +1,7 @@
 """The request log of a queue-proxy: a line per request, by the template of the settings.
 
-A record is taken in the loop when a request ends; its line is made and written in a thread, so that a slow reader of
-the log stops no request. The default template's line is encoded as JSON without the template. Source of the fields:
+A record is created in the event loop when a request ends. A thread formats and writes its line, so that a slow reader
+of the log delays no request. The default template's line is encoded as JSON without the template. Source of the fields:
 Knative, "Configuring request logs" (knative.dev/docs/serving/observability/logging/request-logging).
 """
 

@@ -38,7 +38,7 @@ def stats_link(
 ) -> Link:
     """The link that sends this pod's stats to the autoscaler; ``draw`` randomises its pauses.
 
-    One statistic waits at most: the newest.
+    At most one stat, the newest, waits to be sent.
     """
     assert spec.stats_url is not None
     query = f"namespace={spec.namespace}&revision={spec.revision}&pod={spec.pod}"
@@ -63,7 +63,7 @@ def stats_link(
 async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, stop: asyncio.Event) -> None:
     """Report once per period, and once more at the end.
 
-    A sleeping pod reports its last requests, then once that it sleeps, then nothing until it wakes.
+    A sleeping pod first reports its last requests, then once its sleep, then nothing until it wakes.
     """
     period_s = spec.settings.report_period_s
     explained_from_s = now_s() + _EXPLAINED_AFTER_S
@@ -116,7 +116,10 @@ def _unready(spec: PodSpec) -> str:
 
 
 async def announce(spec: PodSpec, *, secured: PeerTls | None, draw: Callable[[], float]) -> None:
-    """Announce this pod's readiness to the activators, through the autoscaler, up to a second before the cluster's API does."""
+    """Announce this pod's readiness to the activators through the autoscaler.
+
+    The announcement arrives up to a second earlier than through the cluster's API.
+    """
     from serving.net.wire.podcredentials import announce_pod  # noqa: PLC0415 - only pods of a cluster announce themselves
 
     assert spec.stats_url is not None

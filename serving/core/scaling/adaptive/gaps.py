@@ -1,11 +1,11 @@
 """The gaps between a revision's requests, and the rate of the next request derived from them.
 
 A gap is the time from the end of the last request to the next arrival. Gaps are counted by length, in bins of 1 s up to
-50 s and of 3 % beyond; old ones fade. The hazard of a bin is the rate of arrivals, per second, of a revision that has
-been idle for so long: gaps that ended in it over the idle time that was spent in it.
+50 s and of 3 % beyond; old gaps lose weight. The hazard of a bin is the rate of arrivals per second at that idle time:
+the gaps that ended in the bin, divided by the idle time spent in the bin.
 
-Bins with few gaps are unreliable. A bin's rate is drawn to that of its group (lengths that differ by up to a factor of
-2), and a group's to that of the population of all revisions. Counts, not clocks: no time of day enters.
+Bins with few gaps are unreliable. So a bin's rate is smoothed towards the rate of its group (lengths within a factor of
+2), and a group's rate towards that of all revisions. The time of day is not used.
 """
 
 import bisect
@@ -84,7 +84,7 @@ _GROUP_WIDTHS_S: Array = np.append(np.diff(_GROUP_STARTS_S), _LAST_WIDTH_S)
 
 
 class GapPrior:
-    """The population's rates by group, per second: initially shipped, later learnt from the revisions of this cluster."""
+    """The population's rates by group, per second: shipped values at first, later learnt in this cluster."""
 
     __slots__ = ("_events", "_exposure_s", "_rates")
 
@@ -134,8 +134,8 @@ class GapHistory:
     def hazard(self, prior: GapPrior) -> Array:
         """Arrivals per second of idle time, by bin.
 
-        A bin of 3 s in which 2 of 5 gaps ended, 3 of them outlasting it, was idle for 3 x (3 + 2 / 2) = 12 s: 2 / 12 a
-        second.
+        Example: 2 of 5 gaps ended in a bin of 3 s, and 3 were longer. The idle time in the bin is 3 x (3 + 2 / 2) = 12
+        s, so the rate is 2 / 12 per second.
         """
         counts = self._counts / self._weight
         ending = np.add.accumulate(counts[::-1])[::-1]
@@ -198,7 +198,8 @@ class KeepWindow(msgspec.Struct, frozen=True):
 class GapPlan(msgspec.Struct, frozen=True):
     """The plan for an idle gap: its windows, and the worth of a start.
 
-    The rates behind them would be a quarter of a revision's state; on request they are computed again from the gaps.
+    The rates are not stored, because they would be a quarter of a revision's state; they are computed from the gaps on
+    request.
     """
 
     windows: tuple[KeepWindow, ...]
@@ -229,7 +230,7 @@ class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
     def kept_max_s(self) -> float:
         """Longest first window: a gap may cost ``max_s`` pod-seconds.
 
-        With 30 min, 10 s and a fifth it is 150 min less 40 s.
+        Example: 30 min, dormant after 10 s at a price of a fifth give 150 min minus 40 s.
         """
         longest_s = max(self.max_s, self.min_s)
         if self.dormant_after_s >= longest_s:
@@ -255,13 +256,13 @@ class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
 def keep_windows(hazard: Array, bounds: KeepBounds) -> tuple[KeepWindow, ...]:
     """The keep windows, in order.
 
-    The first begins at 0 and lasts from ``min_s`` to ``max_s``; later ones are for pre-warming.
+    The first window begins at 0, and its length is between ``min_s`` and ``max_s``. Later windows are for pre-warming.
 
-    ``hazard`` is the rate by bin. A pause of at most ``bridge_s`` joins two windows. A later window must also pay for
-    the start of its pod: its expected saving less its cost is at least the start time of the pod.
+    ``hazard`` is the rate by bin. Two windows with a pause of at most ``bridge_s`` are joined. A later window must also
+    pay for its pod's start: its expected saving minus its cost must be at least the start time.
 
-    A pod stays while the rate times the worth of a cold start is at least the price of a second. At a worth of 100 s a
-    running pod needs a rate of 0.01 a second, and a dormant pod at a price of 0.2 a rate of 0.002.
+    A pod stays while the rate times the worth of a cold start is at least the price of a second. Example: at a worth of
+    100 s, a running pod needs a rate of 0.01 per second. A dormant pod with a price of 0.2 needs a rate of 0.002.
     """
     prices = bounds.prices
     is_worthwhile = np.zeros(len(hazard) + 1, dtype=bool)

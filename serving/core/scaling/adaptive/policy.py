@@ -1,9 +1,9 @@
 """The adaptive policy of one revision: observes seconds of load, and gives advice for each decision.
 
 While requests are in flight, Knative's algorithm decides. Once the revision is idle, its earlier gaps decide how long
-its last pod stays, and whether a pod is started ahead of the next request. Before five gaps are known, and while
-learning would have cost more (``KeepRegret``), the last pod stays as long as under Knative. It uses neither pods nor
-clocks: costs are counted in pod-seconds.
+its last pod stays, and whether a pod is started ahead of the next request. The last pod stays as long as under Knative
+until five gaps are known, and while the learnt keep-alive would have cost more (``KeepRegret``). Costs are counted in
+pod-seconds.
 """
 
 import math
@@ -170,8 +170,8 @@ class AdaptivePolicy(RevisionPolicy):
     def unchanged_for_s(self, *, in_flight: float, now_s: float) -> float | None:
         """How long, in seconds, the policy keeps one ready pod unchanged; None requires a call of ``propose``.
 
-        It holds while the algorithm wants one pod too, as long as each second of its windows had a load. With requests
-        in flight the answer is infinite: only another load changes the advice then.
+        The result is valid while the algorithm also wants one pod and each second of its windows had a load. With
+        requests in flight the result is infinite, because then only another load changes the advice.
         """
         if self.idle_since_s is None:
             return None

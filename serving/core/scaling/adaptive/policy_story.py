@@ -1,7 +1,7 @@
 """Records of the adaptive policy's gaps and savings, and their description in a sentence.
 
 Input: costs of both policies. Output: "over the last day: 12 cold requests instead of 31, 40 pod-minutes less than
-under Knative's policy, estimated", or under Knative's policy the estimate for the adaptive one. This module imports no
+under Knative's policy, estimated", or under Knative's policy the estimate for the adaptive one. The module imports no
 decider, so that a command that only prints sentences starts without numpy.
 """
 

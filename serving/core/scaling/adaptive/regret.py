@@ -1,9 +1,9 @@
 """Compares the costs of a revision's learnt keep-alive with Knative's, gap by gap, and decides which is used.
 
-The policies differ only in the pods that they keep through a gap, so the length of a gap gives the cost of the other
-one without simulating a queue. Both are counted whichever decides, in pod-seconds and in cold requests, and a gap
-counts half after 50 more. Knative's decides until the learnt one would have saved a part of what a cold start is worth,
-at half of the dial, and if it had more cold requests.
+The policies differ only in the pods that they keep during a gap. So the length of a gap gives the cost of both policies
+without simulating a queue. Costs are counted in pod-seconds and cold requests; a gap counts half after 50 more gaps.
+Knative's keep-alive decides in two cases: until the learnt one would have saved enough, and if the learnt one had more
+cold requests. The first case values a cold start at half of the setting.
 """
 
 from collections.abc import Sequence
@@ -38,9 +38,9 @@ class GapCost(msgspec.Struct, frozen=True):
 def cost_of(gap_s: float, windows: Sequence[KeepWindow], *, pod_count: int, start_s: float) -> GapCost:
     """The cost of keeping pods through the windows of one gap.
 
-    ``pod_count`` pods stay through the first window, which begins at 0, and one through each later one, started ahead
-    of it. A cold request waits for a pod that costs its start. 2 pods for 60 s of a gap of 100 s, with a start of 10 s:
-    130 pod-seconds.
+    ``pod_count`` pods stay during the first window, which begins at 0. One pod is started ahead of each later window. A
+    cold request costs the start of a pod. Example: 2 pods stay for 60 s of a gap of 100 s, and a start takes 10 s: 130
+    pod-seconds.
     """
     pod_seconds = pod_count * min(gap_s, windows[0].to_s)
     is_cold = gap_s > windows[0].to_s
@@ -53,7 +53,10 @@ def cost_of(gap_s: float, windows: Sequence[KeepWindow], *, pod_count: int, star
 def difference(
     gap_s: float, windows: Sequence[KeepWindow], *, spec: ScalingSpec, pod_count: int, start_s: float
 ) -> tuple[float, int]:
-    """Pod-seconds and cold requests of a gap in excess of Knative, which keeps all pods for window, period and retention."""
+    """Pod-seconds and cold requests of a gap in excess of Knative's.
+
+    Knative keeps all pods for its window, period and retention.
+    """
     kept_s = spec.stable_window_s + spec.decision_period_s + spec.scale_to_zero_pod_retention_s
     ours = cost_of(gap_s, windows, pod_count=pod_count, start_s=start_s)
     theirs = cost_of(gap_s, (KeepWindow(0.0, kept_s),), pod_count=pod_count, start_s=start_s)
@@ -79,7 +82,8 @@ class KeepRegret:
     def is_worse(self, dial_s: float) -> bool:
         """Whether Knative's keep-alive decides.
 
-        Dial 120: the learnt one must save 15 pod-seconds, or a cold request for 45.
+        Example: with a dial of 120, the learnt keep-alive must save 15 pod-seconds, or a cold request per 45
+        pod-seconds.
         """
         worth_s = _WORTH_RATIO * dial_s
         cost_s = self.pod_seconds + worth_s * self.cold_requests

@@ -1,8 +1,8 @@
 """The autoscaler of June 2018: computes a number of pods from points, in stable and panic mode.
 
-In: one point a second of each pod (mean requests in flight, requests that arrived), the settings, the target per pod,
-and the time. Out: how many pods, with everything that led there, or "no data". Pods are those that reported within the
-stable window. It drops only points that are too old.
+Input: one point per second and pod (mean requests in flight, arrived requests), the settings, the target per pod, and
+the time. Output: the number of pods with all intermediate values, or "no data". Only pods that reported within the
+stable window count. Only points that are too old are dropped.
 
 Source: knative/serving ea02baa, pkg/autoscaler/autoscaler.go; worked numbers in docs/calculations.md.
 """
@@ -183,7 +183,7 @@ def _demand(
 ) -> _ClassicDemand | None:
     """The demand as a mean over points, not pods; None without points.
 
-    Mean 15 over 3 pods, target 10: ratio 1.5, 4.5 pods.
+    Example: a mean of 15 over 3 pods with target 10 is a ratio of 1.5, so 4.5 pods.
     """
     if not point_count:
         return None

@@ -1,15 +1,15 @@
 """The points of the classic algorithm: sorted by time, one per pod and instant, summed in a fixed order.
 
-Recording appends; sorting, replacing and dropping wait for the next decision, which reads all points anyway. Storage is
-one array a column with free room at its end: the oldest points fall off the front by moving an index, and new points
-that are late make only the tail behind them sort again. Cost of a decision: one pass over the points in C.
+Recording only appends. Sorting, replacing and dropping happen at the next decision, which reads all points anyway. Each
+column is an array with free room at its end. Moving an index drops the oldest points. A late point requires sorting
+only the points behind it. A decision costs one pass over the points in C.
 
-The order of additions matters in the last bit, and with it a ceiling or the test for panic (1.8 added 8 times is
-14.400000000000002, so 9 pods and not 8). The order that counts is newest point first, pods of one instant by their
-number, one plain float64 addition each (``numpy.cumsum``). That is bound by the latency of an addition: 170 µs for
-60,000 points. ``numpy.sum`` adds in pairs, in 10 µs, with other last bits. So the stable sum is first taken in pairs,
-with a bound on how far the sum in order can be from it, and the caller asks for ``stable_sum_in_order`` only when its
-answer lies within that bound of another one. The panic window is short: its sum is always in order.
+The order of additions affects the last bit of a sum, and so a ceiling or the test for panic: 1.8 added 8 times is
+14.400000000000002, which gives 9 pods and not 8. The defined order is newest point first, then by pod number, with one
+float64 addition each (``numpy.cumsum``). This takes 170 µs for 60,000 points. ``numpy.sum`` adds in pairs in 10 µs,
+with other last bits. So the stable sum is first computed in pairs, with a bound on its distance from the sum in order.
+The caller needs ``stable_sum_in_order`` only if the result could differ within this bound. The panic window is short,
+so its sum is always in order.
 """
 
 from array import array
@@ -108,8 +108,8 @@ class Points:
     def read(self, *, now_s: float, stable_window_s: float, panic_window_s: float, quirks: ClassicQuirks) -> WindowSums:
         """The sums of both windows at ``now_s``. Drops points as old as the stable window.
 
-        A point that the stable window drops still counts in a panic window that is longer, this once: the original
-        sums while it walks and deletes.
+        If the panic window is longer than the stable window, a point that is dropped in this reading still counts in it
+        once, because the original sums while it deletes.
         """
         now_ns = round(now_s * NANOSECONDS_PER_SECOND)
         stable_after_ns = now_ns - round(stable_window_s * NANOSECONDS_PER_SECOND)
@@ -139,10 +139,10 @@ class Points:
     def _stable_sum_in_pairs(self) -> tuple[float, float]:
         """The fast sum, and its largest relative distance from the sum in order.
 
-        Whole numbers and coarse fractions add up exactly in any order: 0.
-        n additions of numbers of one sign are off by at most n roundings of the true sum, in whatever order, so two
-        orders by at most twice that; the third n covers that the bound is taken of the sum at hand. Source: N. Higham,
-        Accuracy and Stability of Numerical Algorithms, section 4.2. With both signs there is no such bound.
+        Whole numbers and coarse fractions add up exactly in any order; the distance is 0. A sum of n numbers of one
+        sign differs from the true sum by at most n roundings, so two orders differ by at most 2 n roundings. A third n
+        is added because the bound is relative to the computed sum. Source: N. Higham, Accuracy and Stability of
+        Numerical Algorithms, section 4.2. For numbers of both signs there is no such bound.
         """
         if self._has_negative:
             return self.stable_sum_in_order(), 0.0

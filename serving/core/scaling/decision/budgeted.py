@@ -1,7 +1,7 @@
 """Limits a decision to the budgets over several revisions, and to the memory of the machine.
 
-Input: the merged count and what it was made of. Output: the demand for ``core/scaling/budget.py`` and
-``memoryshort.py``, the count that its allowance leaves, and the sentence of both.
+Input: the merged count and its parts. Output: the demand for ``core/scaling/budget.py`` and ``memoryshort.py``, the
+count within their allowance, and a sentence about it.
 """
 
 import math
@@ -47,8 +47,8 @@ def demand_of(
 ) -> BudgetDemand:
     """The demand of a decision; the current pods without data. A waking revision has one pod in use.
 
-    The load is that of the windows or in flight, whichever is more; other deciders, such as triggers, count with the
-    pods they want.
+    The load is the larger of the windows' load and the load in flight. Other deciders, such as triggers, count with
+    their wanted pods.
     """
     detail, load, others = decided.detail, in_flight.load(spec.load_metric), None
     if isinstance(merged, NoData):

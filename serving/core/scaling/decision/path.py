@@ -1,8 +1,8 @@
 """Decides the traffic path of a revision's public Service, and reads the current path from its EndpointSlices.
 
-Input: the EndpointSlices that the controller makes, and a decision with its excess burst capacity. Output: since when
-they name activators only, and the path that the autoscaler writes. Without a public Service the activators never leave
-the path, and nothing is written. The controller checks whether an activator can replace the pods.
+Input: the controller's EndpointSlices, and a decision with its excess burst capacity. Output: the time since which the
+slices contain only activators, and the path that the autoscaler writes. Without a public Service the activators are
+always in the path, and no path is written. The controller checks whether an activator can replace the pods.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """Scaling policies: the protocol, what a policy sees and returns, and Knative's own policy.
 
-A policy observes each second of load, and advises at each decision how many pods a revision has. Knative's algorithm
-runs under every policy: a policy receives its proposal and replaces or keeps it. Triggers, further metrics, bounds,
-budgets and the gate to zero apply after the policy. A policy reads no clock and does no I/O: ``now_s`` is in its view.
+A policy observes each second of load, and advises a number of pods at each decision. Knative's algorithm runs under
+every policy; a policy receives its proposal, and replaces or keeps it. Triggers, further metrics, bounds, budgets and
+the gate to zero apply after the policy. A policy reads no clock and does no I/O; ``now_s`` is in its view.
 """
 
 import math
@@ -126,7 +126,7 @@ NEUTRAL = Advice()
 class Policy(Protocol):
     """The interface of a user's scaling policy for one revision, from a package or a file.
 
-    With an attribute ``counts_waiting`` that is true, requests waiting for the first pod count immediately.
+    If the policy has a true attribute ``counts_waiting``, requests that wait for the first pod count immediately.
     """
 
     def observe(self, second: SecondOfLoad) -> None:

@@ -1,9 +1,9 @@
 """One scaling decision of a revision, from updated windows to the outcome.
 
-``step`` is the only place where the parts of a decision meet, in this order: the algorithm and each further metric, the
-policy's advice, the proposals of triggers and of loading pods, bounds, the budget, the gate to zero, and the path. The
-autoscaler, the simulator, the shadow and ``serving replay`` call it and add nothing to it. It reads no clock, and
-returns the next state.
+Only ``step`` combines the parts of a decision, in this order: the algorithm and each further metric, the policy's
+advice, the proposals of triggers and of loading pods, bounds, the budget, the gate to zero, and the path. The
+autoscaler, the simulator, the shadow and ``serving replay`` call it without additions. It reads no clock, and returns
+the next state.
 """
 
 import msgspec
@@ -45,8 +45,10 @@ class RevisionState(msgspec.Struct, frozen=True, kw_only=True):
     """The last count wanted by the algorithm, the policy and the further metrics; None without data."""
 
     resets_windows: bool = False
-    """Whether this decision woke the revision under a policy that counts waiting requests: the seconds in the windows are
-    unrelated to the load that woke it, and are dropped before the next decision."""
+    """Whether this decision woke the revision under a policy that counts waiting requests.
+
+    The windows do not contain the load that woke it, so they are emptied before the next decision.
+    """
 
 
 class StepInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +160,7 @@ def _decide(
 ) -> tuple[KpaState, ScaleDecision | NoData]:
     """Decide by one metric. If the current load exceeds the averages, it replaces them.
 
-    They understate it while no request is served, because then the queue only grows, and before the first second is
+    Averages are too low while no request is served, because the queue only grows, and before the first second is
     complete.
     """
     if inputs.in_flight.is_waiting or isinstance(observed, NoData):

@@ -18,7 +18,10 @@ class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
     """Last time that the activator was proved to be in the path; None if never."""
 
     has_public: bool = False
-    """Whether the revision has a public Service, whose slices may name pods; otherwise activators are always in the path."""
+    """Whether the revision has a public Service, whose slices may contain pods.
+
+    Otherwise activators stay in the path.
+    """
 
     proxy_since_s: float | None = None
     """Time since which the slices name only activators; None while they name pods, or without slices."""
@@ -33,7 +36,7 @@ class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the condition Ready is False."""
 
     is_woken: bool = False
-    """Whether an activator moved the revision out of Reserve since the last decision, even if its scale was not 0 yet."""
+    """Whether an activator set the revision from Reserve to Active since the last decision, also at a scale above 0."""
 
     @property
     def is_starting(self) -> bool:

@@ -1,8 +1,8 @@
 """Computes excess burst capacity, and decides whether the activator stays in the path.
 
-Input: ready pods, the load in the panic window, the revision's numbers. Output: requests that could arrive
-simultaneously beyond those asked for; the path of traffic. It changes no endpoint. Follows knative/serving 98e5ef90,
-pkg/autoscaler/scaling and pkg/reconciler/autoscaling/kpa.
+Input: ready pods, the load in the panic window, the revision's numbers. Output: the excess burst capacity in requests,
+and the path of traffic. The module changes no endpoint. Follows knative/serving 98e5ef90, pkg/autoscaler/scaling and
+pkg/reconciler/autoscaling/kpa.
 """
 
 import math
@@ -19,8 +19,9 @@ _INT32_MAX = 2**31 - 1
 def excess_burst_capacity(*, ready_count: int, observed_panic: float, spec: ScalingSpec) -> int:
     """Request capacity of the ready pods beyond the load and the target burst capacity.
 
-    3 pods of 100 with a load of 50 and a target burst capacity of 211: 300 - 211 - 50 = 39, so the activator may leave
-    the path; below 0 it stays. A target burst capacity of 0 always gives 0, one of -1 always -1.
+    Example: 3 pods of 100, a load of 50 and a target burst capacity of 211 give 300 - 211 - 50 = 39, so the activator
+    may leave the path. Below 0 the activator stays. A target burst capacity of 0 always gives 0, and -1 always gives
+    -1.
     """
     target = spec.target_burst_capacity
     if target <= 0:
@@ -39,8 +40,8 @@ def traffic_path(
 ) -> TrafficPath:
     """The pods are the endpoints if the excess is sufficient; otherwise the activators are.
 
-    ``wanted_count`` is the count of the gate, ``NoData`` before the first decision. With neither pod nor activator the
-    path leads to the activators, which hold requests once they return.
+    ``wanted_count`` is the count of the gate, ``NoData`` before the first decision. Without a pod and an activator the
+    path leads to the activators, which queue requests once they run again.
     """
     if not ready_count:
         return TrafficPath.PROXY

@@ -1,11 +1,10 @@
 """Decides the number of pods of a revision as Knative does: every two seconds, and on poke.
 
-Input: the last decision's state, the load over both windows, the number of ready pods, the revision's
-numbers and the time. Output: the next state and a ``ScaleDecision`` with every intermediate value, or ``NoData``, which
-changes nothing. The formula: load over target, rounded up, within a factor of the ready pods. If the panic window
-asks for a multiple of the ready pods (panic), the count only grows. Minimum, maximum and gate
-follow later (bounds, merge, zero). Follows knative/serving 98e5ef90, pkg/autoscaler/scaling, but for what
-``KpaQuirks`` lists.
+Input: the last decision's state, the load over both windows, the number of ready pods, the revision's numbers and the
+time. Output: the next state and a ``ScaleDecision`` with every intermediate value, or ``NoData``, which changes
+nothing. The count is load divided by target, rounded up, within a factor of the ready pods. If the panic window asks
+for a multiple of the ready pods (panic), the count only grows. Minimum, maximum and gate are applied later (bounds,
+merge, zero). Follows knative/serving 98e5ef90, pkg/autoscaler/scaling, but for what ``KpaQuirks`` lists.
 """
 
 import enum
@@ -73,7 +72,7 @@ class ScaleDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The rule that changed the count computed from the load; None if none did."""
 
     excess_burst_capacity: int
-    """Requests that could arrive simultaneously beyond the target burst capacity; if negative, the activator stays in the path."""
+    """Free request capacity beyond the target burst capacity. If it is negative, the activator stays in the path."""
 
     at_s: float
     ready_count: int
@@ -117,8 +116,8 @@ def starting_state(
 ) -> KpaState:
     """The initial state of a scaler whose revision may already have pods.
 
-    ``ready_count`` is 0 if it is unknown; ``present_scale`` is what the revision's scale says. With more than one
-    ready pod the scaler starts in panic, so that a restart of the autoscaler, which loses all history, takes none away.
+    ``ready_count`` is 0 if it is unknown. ``present_scale`` is the revision's current scale. With more than one ready
+    pod the scaler starts in panic, so that a restart of the autoscaler, which loses all history, removes no pod.
     """
     return KpaState(
         panic_since_s=now_s if ready_count > 1 else None,
@@ -139,8 +138,8 @@ def decide(
 ) -> tuple[KpaState, ScaleDecision | NoData]:
     """Make one decision. If either input is ``NoData``, return it and keep the state.
 
-    A load of 95 at a target of 70 and 1 ready pod: 95 / 70, so 2 pods, at most 1000 x 1; 2 pods over 1 ready reach the
-    panic threshold of 2.
+    Example: a load of 95 at a target of 70 with 1 ready pod is 95 / 70, so 2 pods, within the limit of 1000 x 1. 2
+    wanted pods for 1 ready pod reach the panic threshold of 2.
     """
     if isinstance(ready_count, NoData):
         return state, ready_count
@@ -152,7 +151,7 @@ def decide(
 def with_initial_scale(state: KpaState, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks = SAFE) -> KpaState:
     """The state after a decision about an uninitialised revision: the scale-down delay includes the initial scale.
 
-    The bounds raise the count after this algorithm, so the delay has not seen it.
+    The bounds raise the count after this algorithm, so the delay does not contain it otherwise.
     """
     if quirks.delay_ignores_initial_scale:
         return state

@@ -1,8 +1,7 @@
 """The scale-down delay: the largest count wanted in the last seconds.
 
-Input: the pods wanted by one decision and when. Output: the most pods wanted within the delay, counted in slots of
-Knative's decision period. It is independent of the revision's reachability and of earlier delays. Follows
-knative/serving 98e5ef90, pkg/autoscaler/aggregation/max.
+Input: the wanted pods of a decision, and its time. Output: the largest number of wanted pods within the delay, in slots
+of Knative's decision period. Follows knative/serving 98e5ef90, pkg/autoscaler/aggregation/max.
 """
 
 import math
@@ -22,8 +21,8 @@ def slot_count(delay_s: float, *, slot_s: int = _SLOT_S) -> int:
 class DelayWindow(msgspec.Struct, frozen=True, kw_only=True):
     """Recent counts that may still become the maximum.
 
-    ``peaks`` are pairs of slot and count: slots ascend, counts descend, for a count is forgotten as soon as a later one
-    is as large. So the first peak is the maximum, and a window that only ever grew holds a single pair.
+    ``peaks`` are pairs of slot and count, with ascending slots and descending counts: a count is removed as soon as a
+    later one is at least as large. So the first peak is the maximum. A window whose counts only grew has a single pair.
     """
 
     peaks: tuple[tuple[int, int], ...] = ()
@@ -36,8 +35,9 @@ class DelayWindow(msgspec.Struct, frozen=True, kw_only=True):
     def record(self, count: int, *, slot_count: int, now_s: float, slot_s: int = _SLOT_S) -> "DelayWindow":
         """The window with ``count`` added at ``now_s``; it spans at least one of ``slot_count`` slots.
 
-        A time before the newest slot counts as the newest. With 3 slots (a delay of 6 s), 5 wanted at 0 s and 1 from
-        2 s on: the maximum is 5 up to 4 s, whose slots are 0, 1 and 2, and 1 at 6 s, whose slots are 1, 2 and 3.
+        A time before the newest slot counts as the newest. Example: with 3 slots (a delay of 6 s), 5 pods are wanted at
+        0 s, and 1 pod from 2 s on. Up to 4 s the slots are 0, 1 and 2, and the maximum is 5. At 6 s the slots are 1, 2
+        and 3, and the maximum is 1.
         """
         slot = math.floor(now_s) // slot_s
         peaks = self.peaks

@@ -1,8 +1,8 @@
 """The bounds of a revision's pods, and the merge of the proposals of several deciders within them.
 
-Input: a ``Proposal`` a decider (today's algorithm, the classic one, each trigger), the present scale, the revision's
-numbers. Output: a ``MergeDecision`` with all proposals, whose count it is and what changed it; ``NoData`` if no decider
-has any. The inputs exclude the reasons of a decider's count. Ours; Knative has one decider a revision.
+Input: one ``Proposal`` per decider (the current algorithm, the classic one, each trigger), the present scale, the
+revision's numbers. Output: a ``MergeDecision`` with all proposals, the winning decider and the effective bounds;
+``NoData`` if no decider has data. Knative has only one decider per revision.
 """
 
 import enum
@@ -46,8 +46,9 @@ class Bounded(msgspec.Struct, frozen=True, kw_only=True):
 def bounded(count: int, *, spec: ScalingSpec, is_initialized: bool) -> Bounded:
     """Raise ``count`` to the minimum, then limit it to the maximum.
 
-    The minimum is ``min_scale``; until the revision was initialised, ``initial_scale`` if that is larger. Neither holds
-    for an unreachable revision. With min 2, initial 5 and max 4: 0 becomes 4 before and 2 after.
+    The minimum is ``min_scale``, or ``initial_scale`` if that is larger and the revision is not initialised yet. An
+    unreachable revision has no minimum. Example: with min 2, initial 5 and max 4, a count of 0 becomes 4 before the
+    initialisation and 2 after it.
     """
     count_min, lower = _minimum(spec, is_initialized=is_initialized)
     limited, limited_by = count, None
@@ -66,8 +67,8 @@ def bounded(count: int, *, spec: ScalingSpec, is_initialized: bool) -> Bounded:
 def ready_count_min(spec: ScalingSpec, *, is_initialized: bool) -> int:
     """Pods that must be ready for an active revision: its minimum, and at least 1.
 
-    Until it was initialised the initial scale takes the place of the 1, so that 0 is possible: such a revision is ready
-    without ever having had a pod.
+    Before its initialisation, the initial scale replaces the 1. With an initial scale of 0 the revision is ready
+    without a pod.
     """
     min_scale = spec.min_scale if spec.reachable else 0
     return max(min_scale, 1 if is_initialized else spec.initial_scale)
@@ -99,8 +100,10 @@ class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The merged count within the bounds."""
 
     decided_by: str | None
-    """Decider whose count was the largest, the first of them if several were; None when the present scale was above
-    them all and was kept because a decider is silent."""
+    """Decider with the largest count, the first one if several are equal.
+
+    None: a decider is silent, and the present scale is larger than all counts.
+    """
 
     silent: tuple[str, ...]
     """Deciders without data."""
@@ -129,13 +132,13 @@ def merge(
 ) -> MergeDecision | NoData:
     """The largest proposal within the bounds; ``NoData`` if no decider has data.
 
-    Load wants 3, cpu 5, at a maximum of 4: 4. Load wants 3, cpu is silent, at a present scale of 10: 10; at 2: 3.
+    Examples: load wants 3 and cpu 5 at a maximum of 4: the result is 4. Load wants 3 and cpu has no data: at a present
+    scale of 10 the result is 10, at 2 it is 3.
 
-    A decider without data counts as asking for the present scale. Ignored, or counted as 0, it would let the others
-    remove pods that may still be needed: request metrics are lost, cpu is low, and ten pods become one. So missing data
-    prevents scaling down, never up, and at scale 0 it requests no pod. Precedent: a HorizontalPodAutoscaler does not
-    scale down while one of its metrics is missing. The price, that a decider without any data keeps all pods, is
-    visible: ``decided_by`` is then None, and ``silent`` names it.
+    A decider without data counts as proposing the present scale. If it were ignored, the others could remove pods that
+    are still needed: if request metrics are lost while cpu is low, ten pods would become one. So missing data prevents
+    scaling down, but never scaling up, and requests no pod at scale 0. A HorizontalPodAutoscaler follows the same rule.
+    A decider without data therefore keeps all pods; ``decided_by`` is then None, and ``silent`` names the decider.
     """
     heard = [(proposal.desired, proposal) for proposal in proposals if not isinstance(proposal.desired, NoData)]
     if not heard:

@@ -1,12 +1,12 @@
 """The load of a revision over the last seconds: a ring of buckets, read as a plain or weighted average.
 
-Input: values with the time at which they came; a bucket holds the sum of all that came in its second, over all sources,
-so the average over buckets is the load of the whole revision. Output: that average, and whether there is anything to
-average. Missing values at the end mean an unknown load, not 0. Seconds without a value in between do count as 0.
+Input: values with their times. A bucket is the sum of the values of all sources in one second, so the average over
+buckets is the load of the whole revision. Output: the average, and whether the window is empty. Missing values at the
+end mean an unknown load, not 0. Seconds without a value between others count as 0.
 
-A window uses neither pods nor clocks: times are arguments, in seconds on one clock. Follows knative/serving 98e5ef90,
-pkg/autoscaler/aggregation, but for what ``KpaQuirks`` lists. Recording is O(1), an average one pass over the buckets in
-C. A running total would save that pass (0.5 µs for 60 s), but keeps rounding errors of loads that are long gone.
+A window reads no clock: times are arguments, in seconds on one clock. Follows knative/serving 98e5ef90,
+pkg/autoscaler/aggregation, except for ``KpaQuirks``. Recording is O(1); an average is one pass over the buckets in C. A
+running total would save that pass (0.5 µs for 60 s), but would accumulate rounding errors.
 """
 
 import abc
@@ -43,8 +43,8 @@ class SeenBuckets(msgspec.Struct, frozen=True, kw_only=True):
 class Window(abc.ABC):
     """The ring of buckets shared by both kinds of windows. Buckets are numbered by time: 61.5 s is in bucket 61.
 
-    ``granularity_s`` is the width of a bucket in whole seconds. A window whose width is no multiple of it has a last
-    bucket that is partly outside: 5 s in buckets of 2 s are 3 buckets.
+    ``granularity_s`` is the width of a bucket in whole seconds. If a window's width is not a multiple of it, the last
+    bucket is partly outside: 5 s in buckets of 2 s are 3 buckets.
     """
 
     __slots__ = (
@@ -190,8 +190,8 @@ class LinearWindow(Window):
     def average(self, now_s: float) -> float:
         """Sum over count, to six decimals. 10, 20 and 30 in the first three seconds are 60 / 3 = 20.
 
-        Seconds of silence at the end push out the oldest buckets and are not counted: of 3 buckets of 9, 6 and 3, read
-        one second later, (6 + 3) / 2 = 4.5 are left.
+        Seconds without values at the end replace the oldest buckets and are not counted. Example: 3 buckets of 9, 6 and
+        3, read one second later, give (6 + 3) / 2 = 4.5.
         """
         if self._last is None:
             return 0.0
@@ -207,8 +207,8 @@ class LinearWindow(Window):
 class WeightedWindow(Window):
     """Average in which the newest bucket weighs most, and each older one a fixed share less.
 
-    The newest of n buckets weighs s = 1 - 0.0001^(1/n), but at least 0.2; each older one (1 - s) times the next. For
-    6 buckets s is 0.785, from 42 buckets on it is 0.2.
+    The newest of n buckets has the weight s = 1 - 0.0001^(1/n), at least 0.2. Each older bucket has (1 - s) times the
+    weight of the next newer one. For 6 buckets s is 0.785; from 42 buckets on it is 0.2.
     """
 
     __slots__ = ("_decay", "_weights")
@@ -216,7 +216,7 @@ class WeightedWindow(Window):
     def average(self, now_s: float) -> float:
         """Sum of value times weight over the sum of the weights of the seconds seen; not rounded.
 
-        At s = 0.2 a load of 10, seen for one second, is (0.2 x 10) / 0.2 = 10.
+        Example: at s = 0.2, a load of 10 in a single second gives (0.2 x 10) / 0.2 = 10.
         """
         if self._last is None:
             return 0.0
@@ -257,7 +257,7 @@ def _zeros(bucket_count: int) -> "array[float]":
 def _rounded(value: float) -> float:
     """Round to six decimals, half away from zero: 2.0000005 is 2.000001, and 0.0000004 is 0.
 
-    Python's own ``round`` goes to the even neighbour, the original's does not.
+    Python's ``round`` rounds half to even; the original does not.
     """
     size = abs(value)
     if size >= _UNROUNDED_MIN:
@@ -305,8 +305,8 @@ class MetricWindows:
     def record(self, stat: Stat, now_s: float) -> bool:
         """Count a report received at ``now_s``; return whether it has a load.
 
-        An infinite report or NaN is refused, because a running sum would keep it. One without the gauge of the metric
-        has none. 5 in flight, 3 of them by way of an activator, count as 2.
+        An infinite or NaN report is refused, because it would stay in sums. A report without the metric's gauge has no
+        load. Example: 5 requests in flight, 3 of them through an activator, count as 2.
         """
         load = self._metric.of_stat(stat)
         if load is None or not math.isfinite(load):
@@ -322,9 +322,9 @@ class MetricWindows:
     def query(self, now_s: float, *, silence_is_idle: bool = False) -> Observation | NoData:
         """The load at ``now_s``; ``NoData`` if the stable window is empty.
 
-        ``silence_is_idle`` says that nothing sends stats while there is no load, so that an empty window reads 0. In
-        Knative that holds with a target burst capacity of -1, when only activators report; our pods always do. A gauge
-        that no pod has reported for a panic window is no data: earlier values do not describe the present.
+        ``silence_is_idle``: no source sends stats without load, so an empty window reads 0. In Knative this applies
+        with a target burst capacity of -1, when only activators report; here pods always report. A gauge that no pod
+        has reported for a panic window is ``NoData``, because earlier values do not describe the present.
         """
         metric = self._metric
         if not silence_is_idle and (self._panic if metric.gauge else self._stable).is_empty(now_s):

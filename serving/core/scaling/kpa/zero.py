@@ -1,11 +1,11 @@
 """Decides when the last pod may be removed, and sets the Active condition of a revision.
 
-Input: the merged answer, the present scale, ready pods, since when the activators are the endpoints, the last proof
-that the service answers as the activator, and the time. Output: the next state and what to do: apply a count, hold, or
-prove the hand-off, and when to check again; always with the reason. Counts above 0 pass. 0 passes only after the
-revision was active for a stable window, was marked inactive, which puts the activators in the path, and that was proved
-and lasted. It sends no probe and patches nothing. Follows knative/serving 98e5ef90, pkg/reconciler/autoscaling/kpa, but
-for what ``KpaQuirks`` lists.
+Input: the merged count, the present scale, ready pods, the time since which the activators are the endpoints, the last
+proof that an activator answers for the service, and the time. Output: the next state, and one action with its reason:
+apply a count, hold, or prove the hand-off; and when to check again. A count above 0 passes. A count of 0 passes in
+three steps: the revision was active for a stable window; it is marked inactive, which puts the activators in the path;
+a probe proves the hand-off, and the grace period passes. The module sends no probe and patches nothing. Follows
+knative/serving 98e5ef90, pkg/reconciler/autoscaling/kpa, except for ``KpaQuirks``.
 """
 
 import enum
@@ -140,7 +140,7 @@ class GateInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the revision's Service exists; otherwise the revision counts as uninitialised."""
 
     is_recorded: bool = True
-    """Whether the status records that the first pods were ready; without it, a revision without pods counts as failed."""
+    """Whether the status records that the first pods were ready. Without it, a revision without pods has failed."""
 
     proxy_since_s: float | None = None
     """Time since which the activators are the endpoints; None while the pods are."""
@@ -190,8 +190,10 @@ class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
     reason: GateReason
 
     wanted: int | NoData
-    """Count that the revision is heading for: it settles path and condition also when it is not applied yet. It is the
-    count to apply if ``action`` says so."""
+    """Count towards which the revision is heading.
+
+    It determines path and condition even before it is applied. It is applied only with the action to apply.
+    """
 
     recheck_in_s: float | None = None
     """Seconds until the clock alone can change the decision; None if only another event can."""
@@ -280,7 +282,7 @@ def _while_activating(
 ) -> GateDecision:
     """Scale to 0 only after the first pods missed their deadline of 600 s by 30 s; before, keep the scale.
 
-    A failed revision without a route has no deadline: its pods would only restart.
+    A failed revision without a route scales to 0 without the deadline, because its pods would only restart.
     """
     has_failed = facts.is_failed and not spec.reachable and not quirks.failure_keeps_its_deadline
     rest_s = spec.progress_deadline_s + _ACTIVATION_BUFFER_S - (now_s - state.since_s)
@@ -311,7 +313,10 @@ def _while_active(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now
 
 
 def _while_inactive(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float) -> GateDecision:
-    """Scale to 0 after grace and retention; without retention, once the activators were the endpoints for the grace period."""
+    """Scale to 0 after the grace period and the retention.
+
+    Without a retention, the grace period counts from when the activators became the endpoints.
+    """
     inactive_s = now_s - state.since_s
     grace_s = spec.scale_to_zero_grace_s
     retention_s = spec.scale_to_zero_pod_retention_s if spec.reachable else 0.0
@@ -344,7 +349,7 @@ def _hold_zero(reason: GateReason, *, recheck_in_s: float | None = None) -> Gate
 def _activity(state: GateState, wanted: int | NoData, *, ready_count: int, count_min: int) -> Event:
     """The condition Active, derived from wanted and ready pods.
 
-    Without a decision a revision that is not active stays so.
+    Without a decision an inactive revision stays inactive.
     """
     if wanted == 0 or count_min == 0:
         return Event.TIMED_OUT if state.phase is GatePhase.ACTIVATING and count_min > 0 else Event.IDLE

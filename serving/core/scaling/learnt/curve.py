@@ -1,14 +1,14 @@
 """Models of one pod: response time and knee by concurrency, and memory by requests in flight.
 
 Input: seconds of pods, each with the mean concurrency and the requests that ended in it. Output: a ``Knee``. Seconds
-fall into bins of concurrency, two for each factor of 2; old ones count for less. The response time of the bins is made
-monotone (isotonic regression, pool adjacent violators): more concurrent requests never take less time, so a decrease is
-noise.
+are grouped in bins of concurrency, two bins per factor of 2; old seconds count less. The response times of the bins are
+made monotone (isotonic regression, pool adjacent violators): more concurrent requests never take less time, so a
+decrease is noise.
 
 Source of the knee: operational analysis, "asymptotic bounds" (Denning and Buzen 1978; Lazowska et al., Quantitative
-System Performance, 1984, chapter 5). Throughput is at most N / R and at most its maximum X, so that they cross at N* =
-R x X, with the response time R of an idle pod: 20 ms and 200 requests a second make 4 in flight. It is the
-bandwidth-delay product that BBR holds a connection to.
+System Performance, 1984, chapter 5). With N requests in flight and the response time R of an idle pod, throughput is at
+most N / R. It is also at most its maximum X. The two bounds cross at the knee N* = R x X. Example: 20 ms and 200
+requests per second give 4 in flight. BBR limits a connection to the same product, of delay and bandwidth.
 """
 
 import math
@@ -109,7 +109,7 @@ class LatencyCurve:
 def _monotone(points: Iterable[tuple[float, float, float]]) -> list[tuple[float, float]]:
     """Merge neighbours into their mean until response time rises with concurrency.
 
-    Each block stands at the largest concurrency in it. Source: Barlow et al., Statistical Inference under Order
+    Each merged block has the largest concurrency of its bins. Source: Barlow et al., Statistical Inference under Order
     Restrictions, 1972.
     """
     blocks: list[tuple[float, float, float]] = []
@@ -153,8 +153,8 @@ class MemoryLine:
     def in_flight_max(self, limit_bytes: float) -> float | None:
         """Requests in flight that fit below the limit; None without enough measurements, or if requests need no memory.
 
-        Above 90 % of the limit the answer is at most what was in flight. A pod of 24 MB, to which each request adds
-        12 MB, and a limit of 160 MB: (0.9 x 160 - 24) / 12 = 10.
+        Above 90 % of the limit the result is at most the observed requests in flight. Example: a pod of 24 MB with 12
+        MB per request and a limit of 160 MB: (0.9 x 160 - 24) / 12 = 10.
         """
         weight, mean_load, mean_bytes = self._weight, self._mean_load, self._mean_bytes
         loads, both, squares = self._loads, self._both, self._squares

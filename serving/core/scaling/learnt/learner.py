@@ -1,21 +1,21 @@
 """Learns the target concurrency of a revision's pods from response times, cpu and memory.
 
-Input: each second of each pod (requests in flight, requests that ended, their mean response time), and measurements of
-cpu and memory. Output: a ``LearntTarget``, which replaces the target where a revision asks for that and is only shown
-elsewhere. It is the second half of Knative's 2018 design, the "slow brain": it changes once a period, half a minute by
-default, by a bounded step. Without a history it is the target that the revision has.
+Input: each second of each pod (requests in flight, ended requests, their mean response time), and measurements of cpu
+and memory. Output: a ``LearntTarget``. It replaces the revision's target if the revision requests that; otherwise it is
+only shown. It is the "slow brain" of Knative's 2018 design, and changes once per period, half a minute by default, by a
+bounded step. Without a history it is the revision's target.
 
-Three bounds, of which the least counts:
+The smallest of three bounds counts:
 
 - **latency**: the knee of the response times (``curve``), once they have grown by half at some concurrency;
-- **cpu**: the same knee from the utilization law (Denning and Buzen 1978): a request that takes D seconds of cpu allows
-  at most limit / D requests a second, so that N* = R x limit / D, also before a pod was ever that busy;
-- **memory**: what fits below the limit (``memory``), less three standard deviations of the requests in flight; and half
-  of the concurrency at which a container was killed for its memory.
+- **cpu**: the same knee from the utilization law (Denning and Buzen 1978), also before a pod was ever that busy. If a
+  request takes D seconds of cpu, at most limit / D requests per second are possible, so N* = R x limit / D;
+- **memory**: the requests that fit below the limit (``memory``), minus three standard deviations of the requests in
+  flight; and half of the concurrency at which a container was killed for its memory.
 
-At a utilisation u of what bounds it, a pod has u / (1 - u) requests at the bottleneck (M/M/1; Kleinrock, Queueing
-Systems I, 1975) and u x (N* - 1) elsewhere. So the target is N* - 1 + 1 / (1 - u): a knee of 8 and a utilisation of 70
-% give 10.3, of which 7.2 are aimed at. Without a bound it is half more than was seen to work at most.
+At a utilisation u of the bottleneck, a pod has u / (1 - u) requests there (M/M/1; Kleinrock, Queueing Systems I, 1975),
+and u x (N* - 1) elsewhere. So the target is N* - 1 + 1 / (1 - u). Example: a knee of 8 and a utilisation of 70 % give
+10.3, and the autoscaler aims at 7.2. Without a bound the target is 1.5 times the largest observed concurrency.
 """
 
 import math
@@ -205,8 +205,8 @@ class TargetLearner:
     def _update_knee(self, knee: Knee) -> None:
         """Update the knee from response times. Older values decay slowly.
 
-        Pods that are busy all the time do not show how fast an idle one is, so that the least response time is kept. An
-        app that became slower looks like a busy one at first. It is found out by fewer requests that take as long.
+        Busy pods do not show the response time of an idle pod, so the least response time is stored. An app that became
+        slower looks like a busy one at first. The difference shows when fewer requests take as long.
         """
         state = self.state
         is_flat = knee.slowdown < _SLOWDOWN_MIN and knee.top >= _FLAT_RATIO * knee.bottom

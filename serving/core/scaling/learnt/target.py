@@ -1,7 +1,7 @@
 """The learnt target of a revision: its record, whether it is in force, and the scaling numbers that include it.
 
-Input: a ``LearntState``, as the learner keeps it and the autoscaler saves it, and the revision's own numbers. Output: a
-``LearntTarget`` in the unit of the revision's metric. The autoscaler scales by it, and the activator pokes by it.
+Input: the learner's ``LearntState``, which the autoscaler saves, and the revision's numbers. Output: a ``LearntTarget``
+in the unit of the revision's metric. The autoscaler and the activator's pokes use it.
 
 The learner counts requests in flight. A target in requests a second follows from it by Little's law with the response
 time of an idle pod: a pod limited to 8 concurrent requests of 0.1 s processes 80 per second.

@@ -1,11 +1,11 @@
 """Limits the change that triggers want to a safe amount, within the policy's minimum and maximum.
 
-A policy's min and max bound the result. Beyond them, one change adds no more than a fixed number of pods and removes no
-more than another, a pod that holds a request is never removed, and the last pod stays. Each bound that made a
-difference is named in the result, with the amounts before and after it.
+A policy's min and max bound the result. In addition, one change adds and removes at most a fixed number of pods. A pod
+with a request is never removed, and the last pod stays. The result names each effective bound, with the amounts before
+and after it.
 
-The amount says how many *idle* pods go. The caller must choose idle ones: the amount alone protects no request.
-Source: topfreegames/maestro v9 (dbbfd74), controller.SetScalingAmount and ScaleUp.
+The amount is a number of *idle* pods to remove; the caller must select idle pods. Source: topfreegames/maestro v9
+(dbbfd74), controller.SetScalingAmount and ScaleUp.
 """
 
 import enum
@@ -49,7 +49,8 @@ class ScaleChange(msgspec.Struct, frozen=True, kw_only=True):
 def bounded_up_amount(amount: int, *, current_count: int, min_count: int, max_count: int) -> int:
     """Pods that may be added within min and max; ``max_count`` 0 means no maximum.
 
-    11 more on 90 of at most 100 are 10. 10 more on 50 of at least 80 are 30.
+    Examples: with 90 pods and a maximum of 100, an amount of 11 becomes 10. With 50 pods and a minimum of 80, an amount
+    of 10 becomes 30.
     """
     if 0 < max_count < current_count + amount:
         return max(0, max_count - current_count)
@@ -59,7 +60,8 @@ def bounded_up_amount(amount: int, *, current_count: int, min_count: int, max_co
 def bounded_down_amount(amount: int, *, current_count: int, min_count: int, max_count: int) -> int:
     """Pods that may be removed within min and max; ``min_count`` 0 means no minimum.
 
-    60 fewer on 50 of at least 5 are 45. 1 fewer on 200 of at most 100 is 100.
+    Examples: with 50 pods and a minimum of 5, an amount of 60 becomes 45. With 200 pods and a maximum of 100, an amount
+    of 1 becomes 100.
     """
     if min_count > 0 and current_count - amount < min_count:
         return max(0, current_count - min_count)
@@ -140,8 +142,8 @@ class PanicVerdict(enum.StrEnum):
 class PanicDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The pods that panic adds.
 
-    Pass ``locked_until_s`` to the next call, or None once the pods exist. ``starts_cooldown`` says whether the change,
-    once made, is one to tell the triggers about (``tick.changed``).
+    Pass ``locked_until_s`` to the next call, or None once the pods exist. ``starts_cooldown``: after the change, the
+    caller calls ``tick.changed``, which starts the triggers' cooldown.
     """
 
     verdict: PanicVerdict

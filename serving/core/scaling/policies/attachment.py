@@ -2,7 +2,7 @@
 
 Input: the observed pods, the time, and whether the scale changed. Output: proposals for the merge, each with its reason
 in words, and the state for the next evaluation, also in another process. A cooldown starts only when the scale has
-changed: a proposal that was outvoted or bounded starts none.
+changed. A proposal that lost the merge or was bounded starts none.
 """
 
 import enum

@@ -1,9 +1,9 @@
 """Matches revisions with ScalingPolicies and collects their proposals; an autoscaler has one engine.
 
-Input: policies, and with each decision about a revision what is known of it. Output: proposals for its merge, when its
-next evaluation is due, and the status of each policy. ``on_change`` is called with each policy whose status has news. A
-revision without a route follows no policy, so that none delays its scale-down. It uses no cluster and no clock; times
-in a status are rebased by the difference of the two clocks, an argument.
+Input: policies, and the state of a revision at each decision. Output: proposals for its merge, the time of its next
+evaluation, and the status of each policy. ``on_change`` is called with each policy whose status changed. A revision
+without a route has no policy, so that none delays its scale-down. The module uses no cluster and no clock. Times in a
+status are converted by the difference of the two clocks, which is an argument.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,7 +91,7 @@ class PolicyCalendar:
 class _Held:
     """A revision and its policy. ``problem`` is why the policy is not in force.
 
-    ``is_asleep`` says that there is nothing to evaluate: at scale 0 only a policy's min asks for anything.
+    ``is_asleep``: the revision is at scale 0, where only a policy's min can request pods, so nothing is evaluated.
     """
 
     __slots__ = ("calendar", "is_asleep", "policy", "problem", "revision", "triggered")

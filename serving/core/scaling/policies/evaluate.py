@@ -1,13 +1,14 @@
 """Evaluates the triggers of one direction in order, up to the first that acts.
 
-In: the triggers, and the situation they share (pods, usages, points, time of the last change). Out: the change, and a
-verdict of every trigger that was asked, so that a person can see why nothing happened. A trigger acts
+Input: the triggers, and their shared situation (pods, usages, points, time of the last change). Output: the change, and
+a verdict of every evaluated trigger, which explains why nothing happened. A trigger acts
 
-1. (up only) immediately when the usage meets its limit, without points and in the cooldown;
-2. when enough points lie beyond its target, its amount has the right sign, and the cooldown is over.
+1. (up only) immediately when the usage meets its limit, without points and despite the cooldown; 2. when enough points
+   are beyond its target, its amount has the right sign, and the cooldown has ended.
 
-A trigger that only waits for the cooldown lets the next one try, and keeps the direction from being in sync: a wish to
-grow that must wait still forbids to shrink. Source: topfreegames/maestro v9 (dbbfd74), watcher.checkMetricsTrigger.
+If a trigger only waits for the cooldown, the next one is evaluated. The direction then does not count as in sync: a
+waiting trigger for up still prevents scaling down. Source: topfreegames/maestro v9 (dbbfd74),
+watcher.checkMetricsTrigger.
 """
 
 import enum
@@ -63,8 +64,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 class TriggerVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict of one trigger, with its inputs. ``index`` is its position in the list of triggers.
 
-    ``limit_ratio`` is None for down triggers. ``delta`` is None if the amount was not asked for. ``cooldown_left_s`` is
-    the time for which triggers of this direction still wait.
+    ``limit_ratio`` is None for down triggers. ``delta`` is None if the amount was not computed. ``cooldown_left_s`` is
+    the remaining cooldown of this direction.
     """
 
     way: ScaleWay
@@ -93,7 +94,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 def triggers_in_force(direction: Direction, way: ScaleWay, quirks: TriggerQuirks) -> tuple[Trigger, ...]:
     """The triggers of a direction; if the list is empty, the old-style trigger with the direction's fixed amount.
 
-    Original: as an occupancy trigger, whose amount follows from the occupancy.
+    In the original it is an occupancy trigger, which computes its amount from the occupancy.
     """
     if direction.triggers or direction.trigger is None:
         return direction.triggers

@@ -1,9 +1,9 @@
 """Indexes ScalingPolicies: the effective policy of each revision, and the status of each policy.
 
-Input: policies as the API has them, and revisions. Output: the policy of a revision, and an ``Attachment`` for each
-policy. Of several policies for one target the oldest has it; the others wait, and their status says so. A revision with
-policies of several levels follows the closest: its own, its Configuration's, its Service's. State that an earlier
-autoscaler stored in a policy's status is restored (``KeptState``). This module makes no decisions.
+Input: policy objects, and revisions. Output: the policy of a revision, and an ``Attachment`` for each policy. Of
+several policies for one target, the oldest is effective; the status of the others reports that they wait. A revision
+with policies on several levels uses the closest: the revision's, then the Configuration's, then the Service's. State
+that an earlier autoscaler stored in a policy's status is restored (``KeptState``). The module makes no decisions.
 """
 
 import enum

@@ -1,8 +1,8 @@
 """Points: the usage of a revision's pods at each evaluation, newest first, by type of trigger.
 
-A trigger acts when enough of the points of its time lie beyond its target. Each point carries its time, so that one
-that is too old does not count, an autoscaler that comes back after a long absence starts to collect again, and one that
-restarts between two evaluations loses nothing: the points are plain data, to be written down and read back.
+A trigger acts when enough points of its time are beyond its target. Each point has a time, and a point that is too old
+does not count. So an autoscaler that was away for long collects new points. Points are plain data that can be saved, so
+that a restart between two evaluations loses none.
 
 Source: topfreegames/maestro v9 (dbbfd74), models.ScaleInfo, whose points have no times.
 """
@@ -55,9 +55,9 @@ def point_capacity(time_s: int, period_s: float) -> int:
 
 
 def point_window(trigger: Trigger, settings: TriggerSettings) -> PointWindow:
-    """The window of a trigger. 80 percent of 100 s, a point every 10 s: 8 of the newest 10.
+    """The window of a trigger. 80 percent of 100 s with a point every 10 s: 8 of the newest 10.
 
-    Original: 9 of the newest 11. A time shorter than the period leaves the newest point, in both.
+    The original needs 9 of the newest 11. In both, a time shorter than the period selects only the newest point.
     """
     capacity = point_capacity(trigger.time_s, settings.period_s)
     quirks = settings.quirks
@@ -90,7 +90,7 @@ def counted_points(points: Points, way: ScaleWay, target_ratio: float) -> int:
 def stored_times(up: Sequence[Trigger], down: Sequence[Trigger], settings: TriggerSettings) -> dict[str, int]:
     """How long points of each type are kept, in seconds: the longest time of its triggers.
 
-    Original: for the last of its down triggers, or, if there is none, the last of its up triggers.
+    The original uses the time of the last down trigger, or, without one, of the last up trigger.
     """
     times: dict[str, int] = {}
     for trigger in (*up, *down):

@@ -1,8 +1,8 @@
 """ScalingPolicy: triggers that scale a revision up and down, in the form of a manifest.
 
-The records keep the manifest's whole percents and seconds: comparisons are exact in integers (8 of 10 points at 80
-percent), and a record is written back unchanged. The deciding code turns percents into ratios at the place where a
-usage is compared.
+The records have the manifest's whole percents and seconds, so that comparisons are exact in integers (8 of 10 points at
+80 percent), and a record is written back unchanged. Deciding code converts percents to ratios where it compares a
+usage.
 
 ``check_scaling_policy`` lists all problems of one; the known policy types are an argument. Follows topfreegames/maestro
 v9 (dbbfd74), ``autoscaling`` of a scheduler, which checks no range and no contradiction.

@@ -1,11 +1,12 @@
 """One evaluation of a policy: from an observation to a change of the number of pods, with its reason.
 
-A fold: the state goes in and comes out, with the decision beside it. Precedence: min and max, then limits, then points
-and cooldowns; up before down. The decision is a proposal. Its ``desired_count`` is merged with what request metrics
-want, the larger wins, so a policy whose triggers do not act holds the present size; one without data returns NoData.
+``decide`` is a fold: it takes a state, and returns the next state with the decision. The order is min and max, then
+limits, then points and cooldowns; up before down. The decision is a proposal. Its ``desired_count`` is merged with the
+counts of request metrics, and the larger one wins. A policy whose triggers do not act proposes the present size. A
+policy without data returns NoData.
 
-The shell evaluates once per ``period_s``, makes the change, and confirms it with ``changed``. This module uses no pods
-and no clock. Source: topfreegames/maestro v9 (dbbfd74), watcher.checkState.
+The caller evaluates once per ``period_s``, applies the change, and confirms it with ``changed``. The module uses no
+pods and no clock. Source: topfreegames/maestro v9 (dbbfd74), watcher.checkState.
 """
 
 import enum
@@ -180,8 +181,8 @@ def changed(state: TriggerState, *, at_s: float) -> TriggerState:
 def rebased(state: TriggerState, *, by_s: float) -> TriggerState:
     """Shift the times of a previous process's state to a clock that is ``by_s`` ahead.
 
-    Monotonic clocks of two processes need not agree. Saved at 500 on a clock that ended, read 4 s later at 20 on the
-    new one: by_s = 20 - 4 - 500 = -484.
+    Monotonic clocks of two processes differ. Example: the state was saved at 500 on the old clock, and is read 4 s
+    later at 20 on the new one: by_s = 20 - 4 - 500 = -484.
     """
     return TriggerState(
         phase=state.phase,
@@ -262,9 +263,9 @@ def _desired_count(
 ) -> int | NoData:
     """The count proposed to the merger, which uses the largest proposal.
 
-    A policy whose triggers do not act holds the present size. One without down triggers never holds pods that it does
-    not request now, or they could never be removed. A policy that may scale to 0 does not keep the last idle pod: the
-    request metrics decide on it, by the gate to zero.
+    A policy whose triggers do not act proposes the present size. A policy without down triggers proposes only the pods
+    that it requests now, because otherwise pods could never be removed. A policy that may scale to 0 does not keep the
+    last idle pod; the request metrics and the gate to zero decide about it.
     """
     if rule is TriggerRule.PAUSED:
         return NoData(missing="a revision that is running")

@@ -1,7 +1,7 @@
 """The types of triggers: the usage that each measures, and the number of pods computed from it.
 
-A type computes two numbers for the pods of a revision: their usage (1.0 is full), and how many pods more or fewer would
-bring the usage to the trigger's target. It is stateless, and does not decide whether to act.
+A type computes two numbers for a revision's pods: their usage (1.0 is full), and the change in pods that would bring
+the usage to the trigger's target. It is stateless, and does not decide whether to act.
 
 **A new type is one class and one line in ``REGISTRY``.** Triggers then name it in ``type``. Further measurements are in
 ``ObservedPods.gauges``. Source of the formulas: topfreegames/maestro v9 (dbbfd74), package autoscaler, and its
@@ -35,8 +35,7 @@ def single(number: float) -> float:
 def share_of(parts: Sequence[int], wholes: Sequence[int], quirks: TriggerQuirks) -> Share | NoData:
     """The sum of the parts divided by the sum of the wholes: ([1, 2], [4, 2]) is 1/2.
 
-    NoData if the wholes add up to 0. Original: terms and running sums in 32 bits, and 0/0 is not a number, 1/0
-    infinite.
+    NoData if the wholes sum to 0. The original computes in 32 bits, where 0/0 is not a number and 1/0 is infinite.
     """
     part, whole = _sum(parts, quirks), _sum(wholes, quirks)
     if whole:
@@ -133,7 +132,8 @@ class OccupancyPolicy:
     def delta(self, trigger: Trigger, observed: ObservedPods, quirks: TriggerQuirks, /) -> int | NoData:
         """Solve occupied / (available + delta) = target, rounded, halves away from zero.
 
-        8 occupied of 10 at 70 percent: 8 / 0.7 - 10 = 1.43, so 1. At 50 percent, 2 of 10: 2 / 0.5 - 10 = -6.
+        Examples: 8 occupied pods of 10 at 70 percent give 8 / 0.7 - 10 = 1.43, so 1. 2 of 10 at 50 percent give 2 / 0.5
+        - 10 = -6.
         """
         target = fraction_of_percent(trigger.usage_percent, quirks)
         if target <= 0:
@@ -171,8 +171,8 @@ class ResourcePolicy:
     def delta(self, trigger: Trigger, observed: ObservedPods, quirks: TriggerQuirks, /) -> int | NoData:
         """ceil(usage / target x available) - available, with usage / target rounded to hundredths first.
 
-        That rounding is a dead band of half a percent around the target. 0.9 at 70 percent on 10 pods: 0.9 / 0.7 is
-        1.29, 12.9 pods, so 13, which is 3 more.
+        The rounding is a dead band of half a percent around the target. Example: a usage of 0.9 at 70 percent on 10
+        pods: 0.9 / 0.7 is 1.29, so 12.9 pods, rounded up to 13, which is 3 more.
         """
         share = self._share(observed, quirks)
         if isinstance(share, NoData):

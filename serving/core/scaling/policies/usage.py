@@ -1,7 +1,7 @@
 """Collects the cpu and memory of pods for triggers: usage from PodMetrics, requests from Pods.
 
-Input: objects of metrics.k8s.io/v1beta1 as a list brings them, and Pods. Output: ``ContainerUse`` of each container. A
-measurement that has not changed for a minute is dropped: its source has stopped. This module makes no calls.
+Input: lists of metrics.k8s.io/v1beta1 objects, and Pods. Output: ``ContainerUse`` of each container. A measurement that
+has not changed for a minute is dropped, because its source has stopped. The module makes no calls.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -91,8 +91,8 @@ def observed_pods(
 ) -> ObservedPods:
     """A revision's pods by state for triggers; their sum is the scale, even if pods do not exist yet.
 
-    A pod is occupied if it had ``occupied_concurrency`` requests in flight on the average of its last report. Scale 5,
-    3 of 4 ready pods busy: 3 occupied, 1 idle, 1 that is being created.
+    A pod is occupied if its last report has a mean of at least ``occupied_concurrency`` requests in flight. Example: at
+    scale 5 with 3 of 4 ready pods busy, 3 are occupied, 1 is idle, and 1 is being created.
     """
     names = sorted(ready)
     ready_count = min(len(names), present_scale)

@@ -1,10 +1,10 @@
 """Anticipates the pods that a revision will need when a node requested now becomes ready.
 
-Input: each decision, what the revision's policy expects, and the time that a node takes to boot; output: a number of
-pods, and the annotation to write for node groups. The expected load extrapolates a line through the load of the same
-duration, or is the load of the decision's windows. A number above the decided number counts immediately, and is held
-for the boot time of a node, so that a requested node is still needed when it is ready. Nothing is published while the
-decided pods are as many. Pure.
+Input: each decision, the policy's expectation, and a node's boot time. Output: a number of pods, and the annotation for
+node groups. The expected load extrapolates a line through the load of a past span as long as the boot time, or is the
+load of the decision's windows. A number above the decided one takes effect immediately, and stays for the boot time of
+a node, so that a requested node is still needed when it is ready. The number is published only while it exceeds the
+decided pods. Pure.
 """
 
 import math
@@ -57,7 +57,7 @@ class LoadTrend:
     def expected(self, *, ahead_s: float) -> float | None:
         """The load ``ahead_s`` seconds after the last sample; None unless the load clearly rises.
 
-        0, 2, 4, 6, 8 at 0, 1, 2, 3, 4 s are a climb of 2 a second without noise: 10 s ahead 28.
+        Example: loads of 0, 2, 4, 6 and 8 at 0 to 4 s rise by 2 per second without noise. The load 10 s ahead is 28.
         """
         count = len(self._samples)
         if count < _SAMPLES_MIN:
@@ -119,7 +119,7 @@ class Anticipation:
     ) -> Publication | None:
         """The due write of the annotation; None while ``written`` is up to date. ``wall_s`` is now in unix seconds.
 
-        With a boot time of 30 s a publication is valid for 60 s, and written again when 30 s of it are left.
+        With a boot time of 30 s a publication is valid for 60 s, and is written again when 30 s remain.
         """
         merged = outcome.merged
         decided_count = 0 if isinstance(merged, NoData) else merged.desired_count
@@ -134,8 +134,9 @@ class Anticipation:
 def _window_load(detail: object, spec: ScalingSpec, *, ahead_s: float) -> float:
     """The stable window's load in ``ahead_s`` seconds, if the panic window's load continues.
 
-    By then that load fills as much of the stable window. 10 in flight in the stable window of 60 s, 40 in the panic
-    window, 30 s ahead: 10 + 30 x 30 / 60 = 25. No rate of change limits it, as many decisions follow.
+    That load then fills the same part of the stable window. Example: with 10 in flight in the stable window of 60 s and
+    40 in the panic window, the load 30 s ahead is 10 + 30 x 30 / 60 = 25. The rates of change do not limit it, because
+    many decisions follow.
     """
     if not isinstance(detail, ScaleDecision):
         return 0.0

@@ -1,8 +1,8 @@
 """The June 2018 algorithm for one revision, fed with seconds of load.
 
-Each pod that reports gives a point a second. Requests in activators are on their way to the pods, so they are spread
-evenly over them: the sum stays the load, each request counts once, and a pod's point is its load once they arrive.
-While no pod reports, the activators together give one point.
+Each reporting pod gives one point per second. Requests in activators are distributed evenly over the pods, because they
+will reach them. The sum stays the load, and each request counts once. While no pod reports, all activators together
+give one point.
 """
 
 from serving.core.model.nodata import NoData

@@ -1,8 +1,8 @@
 """Explains a decision in one sentence, for ``serving why``, the dashboard, Events and the log.
 
 Input: an ``ScalerOutcome``. Output: "3 → 8: panic; 6 s average 41.0 in flight over 3 ready pods, target 7 each; limited
-by max-scale 8". The parts stand in the order in which the count came about: algorithm and the rule that limited it, the
-other deciders, the bounds, the gate to zero. Parts that changed nothing are omitted. Nothing is computed here.
+by max-scale 8". The parts are in the order of the computation: the algorithm with its limiting rule, the other
+deciders, the bounds, the gate to zero. Parts without an effect are omitted. The module computes no numbers.
 """
 
 from serving.core.model.knative import TargetMode

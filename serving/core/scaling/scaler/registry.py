@@ -1,7 +1,7 @@
 """Policies by name: Knative's, the adaptive one, and those from packages and files.
 
-A factory makes the policy of one revision. The shell that starts the process finds the classes of users
-(``serving.net.aio.policyclasses``) and gives them to ``PolicyRegistry``.
+A factory creates the policy of one revision. The daemon's main loads the classes of users
+(``serving.net.aio.policyclasses``) and passes them to ``PolicyRegistry``.
 """
 
 from collections.abc import Mapping
@@ -75,7 +75,7 @@ class PolicyRegistry:
     ) -> RevisionPolicy:
         """The policy named by ``spec.policy``.
 
-        Knative's policy decides for an unknown name, and each advice says so.
+        For an unknown name Knative's policy decides, and each advice has the reason.
         """
         if spec.policy == KNATIVE_POLICY:
             return RevisionPolicy()
@@ -103,7 +103,10 @@ class PolicyRegistry:
         prior: GapPrior | None = None,
         budget: PreWarmBudget | None = None,
     ) -> PolicyShadow | None:
-        """The policy to compare with: adaptive beside Knative's, Knative's beside any other; None if the class has no policy."""
+        """The policy to compare with; None if the class has no policy.
+
+        Knative's policy is compared with the adaptive one, any other policy with Knative's.
+        """
         if spec.class_name != KPA_CLASS:
             return None
         # Knative's policy replaces an unknown one.

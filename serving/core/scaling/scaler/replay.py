@@ -1,14 +1,14 @@
 """Replays the decision log through the code of live decisions, optionally with changed scaling numbers.
 
-Input: lines of the log, and the fields of ``ScalingSpec`` to change. Output: for each line the decision then and the
-decision now. Two ways:
+Input: lines of the log, and the fields of ``ScalingSpec`` to change. Output: for each line the recorded and the
+repeated decision. There are two ways:
 
 - ``again`` starts from the recorded state: with the same numbers it must give the same decision, in every field.
-- ``otherwise`` answers "what if": it continues from one decision to the next, once with the recorded numbers and once
-  with the others, so that every difference is due to the numbers. Load and ready pods stay those of the record: it
-  shows what would have been decided at each moment, not the consequences.
+- ``otherwise`` shows the effect of other numbers: it continues from one decision to the next, once with the recorded
+  numbers and once with the changed ones. Load and ready pods stay as recorded, so the result shows each decision, but
+  not its consequences.
 
-The classic algorithm and triggers keep points that are not recorded; their recorded proposals are used.
+The log does not contain the points of the classic algorithm and of triggers, so their recorded proposals are used.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

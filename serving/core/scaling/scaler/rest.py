@@ -1,8 +1,8 @@
 """Finds the next decision period in which a revision's decision can change.
 
-Input: the last outcome, what the sources and the shadow still hold, and the period of decisions. Output: times on the
-grid of periods. A revision rests at scale 0 once its windows are empty: only new load, a change in the cluster or an
-announced time gives another decision, and the first two lead to an immediate decision.
+Input: the last outcome, the state of the sources and the shadow, and the decision period. Output: times on the grid of
+periods. A revision rests at scale 0 once its windows are empty. Then only new load, a change in the cluster or an
+announced time can change the decision. The first two cause an immediate decision.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Summarises a decision, also a repeated one, as a few numbers for charts.
 
-Input: a decision and the latest reports of pods. Output: a flat record, with its sentence, so that numbers and reason
-that stand beside each other are of one decision. ``running`` is the load in flight in pods, ``waiting`` the load
-waiting in activators, ``held`` in JSON: all reported load minus ``running``.
+Input: a decision and the latest reports of pods. Output: a flat record with its sentence, so that numbers and reason
+are of the same decision. ``running`` is the load in flight in pods. ``waiting``, ``held`` in JSON, is the load waiting
+in activators: all reported load minus ``running``.
 """
 
 from collections.abc import Mapping

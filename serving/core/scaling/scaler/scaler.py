@@ -1,8 +1,8 @@
 """Scales one revision: takes stats and cluster state, returns scale decisions.
 
-Input: stats, the time each was received, and the cluster's state (scale, ready pods, serving state). Output: a
-``ScalerOutcome`` with what to do, when to decide again, and every intermediate value. ``record`` returns whether a stat
-needs an immediate decision.
+Input: stats with their receipt times, and the cluster's state (scale, ready pods, serving state). Output: a
+``ScalerOutcome`` with the action, the time of the next decision, and every intermediate value. ``record`` returns
+whether a stat needs an immediate decision.
 
 A revision that is Active at scale 0 was woken by an activator: it gets at least one pod. The decision itself is
 ``serving.core.scaling.decision.step``. It uses no clock and no cluster.
@@ -57,8 +57,8 @@ class Scaler:
     ) -> None:
         """``is_restart``: the revision existed before this process, so its scale is held until a window has data.
 
-        ``policy`` defaults to Knative's. A ``shadow`` decides by another policy beside it. ``limit`` asks the budgets
-        over several revisions.
+        ``policy`` defaults to Knative's. A ``shadow`` decides by another policy for comparison. ``limit`` applies the
+        budgets over several revisions.
         """
         self.policy = RevisionPolicy() if policy is None else policy
         self.shadow = shadow
@@ -114,7 +114,7 @@ class Scaler:
 
     @property
     def pod_heats(self) -> dict[str, float]:
-        """What the cache of prompts of each pod has saved, where prompts choose pods."""
+        """The savings of each pod's prompt cache, if prompts choose pods."""
         return self._sources.pod_heats
 
     @property
@@ -132,8 +132,8 @@ class Scaler:
     def record(self, stat: Stat, source: StatSource) -> bool:
         """Add a stat, stamped with the time of its receipt; return whether it needs an immediate decision.
 
-        A decision is urgent for load at a scale of 0, and for more requests in an activator than the wanted pods have
-        room for: 71 requests, with 1 pod wanted for 70.
+        A decision is urgent if there is load at scale 0, or if an activator has more requests than the wanted pods can
+        take: for example 71 requests, with 1 wanted pod for 70.
         """
         self._advance(stat.at_s)
         if self.shadow is not None:

@@ -1,10 +1,10 @@
 """Runs the policy that is not in force in shadow, on the same reports, to estimate its costs.
 
-Input: each second of load, the arrivals that sources report, and at each decision the pods that there are. Output:
-pod-seconds of both policies and the requests that arrived while no pod was ready, over the last day. Beside Knative's
-policy the shadow is the adaptive one, with gaps of its own; beside any other it is Knative's. The shadow has pods of
-its own: its windows, its panic and its gate to zero, and its pods take the measured time to start. Reports are those of
-the running pods, so they cannot show the queues of the shadow's pods. It uses no clock.
+Input: each second of load, reported arrivals, and the existing pods at each decision. Output: pod-seconds of both
+policies over the last day, and the requests that arrived without a ready pod. If Knative's policy is in force, the
+shadow is the adaptive one with separate gaps; otherwise the shadow is Knative's. The shadow has simulated pods,
+windows, panic and gate to zero; its pods take the measured time to start. Reports are those of the real pods, so they
+do not show queues of the shadow's pods. The module uses no clock.
 """
 
 import math
@@ -146,7 +146,7 @@ class PolicyShadow:
         start_s: float,
         now_s: float,
     ) -> None:
-        """Decide by the shadow policy, beside ``present_scale`` real pods. ``proposals`` come from other deciders.
+        """Decide by the shadow policy, while ``present_scale`` real pods exist. ``proposals`` come from other deciders.
 
         ``in_flight`` is the load in flight now; None if it is not known.
         """
@@ -227,7 +227,10 @@ class PolicyShadow:
             self._resize(outcome.apply_count, now_s)
 
     def _resize(self, count: int, now_s: float) -> None:
-        """Change the number of pods: new ones become ready after the measured start time, starting ones are removed first."""
+        """Change the number of simulated pods.
+
+        New pods become ready after the measured start time. Starting pods are removed first.
+        """
         if count > self._scale:
             self._starting.append((now_s + self._start_s, count - self._scale))
         excess = self._scale - count

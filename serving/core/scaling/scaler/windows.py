@@ -1,6 +1,6 @@
 """The windows of one revision: the load of its metrics over the last seconds.
 
-``record`` adds a completed second, in the bucket of the next, so that the newest bucket is never a future one.
+``record`` adds a completed second to the bucket of the next second, so that the newest bucket is never in the future.
 """
 
 import msgspec
@@ -91,7 +91,10 @@ def starting_revision_state(
     now_s: float,
     quirks: KpaQuirks,
 ) -> RevisionState:
-    """The state before the first decision: holds ``present_scale`` and ``ready_count`` until a window has data; 0 holds nothing."""
+    """The state before the first decision.
+
+    ``present_scale`` and ``ready_count`` are kept until a window has data; 0 keeps nothing.
+    """
     kpa = starting_state(ready_count=ready_count, present_scale=present_scale, spec=spec, now_s=now_s, quirks=quirks)
     state = RevisionState(kpa=kpa, gate=gate)
     return with_metrics(state, spec, before=None, now_s=now_s, quirks=quirks)

@@ -1,7 +1,7 @@
 """Finds values of wrong types in Kubernetes' own kinds, which a real API server cannot decode.
 
-Input: a schema of ``builtin_schemas`` and a value; output: a ``Problem`` for each wrong value. Null is as good as
-absent, as in Go. Unknown fields are ignored: they are reported elsewhere. Pure.
+Input: a schema of ``builtin_schemas`` and a value; output: a ``Problem`` for each wrong value. Null equals absent, as
+in Go. Unknown fields are ignored, because they are reported elsewhere. Pure.
 """
 
 import base64

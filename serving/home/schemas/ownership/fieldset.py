@@ -1,10 +1,9 @@
 """Sets of fields of an object, in the format FieldsV1 of ``metadata.managedFields``.
 
-A set is a tree: each key is a path element (``f:NAME`` a field, ``k:{...}`` a list element by its keys, ``v:VALUE`` a
-member of a list of values), and ``.`` says that the element itself is in the set. An element without children is in the
-set. So
-{"f:spec": {"f:replicas": {}}} has the one field ``.spec.replicas``. Format: sigs.k8s.io/structured-merge-diff/fieldpath.
-Pure.
+A set is a tree whose keys are path elements: ``f:NAME`` is a field, ``k:{...}`` a list element by its keys, ``v:VALUE``
+a member of a list of values. ``.`` means that the element itself is in the set. An element without children is also in
+the set. So {"f:spec": {"f:replicas": {}}} has the single field ``.spec.replicas``. Format:
+sigs.k8s.io/structured-merge-diff/fieldpath. Pure.
 """
 
 import json

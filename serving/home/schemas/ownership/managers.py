@@ -1,9 +1,9 @@
 """Tracks field owners: ``metadata.managedFields``, updates and server-side apply.
 
-An update takes the fields that it writes from all other managers. An apply states all fields that its manager wants: it
-conflicts with managers that own one of them with another value, and fields that the manager no longer states are
-removed unless another owns them. Objects that no request created have no owners until their first apply; then all their
-fields belong to ``before-first-apply``. Follows k8s.io/apimachinery/pkg/util/managedfields. Pure.
+An update becomes the owner of the fields that it writes. An apply contains all fields that its manager wants. It
+conflicts with other managers that own one of these fields with another value. Fields that the manager no longer applies
+are removed unless another manager owns them. Objects that no request created have no owners until their first apply;
+then ``before-first-apply`` owns all their fields. Follows k8s.io/apimachinery/pkg/util/managedfields. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

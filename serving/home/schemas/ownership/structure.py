@@ -65,7 +65,7 @@ class Structure:
         return result
 
     def _items(self, schema: Schema, value: object) -> dict[str, tuple[Any, Schema, bool]] | None:
-        """The parts of a value by path element, each with its schema and whether it is a named field; None for a leaf."""
+        """The parts of a value by path element, each with its schema and a flag for named fields; None for a leaf."""
         schema = self._resolve(schema)
         if isinstance(value, Mapping):
             if schema.get("x-kubernetes-map-type") == "atomic":

@@ -1,8 +1,8 @@
 """Competes for one lease: keeps the state of ``election``, and makes its API calls.
 
-Each call has a shorter timeout than the renew deadline, so an API server that hangs costs the lease and nothing else.
-``check`` is for writes that depend on the lease (``fenced``): it reads the clock, so it is right even in a process that
-was frozen and whose tasks have not run yet. ``leader`` runs an elector for one lease, ``shards`` for several.
+Each call has a shorter timeout than the renew deadline, so an API server that does not respond costs only the lease.
+``check`` is for writes that depend on the lease (``fenced``). It reads the clock, so it is correct even in a process
+that was frozen and whose tasks have not run yet. ``leader`` runs an elector for one lease, ``shards`` for several.
 """
 
 import asyncio

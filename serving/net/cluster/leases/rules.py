@@ -1,17 +1,17 @@
-"""Leader election as a pure function: what one process concludes from a lease, by its own clock.
+"""Leader election as a pure function: one process's next action on a lease, by the process's own clock.
 
 Input: the lease's record, the own identity, three durations, and the times of the last observations and writes. Output:
 acquire, renew, wait until a time, or lost. The rules are those of client-go (tools/leaderelection):
 
-- A record is valid for its duration from the moment at which *this process* saw it change. The timestamps in it come
-  from another clock and are not used.
-- A holder relies on the lease for ``renew_deadline_s`` from the moment at which it *sent* the last confirmed renewal.
-  The server stored it later, and others saw it later still, so no other process can have taken the lease by then, as
-  long as no clock runs ``duration / deadline`` (1.5 by default) times faster than another.
-- Holding a lease is therefore a function of the clock and not a flag: a process that was frozen detects at the first
-  look that it has lost.
+- A record is valid for its duration after *this process* observed its last change. The record's timestamps are of
+  another clock and are not used.
+- A holder relies on the lease for ``renew_deadline_s`` after it *sent* the last confirmed renewal. The server stored
+  the renewal later, and other processes observed it even later. So no other process can acquire the lease before this
+  deadline, unless a clock runs ``duration / deadline`` (1.5 by default) times faster than another.
+- Therefore whether a process has a lease is a function of the clock and not a flag. A process that was frozen detects
+  the loss at its first check.
 
-It uses no store and no clock; ``leader`` is the shell around it.
+The module uses no store and no clock; ``holder`` makes the calls.
 """
 
 import enum
@@ -133,7 +133,10 @@ def decide(election: Election, me: str, times: LeaseTimes, *, now_s: float) -> L
 
 
 def free_at_s(election: Election, me: str, times: LeaseTimes) -> float:
-    """When the lease may be acquired. Our own record while not leading is a write whose response was lost."""
+    """When the lease may be acquired.
+
+    A record with this process's name while it does not lead is a write whose response was lost.
+    """
     record = election.record
     if record is None or record.holder in {"", me}:
         return -math.inf

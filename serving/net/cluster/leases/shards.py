@@ -2,10 +2,10 @@
 
 One watch delivers all leases, so that every process has all owners within milliseconds. ``on_won`` is called when this
 process gets a shard, and must not block. ``on_lost`` is awaited after a shard is lost and before its lease is released,
-so that no late write lands beside the next owner's. ``owns`` and ``check`` read the clock, so they are right in a
+so that no late write overlaps the next owner's writes. ``owns`` and ``check`` read the clock, so they are correct in a
 process that was frozen, even before ``on_lost`` has run.
 
-Leases of another shard count divide the same work differently: while any of those is held, no shard is taken.
+Leases of another shard count divide the same work differently. While any of those has a holder, no shard is acquired.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Writes logs with one JSON line per request from an executor's thread; the access log is one of them.
 
-The loop notes each finished request as a record; an executor's thread formats and writes the lines, one batch at a
-time, so that a slow reader of the log never delays a request. Records beyond the bound of the queue are dropped and
-counted, and the next line reports their number.
+The loop stores each finished request as a record. An executor's thread formats and writes the lines in batches, so that
+a slow reader of the log never delays a request. Records beyond the queue's bound are dropped and counted, and the next
+line reports their number.
 """
 
 import asyncio

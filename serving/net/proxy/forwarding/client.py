@@ -161,8 +161,8 @@ _log = logging.getLogger(__name__)
 class Refusals:
     """Counts, by code, the requests and connections that were refused before a handler saw them.
 
-    They are in no access log and in no metric of requests. Codes are those of ``RefusalCode``, and ``h2_`` with the
-    name of an error code of RFC 9113, section 7.
+    They are neither in the access log nor in the metrics of requests. The codes are those of ``RefusalCode``, and
+    ``h2_`` with the name of an error code of RFC 9113, section 7.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Starts an event stream before a pod exists: immediate status 200 and comments, then the app's stream.
 
-``EarlyEvents`` takes the place of an exchange's client. The head is the proxy's own, so a response of the app must be
-an event stream with status 200. Any other response, and any refusal of the proxy, comes too late for a status: it
-becomes one event named ``error``, with an object in OpenAI's form, and the stream ends.
+``EarlyEvents`` replaces an exchange's client. The proxy has already sent the head, so the app's response must be an
+event stream with status 200. Any other response, or a refusal of the proxy, cannot change the status. It becomes one
+event named ``error``, with an object in OpenAI's form, and the stream ends.
 """
 
 import re
@@ -182,7 +182,10 @@ class _Refusal:
 
 
 def begin_events(exchange: Exchange, *, later: Callable[[float, Callable[[], None]], object]) -> None:
-    """Begin the stream of a waiting exchange, and send comments until its response begins; ``later`` calls after seconds."""
+    """Begin the stream of a waiting exchange, and send comments until its response begins.
+
+    ``later`` schedules a call after a number of seconds.
+    """
     events = EarlyEvents(exchange.client, extra=exchange.response_headers + render_date(time.time()))
     exchange.client = events
 

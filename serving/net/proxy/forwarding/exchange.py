@@ -1,20 +1,21 @@
 """One request and its response, and the daemon's decisions about it.
 
-A daemon gives the engine a ``Handler``. For each request the engine calls ``begin`` once, and ``finish`` once
-afterwards, whatever happens in between. ``begin`` decides immediately, or keeps the exchange and decides later; it
-decides by one call of:
+A daemon gives the engine a ``Handler``. For each request the engine calls ``begin`` once, and later always ``finish``
+once. The handler decides in ``begin``, or keeps the exchange and decides later. It decides by one call of:
 
-- ``exchange.forward((host, port), ...)``: the request goes there, and the response comes back, with bodies streamed; or
+- ``exchange.forward((host, port), ...)``: the request is sent to this address, and the response is returned to the
+  client; bodies are streamed; or
 - ``exchange.respond(status, body, headers)``: a response without an upstream.
 
-While an exchange waits, the engine watches its client and its time. A client that leaves ends it, and ``finish`` sees
-the outcome CLIENT_GONE; at ``exchange.wait_until_s`` the engine calls ``overdue``. If no connection can be made, the
-engine calls ``unreachable``: nothing of the request was sent, and the handler forwards it elsewhere or answers. If the
-upstream dies before any byte of its answer, and the request is still here in whole, the engine calls ``lost``.
+While an exchange waits, the engine observes its client and its time limit. If the client disconnects, the exchange
+ends, and ``finish`` gets the outcome CLIENT_GONE. At ``exchange.wait_until_s`` the engine calls ``overdue``. If no
+connection can be opened, the engine calls ``unreachable``: no byte of the request was sent, and the handler forwards
+the request elsewhere or responds. If the upstream ends before the first byte of its response, and the engine still has
+the complete request, it calls ``lost``.
 
-Everything is called in the loop's thread and nothing awaits, so that a slot that ``begin`` takes and ``finish`` gives
-back is never lost. In ``finish`` the upstream's connection is in the pool again. Calls of ``forward`` and ``respond``
-on an exchange that has ended do nothing.
+All calls are in the loop's thread and none awaits, so that a slot that ``begin`` acquires and ``finish`` releases is
+never lost. When ``finish`` is called, the upstream's connection is in the pool again. On an ended exchange, ``forward``
+and ``respond`` do nothing.
 """
 
 import math
@@ -79,7 +80,7 @@ class Handler(Protocol):
         """Process a failed connection: forward the request elsewhere, or respond."""
 
     def lost(self, exchange: "Exchange", reason: str) -> bool:
-        """Process the loss of an upstream before its response, perhaps caused by the request.
+        """Process the loss of an upstream before its response; the request may be the cause.
 
         Returns True if the handler has forwarded the request, or will. False makes the proxy respond with 502 and the
         reason.
@@ -95,7 +96,7 @@ class Handler(Protocol):
         """Process the end of a waiting request's body."""
 
     def held(self, exchange: "Exchange") -> None:
-        """Record that a response starts (``is_held``) or stops waiting for its client to read."""
+        """Record that a response starts waiting for its client to read (``is_held``), or stops waiting."""
 
     def finish(self, exchange: "Exchange") -> None:
         """Process the end of a request; see its ``outcome`` and ``status``."""
@@ -104,11 +105,10 @@ class Handler(Protocol):
 class BodyWait:
     """Delays a listener's requests until enough of their bodies has arrived to use a pod's slot.
 
-    If not ``is_on``, none waits.
-
-    A client that sends a head and no body then holds a connection, and no slot. A body with Content-Length is ready in
-    whole, or with ``held_bytes_max`` of it; one without is ready with its first byte, because it may be a stream that
-    the app reads piece by piece. A gRPC call is ready immediately: its client may wait for the server.
+    A client that sends a head without a body then uses a connection but no slot. A body with Content-Length is ready
+    when it is complete, or when ``held_bytes_max`` of it have arrived. A body without Content-Length is ready with its
+    first byte, because the app may read it as a stream. A gRPC call is ready immediately, because its client may wait
+    for the server. If not ``is_on``, no request waits.
     """
 
     __slots__ = ("_byte_count", "_held_bytes_max", "_is_on")
@@ -119,7 +119,10 @@ class BodyWait:
         self._byte_count = 0
 
     def begin(self, exchange: "Exchange", client: Client) -> bool:
-        """Return whether enough of the body has arrived; otherwise the exchange waits for ``received`` or the body's end."""
+        """Return whether enough of the body has arrived.
+
+        Otherwise the exchange waits for ``received`` or the body's end.
+        """
         if self._is_ready(exchange):
             return True
         exchange.body.is_awaited = True
@@ -155,11 +158,12 @@ class BodyWait:
 class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     """The components that all exchanges of one listener share.
 
-    ``pool`` has connections to upstreams, ``stream_pool`` connections over HTTP/2. ``tunnel_limits`` are the longest
-    silence and life of a tunnel, in seconds. ``body_wait`` has requests that wait for their bodies; ``body_pace`` and
+    ``pool`` has connections to upstreams, ``stream_pool`` connections over HTTP/2. ``tunnel_limits`` are the idle limit
+    and the age limit of a tunnel, in seconds. ``body_wait`` has requests that wait for their bodies. ``body_pace`` and
     ``read_pace`` are minimum rates of clients. ``buffers`` counts unread responses. ``trusts`` returns whether
-    X-Forwarded-* of an address are trusted; ``replaces_claims`` drops others' ways. ``full_host`` completes a short
-    Host of a client. With a ``name``, the proxy's own errors have a reason in Proxy-Status (RFC 9209).
+    X-Forwarded-* headers of an address are trusted. ``replaces_claims`` drops these headers of untrusted addresses.
+    ``full_host`` completes a client's short Host. With a ``name``, the proxy's own errors have a reason in Proxy-Status
+    (RFC 9209).
     """
 
     handler: Handler
@@ -303,7 +307,10 @@ class Exchange:
             self.client.pause(Pause.HELD)
 
     def await_body(self) -> bool:
-        """Return whether enough of the body has arrived to use a slot (``BodyWait``); if not, ``body_ready`` follows."""
+        """Return whether enough of the body has arrived to use a slot (``BodyWait``).
+
+        If not, ``body_ready`` is called later.
+        """
         return self._wiring.body_wait.begin(self, self.client)
 
     def forward(
@@ -372,8 +379,8 @@ class Exchange:
     def cut(self) -> None:
         """Cut off a response so that the client can detect it.
 
-        Written data still reaches the client; the connection then closes without the last chunk, or with bytes missing.
-        A body that ends with its connection would look complete, so that connection is reset.
+        Written data still reaches the client. The connection then closes without the last chunk, or with bytes missing.
+        A body that ends with its connection would look complete; such a connection is reset instead.
         """
         _release(self._attempt)
         if self.response.status and self._attempt is not None and self._attempt.is_end_visible:
@@ -423,7 +430,7 @@ class Exchange:
         self.end(ExchangeOutcome.CLIENT_GONE, keep=False)
 
     def client_full(self, *, full: bool) -> None:
-        """Process a change of the transport's buffer (full, fuller, or free again): buffer, pause or resume the response."""
+        """Process a change of the transport's buffer: buffer, pause or resume the response."""
         self.response.is_unread = full
         is_held = full and (self.response.tunnel is not None or is_grpc_call(self.head) or not self.client.has_room())
         if is_held is not self.response.is_held:
@@ -487,10 +494,10 @@ class Exchange:
 class Attempt:
     """One attempt to forward a request.
 
-    ``wire`` is the encoded head; with ``hears_marks`` the upstream is our queue-proxy.
+    ``wire`` is the encoded head. ``hears_marks``: the upstream is a queue-proxy.
 
-    A request of which no byte reached the app, because its pooled connection was closed, is sent once more on a fresh
-    one. Any other failure before the response is passed to the exchange, whose handler may forward the request
+    If a pooled connection was closed and no byte of the request reached the app, the request is sent once more on a new
+    connection. Any other failure before the response is passed to the exchange, whose handler may forward the request
     elsewhere in a new attempt.
     """
 
@@ -690,9 +697,9 @@ class Attempt:
     def upstream_lost(self, reason: str, *, heard: bool, unseen: bool, is_cancelled: bool = False) -> None:
         """Process a connection lost before its response was complete.
 
-        ``heard`` says that some bytes of a response were received, ``unseen`` that no byte of the request reached the
-        app, ``is_cancelled`` that the app cancelled the stream. A request that the app has seen may be what ended it:
-        it is sent again only if its client says that it may be.
+        ``heard``: some bytes of a response were received. ``unseen``: no byte of the request reached the app.
+        ``is_cancelled``: the app cancelled the stream. A request that the app received may have ended the app, so it is
+        sent again only if its client marked it as repeatable.
         """
         self.upstream = None
         exchange = self._exchange

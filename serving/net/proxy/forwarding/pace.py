@@ -1,17 +1,17 @@
 """Slow clients: minimum rates of uploads and readers, and buffering of responses.
 
-Each direction has one deadline, a leaky bucket: it begins ``grace_s`` ahead, and each byte moves it on by the time that
-it takes at the minimum rate, at most to ``silence_max_s`` from now. A client that was fast may therefore pause for that
-long, and one that drips bytes is cut off after the grace. Kestrel (MinRequestBodyDataRate) and Apache (mod_reqtimeout)
-do the same.
+Each direction has one deadline, a leaky bucket. It starts at ``grace_s`` from now. Each byte extends it by the byte's
+time at the minimum rate, up to ``silence_max_s`` from now. So a fast client may pause for that time, and a client that
+sends slower than the minimum rate is cut off after the grace. Kestrel (MinRequestBodyDataRate) and Apache
+(mod_reqtimeout) do the same.
 
-A client has read what its kernel has acknowledged: bytes in the transport's buffer or in the socket's send queue count
-as unread. The transport's buffer alone is not enough: the kernel takes megabytes at once, and then nothing until a slow
-client has read a third of them.
+A client has read the bytes that its kernel has acknowledged. Bytes in the transport's buffer or in the socket's send
+queue count as unread. The transport's buffer alone does not show slow reading: the kernel accepts megabytes at once,
+and then nothing until the client has read a third of them.
 
-A response that its client reads slowly is read on until ``response_bytes_max`` of it wait for the client, as nginx's
-proxy_buffers do: once all of it waits, the pod's slot is free. All responses of a daemon share ``bytes_max``; beyond
-either bound the upstream waits for the client.
+If a client reads slowly, up to ``response_bytes_max`` of its response are buffered, as by nginx's proxy_buffers. Once
+the whole response is buffered, the pod's slot is free. All responses of a daemon share ``bytes_max``. Beyond either
+bound the upstream waits for the client.
 """
 
 import asyncio
@@ -91,8 +91,8 @@ class BodyPace:
     def due_s(self, head: RequestHead, *, is_continued: bool, has_response: bool) -> float:
         """The deadline; infinite while the client waits for 100 Continue, unless ``is_continued``.
 
-        A gRPC call, and a response that has begun, may depend on a request that goes on piece by piece: only its
-        silence is bounded.
+        For a gRPC call, and after the response has begun, only the silence of the request's body is bounded, because
+        its pieces may depend on the response.
         """
         if head.expects_continue and not (self._has_begun or is_continued):
             return math.inf

@@ -1,7 +1,7 @@
 """The states of an exchange, and all transitions.
 
-``TRANSITIONS`` is the whole state machine: for each event the phases that allow it, and the phase that follows. An
-event in another phase is a bug and raises ``IllegalTransition``.
+``TRANSITIONS`` is the whole state machine: for each event, the phases that allow it, and the next phase. An event in
+any other phase is a bug and raises ``IllegalTransition``.
 """
 
 import enum

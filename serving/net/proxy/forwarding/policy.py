@@ -10,10 +10,10 @@ import msgspec
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """Time limits of a request in seconds; ``math.inf`` means no limit.
 
-    A request that expires gets a 504; a response that has begun is cut off. ``total_s`` runs from the request's head to
-    the end of the response, queueing included; ``response_start_s`` from the head to the first byte of the response;
-    ``idle_s`` from the head, or the last piece of the response, to the next piece. In a tunnel (after a 101) the
-    upstream's bytes count as pieces of the response. ``text`` is the body of the 504.
+    A request that exceeds a limit gets a 504; a response that has begun is cut off. ``total_s`` is from the request's
+    head to the end of the response, including the queue. ``response_start_s`` is from the head to the first byte of the
+    response. ``idle_s`` is from the head, or the last piece of the response, to the next piece. In a tunnel (after a
+    101) the upstream's bytes count as pieces of the response. ``text`` is the body of the 504.
     """
 
     total_s: float = math.inf
@@ -24,8 +24,8 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     def due_s(self, started_s: float, *, written_s: float, has_begun: bool) -> float:
         """When a request without progress expires.
 
-        ``started_s`` is when its head arrived, ``written_s`` when the last piece of the response was written;
-        ``has_begun`` says whether there was one.
+        ``started_s`` is when the head arrived. ``written_s`` is when the last piece of the response was written.
+        ``has_begun``: the response has begun.
         """
         due_s = min(started_s + self.total_s, written_s + self.idle_s)
         return due_s if has_begun else min(due_s, started_s + self.response_start_s)

@@ -1,7 +1,8 @@
 """Redirects plain HTTP to https, in front of another handler.
 
-Each request for which ``stays`` is false gets a 301 to the same address over https; the other handler gets all others,
-and those that reached a trusted proxy over https. It is used only if redirects are enabled.
+A request gets a 301 to the same address over https, with two exceptions that reach the other handler: requests for
+which ``stays`` is true, and requests that reached a trusted proxy over https. The handler is used only if redirects are
+enabled.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,9 @@
 """Relays a TCP connection from an activator through a queue-proxy to the app.
 
-The activator asks the queue-proxy for it as for a websocket: an upgrade to ``serving-tcp``, which the queue-proxy
-answers itself with 101 once the app has accepted a connection. A connection is an exchange to both, with a place in the
-queue, a slot, statistics and the time limits of a tunnel. The header that asks for it is one that clients cannot set:
-bytes for an HTTP app must not bypass what the proxy does to requests.
+The activator requests the connection by an upgrade to ``serving-tcp``, as for a websocket. The queue-proxy responds
+with 101 once the app has accepted a connection. Both treat the connection as an exchange, with a place in the queue, a
+slot, statistics and the time limits of a tunnel. Clients cannot set the header of this upgrade, because bytes for an
+HTTP app must not bypass the proxy's checks of requests.
 """
 
 from serving.net.proxy.http1.pool import Pool
@@ -27,7 +27,10 @@ _SWITCHED = ResponseHead(
 
 
 def relay_head(host: bytes, port: int) -> RequestHead:
-    """The head of an activator's request for a TCP connection to ``port`` of ``host``; GET, so that another pod may be tried."""
+    """The head of an activator's request for a TCP connection to ``port`` of ``host``.
+
+    The method is GET, so that the request may be sent to another pod.
+    """
     wire = b"%b: %d\r\n" % (_NAME, port)
     return RequestHead(method=b"GET", target=b"/", host=host, lines=[], wire=wire, keep_alive=False, upgrade=_PROTOCOL)
 

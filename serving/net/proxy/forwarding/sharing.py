@@ -1,8 +1,8 @@
-"""The functions by which shared slots see exchanges: their client, and how far the client has read.
+"""Functions with which shared slots read an exchange: its client, and how much the client has read.
 
-A queue-proxy sees the address of an activator. An activator that proves itself appends its peer to X-Forwarded-For, and
-names the client in a separate header if it differs: behind a trusted proxy. Such a header from other senders is
-ignored.
+The peer of a queue-proxy is an activator, so the client must be named in headers. A verified activator appends its own
+peer to X-Forwarded-For. Behind a trusted proxy the client differs from that peer, and the activator names the client in
+a separate header. This header is ignored from other senders.
 """
 
 from collections.abc import Callable, Hashable

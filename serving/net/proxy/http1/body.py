@@ -1,9 +1,9 @@
 """Parses message bodies: by length, by chunks, or until the end of the connection.
 
-``feed`` takes received bytes, split anywhere, and returns the payload in them; ``done`` says that the body has ended,
-``rest`` then holds the bytes after it. Chunks are read strictly (RFC 9112 section 7.1): hexadecimal sizes of at most 15
-digits, CR LF and nothing else at each end, well-formed and bounded extensions, which are dropped. No byte is kept but
-those of a size line, a line end or trailers that are not complete yet.
+``feed`` takes received bytes, split anywhere, and returns the payload in them. ``done``: the body has ended; ``rest``
+then has the bytes after it. Chunks are parsed strictly (RFC 9112 section 7.1): sizes have at most 15 hexadecimal
+digits, each line ends with CR LF, and extensions must be well-formed and bounded; they are dropped. Only incomplete
+size lines, line ends and trailers are buffered.
 """
 
 import re
@@ -97,8 +97,8 @@ class CloseBody:
 class ChunkedBody:
     """A chunked body. ``trailers`` are the trailers to forward, once ``done``.
 
-    With ``chunks_max`` one ``feed`` reads at most so many chunks: with ``has_more`` the next, also of no bytes,
-    continues. ``is_costly`` says that the last one had many chunks for few bytes.
+    ``chunks_max`` limits the chunks of one ``feed``. With ``has_more`` a further ``feed`` continues, also with no
+    bytes. ``is_costly``: the last ``feed`` had many chunks with few bytes.
     """
 
     __slots__ = (

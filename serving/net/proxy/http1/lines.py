@@ -1,11 +1,11 @@
 """Parses a header line of HTTP/1.1 strictly, with a cache of parsed lines.
 
-A line is ``name ":" OWS value OWS`` (RFC 9112 section 5): the name a token with nothing between it and the colon, the
-value without NUL, CR, LF or another control character but tab. A line that begins with a space (a folded header) has no
-name and is rejected. Forwarded lines are rendered from name and value, never copied.
+A line is ``name ":" OWS value OWS`` (RFC 9112 section 5). The name is a token directly before the colon. The value has
+no control character except tab. A line that begins with a space (a folded header) has no name and is rejected.
+Forwarded lines are rendered from name and value, never copied.
 
-Lines repeat (``Accept-Encoding: gzip`` of every request of a client), so parsed and rendered lines are cached: 1.2 us
-for a head of 12 known lines, where matching each takes 6 us. Long lines and secrets are not cached, and the cache is
+Lines repeat (``Accept-Encoding: gzip`` in every request of a client), so parsed and rendered lines are cached. A head
+of 12 cached lines takes 1.2 us; parsing them takes 6 us. Long lines and secrets are not cached, and the cache is
 bounded.
 """
 
@@ -78,8 +78,8 @@ class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A parsed header line.
 
     ``name`` is in lower case, ``value`` without surrounding space, ``wire`` the line to forward, with CR LF and the
-    original case of its name. ``plain`` lines are forwarded as they are; ``matters`` marks lines that the proxy
-    interprets, and those with "_" in their name. Other lines concern one hop, such as ``Connection: keep-alive``, and
+    original case of its name. ``plain`` lines are forwarded unchanged. ``matters`` marks lines that the proxy
+    interprets, and lines with "_" in their name. Other lines concern one hop, such as ``Connection: keep-alive``, and
     are dropped.
     """
 
@@ -147,7 +147,7 @@ def header_lines(*headers: tuple[bytes, bytes]) -> bytes:
 def split_marks(line: HeaderLine) -> tuple[bytes, bytes]:
     """Split a line into one with our own marks and one with other entries; either may be empty.
 
-    A list with a quote that does not end can be read in two ways: all of it counts as ours.
+    A list with an unterminated quote is ambiguous, so all of it counts as our marks.
     """
     own = _OWN.get(line.name)
     entries = _entries(line.value) if own is not None else None

@@ -1,11 +1,11 @@
 """Upstream connections that are kept open between requests, by address.
 
-The most recently used connection is taken first, so that the others become idle and are closed. Their number is bounded
-by the peak of requests in flight, which the listeners limit: with fewer idle connections each burst would open many new
-ones. A request that must not be sent twice takes only a recently used connection: an upstream may be closing an idle
-one, and then it is unknown whether the request arrived.
+A request uses the most recently used connection, so that the others become idle and are closed. The pool has at most as
+many connections as the peak of requests in flight, which the listeners limit. With fewer idle connections each burst
+would open many new ones. A request that must not be sent twice uses only a recently used connection. An upstream may
+just be closing an older one, and then it is unknown whether the request arrived.
 
-A request without an idle connection waits for a new one, or for another request's if that is done first. Few
+A request without an idle connection waits for a new connection, or for one that another request releases first. Few
 connections to one address are opened at a time, so that the handshakes of a burst do not delay each other.
 """
 
@@ -81,7 +81,10 @@ class ConnectionQueue:
         return None if taken is None else taken.waiter
 
     def failed(self, address: Address, *, before_s: float) -> list[Waiter]:
-        """Remove and return the requests that fail with a connection attempt: those enqueued by ``before_s``, or else the first."""
+        """Remove and return the requests that fail with a connection attempt.
+
+        These are the requests enqueued by ``before_s``, or else the first one.
+        """
         failed: list[Waiter] = []
         while (first := self._next(address)) is not None:
             if failed and first.since_s > before_s:
@@ -143,8 +146,8 @@ class Connector(Protocol):
 class PlainConnector:
     """Opens plain TCP connections.
 
-    ``check`` gets the host and port before and after a connection is opened, and raises ``OSError`` where it must not
-    be used.
+    ``check`` is called with host and port before and after a connection is opened. It raises ``OSError`` if the
+    connection must not be used.
     """
 
     turn = 0
@@ -181,8 +184,9 @@ class PlainConnector:
 class AppConnector(PlainConnector):
     """Opens connections to the app of the same pod, one handshake at a time.
 
-    Several at once overfill a short accept queue: the kernel drops the last packet of a handshake that this side takes
-    for complete. The request on it then waits for retransmissions, which come after 0.2, 0.4 and up to 100 s.
+    Several simultaneous handshakes overfill a short accept queue. The kernel then drops the last packet of a handshake
+    that is complete for this side. The request on this connection waits for retransmissions, after 0.2, 0.4 and up to
+    100 s.
     """
 
     attempts_max = 1

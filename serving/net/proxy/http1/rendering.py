@@ -1,9 +1,9 @@
 """Renders HTTP/1.1 heads from parsed fields, so that no unparsed byte is forwarded.
 
-It omits hop-by-hop headers and names reserved for this system, sets the framing of the next hop, and records the path:
-X-Forwarded-For gets the peer appended or is replaced by it (``forwarded-for``), X-Forwarded-Proto and -Host are kept
-from a trusted peer and set otherwise, and Forwarded (RFC 7239) is built of them unless a trusted peer sent one. Follows
-knative/serving 98e5ef90 (pkg/http/handler, forwarded) with the trust of docs/architecture.md.
+It omits hop-by-hop headers and names reserved for this system, and sets the framing of the next hop. It also records
+the request's path. The peer is appended to X-Forwarded-For, or replaces it (``forwarded-for``). X-Forwarded-Proto and
+-Host of a trusted peer are kept, and set otherwise. Forwarded (RFC 7239) is built from these, unless a trusted peer
+sent one. Follows knative/serving 98e5ef90 (pkg/http/handler, forwarded) with the trust of docs/architecture.md.
 """
 
 import time

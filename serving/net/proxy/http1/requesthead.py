@@ -1,10 +1,10 @@
 """Parses the head of a request, or refuses it with a status.
 
-Input: the bytes before the empty line. Output: a ``RequestHead``, or ``RequestRefusal`` with the status to answer.
-Heads that two parsers could read differently is refused and never forwarded: request smuggling depends on it. Follows
-RFC 9110 and 9112 where they say "MUST", and refuses where they leave a choice: repeated Content-Length, any transfer
-coding but one "chunked", any of it on HTTP/1.0, several or missing Hosts, an authority that differs from Host, a body
-with an Upgrade, h2c. It is independent of the request's destination.
+Input: the bytes before the empty line. Output: a ``RequestHead``, or ``RequestRefusal`` with the status to answer. A
+head that two parsers could read differently is refused, because request smuggling depends on such heads. The parser
+follows each "MUST" of RFC 9110 and 9112. Where they leave a choice, it refuses: repeated Content-Length, a transfer
+coding other than one "chunked", any transfer coding on HTTP/1.0, several or missing Hosts, an authority that differs
+from Host, a body with an Upgrade, and h2c.
 """
 
 import enum
@@ -63,12 +63,12 @@ class RequestRefusal(Exception):
 class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
     """The parsed head of a request.
 
-    ``target`` is in origin form ("/path?query", or "*"), whatever form came. ``host`` is the Host as sent, empty only
-    for HTTP/1.0 without one. ``content_length`` is None without the header. ``keep_alive`` says that the client wants
-    to keep the connection; ``upgrade`` is the protocol asked for, if any. ``nominated`` are the names that its
-    Connection header takes out of it, in lower case. ``reserved``: it has headers that only this system may set;
-    ``forwarded``: it has X-Forwarded-* or Forwarded headers. ``wire`` are the rendered lines to forward unchanged;
-    ``is_plain``: nothing else is to be written, no body and nothing about the connection.
+    ``target`` is always in origin form ("/path?query", or "*"). ``host`` is the Host as sent, empty only for HTTP/1.0
+    without one. ``content_length`` is None without the header. ``keep_alive``: the client wants to keep the connection.
+    ``upgrade`` is the requested protocol, if any. ``nominated`` are the headers, in lower case, that the Connection
+    header declares as hop-by-hop. ``reserved``: the head has headers that only this system may set. ``forwarded``: the
+    head has X-Forwarded-* or Forwarded headers. ``wire`` are the rendered lines to forward unchanged. ``is_plain``: the
+    request has no body, and no further line is needed.
     """
 
     method: bytes
@@ -123,9 +123,9 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
 class HeadMemory:
     """Caches the last request head of one connection, because clients repeat their heads.
 
-    ``read`` returns the result of ``read_request_head``: in 0.1 us for the same head, 1 us if only the request line
-    differs, and sooner where some lines are the same. It keeps one head of at most 2 KiB while the connection lasts,
-    with its secrets.
+    ``read`` returns the result of ``read_request_head``: in 0.1 us for the same head, and in 1 us if only the request
+    line differs. Equal lines save parsing too. The cache has one head of at most 2 KiB, with its secrets, as long as
+    the connection.
     """
 
     __slots__ = ("_head", "_keeps_underscores", "_lines", "_raw", "_texts")
@@ -185,8 +185,8 @@ def _forwarded_wire(lines: Sequence[HeaderLine], nominated: frozenset[bytes] | N
 def read_request_head(raw: bytes, *, header_count_max: int, keeps_underscores: bool = False) -> RequestHead:
     """Parse a head, given without the empty line and the CR LF before it.
 
-    Lines with "_" in their name are dropped unless ``keeps_underscores``: to an app of CGI or WSGI, X_Forwarded_For and
-    X-Forwarded-For have one name.
+    Lines with "_" in their name are dropped unless ``keeps_underscores``, because an app of CGI or WSGI does not
+    distinguish X_Forwarded_For from X-Forwarded-For.
 
     Raises:
         RequestRefusal: with 400, 405, 417, 431 or 505.
@@ -233,7 +233,7 @@ def _read_head(
 def refused_start(start: bytes, *, head_bytes_max: int) -> RequestRefusal | None:
     """Why an incomplete head is refused; None if it may still become valid.
 
-    Above the limit it depends on what is too long: 400 for the method, 414 for the target, 431 for the header lines.
+    Above the limit, the status is 400 for a long method, 414 for a long target, and 431 for long header lines.
     """
     if len(start) > head_bytes_max:
         if b"\n" in start[:head_bytes_max]:

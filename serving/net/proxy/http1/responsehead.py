@@ -1,8 +1,8 @@
 """Parses the head of a response: status, framing of the body, and whether its connection can be reused.
 
-Input: the bytes before the empty line, and the method of the request that it answers. Output: a ``ResponseHead``, or
-``BadResponse``, which the client sees as 502. As strict as for requests: an app's bytes go to a client over a
-connection that other requests use next.
+Input: the bytes before the empty line, and the method of the request. Output: a ``ResponseHead``, or ``BadResponse``,
+for which the client gets a 502. The parser is as strict as for requests, because later requests use the same
+connection.
 """
 
 import enum
@@ -57,9 +57,8 @@ class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
     """The parsed head of a response.
 
     ``wire`` are the rendered lines to forward, without hop-by-hop headers and lengths. ``content_length`` is the
-    header's value, which for HEAD and 304 is not the length of the body; None without. ``trailer`` is its Trailer
-    header. ``marks`` are our own entries (``lines.py``), which are not in ``wire``. ``is_dated`` says that it has a
-    Date.
+    header's value, or None; for HEAD and 304 it is not the body's length. ``trailer`` is the Trailer header. ``marks``
+    are our entries (``lines.py``), which are not in ``wire``. ``is_dated``: the response has a Date.
     """
 
     status: int
@@ -107,7 +106,7 @@ def read_response_head(raw: bytes, *, method: bytes, header_count_max: int) -> R
 class ResponseMemory:
     """Caches the last head of one upstream connection, because most responses differ only in their date.
 
-    It is bounded as ``HeadMemory``; ``read`` returns the result of ``read_response_head``.
+    Its size is bounded as in ``HeadMemory``. ``read`` returns the result of ``read_response_head``.
     """
 
     __slots__ = ("_head", "_is_of_head", "_raw")

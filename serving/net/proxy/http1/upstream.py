@@ -1,8 +1,8 @@
 """A connection to an upstream: carries one request at a time, and parses its response as it arrives.
 
-It passes parsed parts to a ``ResponseReceiver`` (an exchange), returns to the pool when the response is complete and
-clean, and is closed otherwise: after Connection: close, a body until the end of the connection, unexpected bytes, or a
-response that came before its request was sent in whole. It decides nothing about requests.
+The connection passes parsed parts to a ``ResponseReceiver`` (an exchange). After a complete response it returns to the
+pool. It is closed instead after Connection: close, after a body that ends with the connection, after unexpected bytes,
+and after a response that arrived before its request was sent completely.
 """
 
 import asyncio
@@ -40,8 +40,7 @@ _INFO_BYTES = _SENT_OFFSET + _SENT.size
 class ResponseReceiver(Protocol):
     """Receives a response from a connection, and supplies the rest of the request.
 
-    ``heard`` says that some bytes of the response were received, ``unseen`` that no byte of the request reached the
-    app.
+    ``heard``: some bytes of the response were received. ``unseen``: no byte of the request reached the app.
     """
 
     head: RequestHead
@@ -278,8 +277,8 @@ class Upstream(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the request of a lost connection.
 
-        After a failed write the loop reads no more. A response that was received before is read first: an app may
-        respond to a request whose body it does not read (RFC 9112, section 9.6).
+        After a failed write the loop reads no more, so this method first reads a response that has already arrived. An
+        app may respond without reading the request's body (RFC 9112, section 9.6).
         """
         self._home.forget(self)
         if exc is not None and self._receiver is not None:
@@ -418,8 +417,8 @@ class Upstream(asyncio.Protocol):
     def _acknowledge(self) -> None:
         """Acknowledge the received part of a response immediately.
 
-        An app that writes head and body apart, without TCP_NODELAY, sends the body only after the head is acknowledged,
-        and the kernel would delay that by 40 ms. Source: RFC 896, and tcp(7), TCP_QUICKACK.
+        An app without TCP_NODELAY that writes head and body separately sends the body only after the head is
+        acknowledged. The kernel would delay the acknowledgement by 40 ms. Source: RFC 896, and tcp(7), TCP_QUICKACK.
         """
         if _QUICK_ACK is not None and not self._transport.is_closing():
             self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
@@ -451,10 +450,9 @@ class Upstream(asyncio.Protocol):
 
 
 def unread_pieces(transport: asyncio.BaseTransport) -> Iterator[bytes]:
-    """Read the bytes that the event loop has not read, as after a failed write: at most a receive buffer.
+    """Read the bytes that the event loop has not read, for example after a failed write: at most a receive buffer.
 
-    To be called within ``connection_lost``, while the socket is still open. A transport over TLS passes the socket
-    below it.
+    The caller is ``connection_lost``, while the socket is still open. A transport over TLS passes the socket below it.
     """
     descriptor = _descriptor_of(transport)
     while descriptor >= 0:
@@ -470,7 +468,7 @@ def unread_pieces(transport: asyncio.BaseTransport) -> Iterator[bytes]:
 def unreceived_bytes(transport: asyncio.BaseTransport) -> int:
     """The number of written bytes that the peer has not acknowledged; 0 if unknown.
 
-    A peer that closes acknowledges all that it has received until then.
+    A peer that closes the connection has acknowledged all bytes that it received.
     """
     if _TCP_INFO is None or _descriptor_of(transport) < 0:
         return 0

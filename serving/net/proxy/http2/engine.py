@@ -1,15 +1,15 @@
 """One side of an HTTP/2 connection (RFC 9113) without I/O: takes bytes, calls streams, returns bytes.
 
-``receive`` takes bytes and calls the stream of each frame; frames to send gather in ``out`` for one write. Frames are
-parsed where they lie in the buffer of the socket; only an incomplete frame is kept, and a frame that is too large is
-rejected by its head. There are no objects for frames and events: a unary call passes in about twenty calls.
+``receive`` takes bytes and calls the stream of each frame. Frames to send are collected in ``out`` for one write.
+Frames are parsed in the socket's buffer. Only an incomplete frame is copied, and a frame that is too large is rejected
+by its head. No objects are created for frames and events: a unary call takes about twenty function calls.
 
-Memory is bounded by the number of concurrent streams, each with one window in either direction. ``flow`` counts frames
-that are cheap to send and costly to handle. A stream error ends that stream only; a connection error is a
-``Violation``. The connection's window opens as bytes arrive, because the streams' windows bound the buffered bytes: an
-unread stream blocks no other.
+Memory is bounded by the number of concurrent streams, each with one window in either direction. ``flow`` limits frames
+that are cheap to send and costly to handle. A stream error ends only that stream; a connection error is a
+``Violation``. The streams' windows bound the buffered bytes. The connection's window is refilled as bytes arrive, so
+that an unread stream does not block others.
 
-The file is longer than others: streams, frames in and frames out share their state, and the hot path crosses all three.
+The file is long because streams, received frames and sent frames share their state, and the hot path uses all three.
 """
 
 from collections import deque

@@ -1,8 +1,8 @@
-"""Flow control of one stream: windows and buffered bytes; and rate limits of cheap frames.
+"""Flow control of one stream (windows and buffered bytes), and rate limits of cheap frames.
 
-A producer whose bytes wait is paused at a limit, so that a stream holds at most that and one more piece. The peer's
-window grows while its bytes are consumed at once, so that large messages do not wait for updates; the growth comes from
-a budget of the whole connection.
+A producer is paused when its buffered bytes reach a limit, so that a stream buffers at most the limit and one more
+piece. The peer's window grows while its bytes are consumed immediately, so that large messages do not wait for updates.
+A budget of the whole connection bounds this growth.
 """
 
 from serving.core.settings.http import HttpSettings

@@ -1,9 +1,9 @@
 """Translates heads between HTTP/2 fields and HTTP/1.1 lines.
 
-Inside the engine every message is HTTP/1.1, so that one grammar, one set of limits and one handler hold for both.
-Fields from HTTP/2 are checked for bytes that would change their meaning (CR, LF, NUL, a name that is no token) before
-they become text, and the strict parser of HTTP/1.1 reads that text. What HTTP/2 itself forbids is ``Malformed``, and
-its stream is reset; other heads that are not accepted are refused with a status, as in HTTP/1.1.
+Inside the engine every message is HTTP/1.1, so that both protocols share one grammar, one set of limits and one
+handler. HTTP/2 fields are first checked for bytes that would change their meaning as text: CR, LF, NUL, or a name that
+is no token. The strict parser of HTTP/1.1 then reads them as text. A head that HTTP/2 forbids is ``Malformed``, and its
+stream is reset. Other invalid heads are refused with a status, as in HTTP/1.1.
 """
 
 import re

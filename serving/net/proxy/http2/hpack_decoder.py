@@ -1,7 +1,7 @@
 """Decodes HPACK header blocks (RFC 7541) strictly and within limits, and caches blocks that leave the table unchanged.
 
-A client whose requests resemble each other sends the same few bytes again: indices into the table. The meaning of such
-a block depends on the table only, so the last blocks that did not change it are cached until it changes.
+Similar requests of a client have the same few bytes, which are indices into the table. The meaning of such a block
+depends only on the table. So the last blocks that did not change the table are cached until it changes.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ _SIZE_UPDATES_MAX = 2
 class FieldSection:
     """A head or trailers: its fields in order, their size by RFC 9113, 6.5.2, and its reader's cached result.
 
-    The same section may come again for another stream; ``meaning`` is its reader's own.
+    A cached section may be returned for several streams. The reader may store a value in ``meaning``.
     """
 
     __slots__ = ("fields", "list_bytes", "meaning")

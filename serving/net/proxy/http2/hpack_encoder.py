@@ -1,9 +1,9 @@
 """Encodes HPACK header blocks (RFC 7541), with a cache of encoded heads.
 
-A field goes into the table when it is sent for the second time on a connection, as long as there is room; nothing is
-evicted. A table that has been full for many fields is cleared. Fields that differ each time are sent literally, and so
-are secrets, which are marked as never indexed (RFC 7541, 7.1.3). A head whose fields are all in the table is encoded
-once: ``known`` maps its writer's key to the bytes, until the table changes.
+A field is added to the table when it is sent for the second time on a connection, while there is room. No field is
+evicted. A table that was full for many fields is cleared. Fields that differ each time are sent literally. Secrets are
+sent literally too, marked as never indexed (RFC 7541, 7.1.3). A head whose fields are all in the table is encoded once:
+``known`` maps the caller's key to the bytes, until the table changes.
 """
 
 from collections.abc import Iterable

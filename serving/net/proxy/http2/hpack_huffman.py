@@ -1,7 +1,7 @@
 """HPACK's Huffman code (RFC 7541, section 5.2 and appendix B).
 
-The code is canonical: the lengths of its words define it. Decoding walks a table of 256 states with four bits a step; a
-word has at least five bits, so that a step ends at most one. Strings repeat, so short ones are cached.
+The code is canonical: the lengths of its words define it. The decoder consumes four bits per step in a table of 256
+states. A word has at least five bits, so a step completes at most one word. Strings repeat, so short ones are cached.
 """
 
 from serving.net.proxy.http2.frames import ErrorCode, Violation

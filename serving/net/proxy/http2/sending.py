@@ -1,7 +1,7 @@
 """Sends frames in batches: one write per connection for all effects of one read.
 
-One read of one connection may cause frames on many connections; each of them writes once, at the end of
-that read. Frames sent outside of a read are written at the end of the turn of the loop.
+One read of one connection may cause frames on many connections. Each of these writes once, at the end of that read.
+Frames sent outside of a read are written at the end of the loop iteration.
 """
 
 import asyncio
@@ -98,8 +98,8 @@ class FrameSender(asyncio.Protocol):
 class _PresentRead:
     """The read being processed, in any connection.
 
-    An object and not attributes of ``FrameSender``: each change of a class empties the interpreter's caches of its
-    methods.
+    The state is in an object and not in class attributes of ``FrameSender``, because each change of a class invalidates
+    the interpreter's method caches.
     """
 
     __slots__ = ("is_running", "senders")

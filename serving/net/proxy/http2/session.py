@@ -1,11 +1,12 @@
 """A client's HTTP/2 connection: each stream is an exchange of the same handler as in HTTP/1.1.
 
-``Connection`` hands over here after the preface, in plain text or after ALPN. A stream is an exchange's client: it
-takes the HTTP/1.1 that the exchange writes, and sends it as frames (``stream.py``). Memory is limited by the number of
-open streams, each with one window in either direction; frames that cost the peer nothing are counted (``frames.py``).
+``Connection`` hands over to this class after HTTP/2's preface in plain text, or after ALPN. A stream is an exchange's
+client: it gets the HTTP/1.1 bytes that the exchange writes, and sends them as frames (``stream.py``). Memory is bounded
+by the number of open streams, each with one window in either direction. Frames that cost the peer nothing are limited
+(``flow.py``).
 
-The connection ends in two steps, so that no request in flight is lost (RFC 9113, section 6.8): a GOAWAY that names no
-stream and asks for no new ones, and, after a ping has gone to the client and back, a GOAWAY that names the last served
+The connection ends in two steps, so that no request in flight is lost (RFC 9113, section 6.8). The first GOAWAY names
+no stream, and asks the client to open no new ones. After a ping's round trip, a second GOAWAY names the last served
 stream. The connection ends with that stream.
 """
 

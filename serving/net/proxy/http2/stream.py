@@ -98,7 +98,10 @@ class Stream(RespondingStream):
         return due_s
 
     def _check_rest(self, now_s: float) -> float:
-        """Enforce the timeouts of a stream whose exchange has ended: it reads the rest of the request, or sends the response."""
+        """Enforce the timeouts of a stream whose exchange has ended.
+
+        Such a stream may still receive the request's body, or send the response.
+        """
         registry = self._session.registry
         if self._linger_end_s != math.inf:
             code = ErrorCode.NO_ERROR
@@ -207,7 +210,7 @@ class Stream(RespondingStream):
     def abort(self) -> None:
         """Reset the stream, so that a truncated response does not look complete.
 
-        A client of gRPC takes CANCEL after its deadline as DEADLINE_EXCEEDED, and INTERNAL_ERROR as INTERNAL.
+        A gRPC client reports CANCEL after its deadline as DEADLINE_EXCEEDED, and INTERNAL_ERROR as INTERNAL.
         """
         is_cancelled = self._exchange is not None and self._exchange.response.is_cancelled
         self._reset(ErrorCode.CANCEL if is_cancelled else ErrorCode.INTERNAL_ERROR)

@@ -1,14 +1,14 @@
 """Requests to apps that speak HTTP/2 with prior knowledge (h2c): one connection per address, a stream per request.
 
-``Http2Pool`` replaces the pool. Another connection to an address is made only when the app takes no more streams on the
-existing ones; requests without a stream wait for the new connection. As in ``serving.net.proxy.http1.pool``, a request
-that must not be sent twice gets no connection that has been idle for long, and a connection that stays idle is closed.
+``Http2Pool`` replaces the pool of HTTP/1.1. A further connection to an address is opened only when the app accepts no
+more streams on the existing ones; requests without a stream wait for it. As in ``serving.net.proxy.http1.pool``, a
+request that must not be sent twice does not use a connection that was idle for long, and idle connections are closed.
 
-A stream has the interface of any other upstream: it takes the head of a request as HTTP/1.1 and sends it as frames, and
-passes on the app's answer as heads and pieces. While its receiver is full its window stays closed, so that one slow
-reader holds one window of bytes and stops no other stream. A stream that the app refused without processing is sent
-once more on another connection, whatever its method. After the app's GOAWAY a connection takes no new streams: streams
-up to the named one continue to their end, streams above were not processed and are sent again.
+A stream has the interface of other upstreams: it converts a request's HTTP/1.1 head to frames, and passes on the app's
+response as heads and pieces. While its receiver is full, the stream's window stays closed. So a slow reader buffers at
+most one window, and does not block other streams. A request that the app refused without processing is sent once more
+on another connection, for any method. After the app's GOAWAY a connection opens no new streams. Streams up to the named
+one continue to their end. Later streams were not processed, and are sent again.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """Parses the server name from the first bytes of a TLS connection, without I/O.
 
 Input: all bytes that a client has sent so far. Output: the name in its ClientHello, or that more bytes are needed. The
-bytes are only read, so that they reach the app as they came. Follows RFC 8446 (sections 4.1.2 and 5.1) and RFC 6066
-(section 3). Unknown extensions, such as those of GREASE (RFC 8701), are skipped. With Encrypted Client Hello (RFC 9849)
-the name is that of the outer ClientHello.
+bytes are not changed, because the app gets them. Follows RFC 8446 (sections 4.1.2 and 5.1) and RFC 6066 (section 3).
+Unknown extensions, such as those of GREASE (RFC 8701), are skipped. With Encrypted Client Hello (RFC 9849) the name is
+that of the outer ClientHello.
 """
 
 import re
@@ -59,7 +59,7 @@ def read_server_name(data: bytes) -> str | None:
     """The server name in lower case, "" if the client sends none; None while the ClientHello is incomplete.
 
     Raises:
-        BadClientHello: when it is no ClientHello, or one that is too long.
+        BadClientHello: if the bytes are not a ClientHello, or it is too long.
     """
     message = _message(data)
     if message is None:

@@ -1,9 +1,10 @@
 """A client's HTTP/1.1 connection: parses requests one after the other, and creates an exchange for each.
 
-A request is read only after the client has received the previous response, so that neither pipelined requests nor
-unread responses grow memory. Violations of the protocol get a response here and never reach the handler; after such a
-response, and after any response to an incomplete request, the rest of the connection is not read as HTTP: its sending
-direction is closed, and after a moment the connection. Closing at once would reset it and lose the response.
+A request is read only after the client has received the previous response, so that pipelined requests and unread
+responses use no memory. Violations of the protocol get a response here and never reach the handler. After such a
+response, and after any response to an incomplete request, no further request is read. The sending direction is closed
+first, and the connection a moment later. An immediate close would reset the connection, and the client might lose the
+response.
 """
 
 import asyncio
@@ -128,7 +129,7 @@ class Connection(ResponseProtocol):
     def eof_received(self) -> bool:
         """Close one direction of a tunnel.
 
-        A client with a complete request may wait for its response; others have disconnected.
+        A client that has sent a complete request may still wait for its response. Any other client has disconnected.
         """
         exchange = self._exchange
         if exchange is not None and exchange.response.tunnel is not None:
@@ -156,7 +157,7 @@ class Connection(ResponseProtocol):
             self._slow_reader.end()
 
     def resume_writing(self) -> None:
-        """Resume the response, or parse the next request, because the client has nearly all of the last response."""
+        """Resume the response, or parse the next request, because the client has read most of the last response."""
         super().resume_writing()
         if self._exchange is None:
             idle_s = self._registry.settings.client_idle_max_s
@@ -266,7 +267,7 @@ class Connection(ResponseProtocol):
         return due_s
 
     def _check_half_closed(self, exchange: Exchange, now_s: float) -> float:
-        """End the request of a half-closed client that was sent nothing for too long."""
+        """End the request of a half-closed client to which nothing was sent for too long."""
         if not self._has_eof or self._full or exchange is not self._exchange:
             return math.inf
         due_s = self._eof_due_s

@@ -1,9 +1,10 @@
 """Listening sockets and their connections: time limits and shutdown.
 
-``HttpServer`` makes a ``Connection`` for each client. No request has a timer: each connection reports when it is due,
-and one sweep checks all of them, at most once in 100 ms and not before the first is due. The end has two steps
-(docs/architecture.md, drain): ``drain`` makes every response the last of its connection while new connections are still
-accepted; ``finish`` accepts no more, waits for running requests, and cuts them off after the grace.
+``HttpServer`` makes a ``Connection`` for each client. Requests have no timers. Each connection reports its next
+deadline, and one sweep checks all connections, at most once in 100 ms and not before the first deadline. Shutdown has
+two steps (docs/architecture.md, drain). ``drain`` makes every response the last of its connection, while new
+connections are still accepted. ``finish`` stops accepting, waits for running requests, and cuts them off after the
+grace period.
 """
 
 import asyncio
@@ -168,9 +169,9 @@ class HttpServer:
     ) -> tuple[str, int]:
         """Accept connections from a bound socket, or at an address; return the address.
 
-        ``listener`` names it to the handler. ``takes_turns`` with other processes on the same socket. ``make`` creates
-        the protocol of a new connection, for example TLS. ``shares_port`` lets other processes of this user listen at
-        the same address.
+        ``listener`` is the listener's name for the handler. ``takes_turns``: processes on the same socket accept in
+        turn. ``make`` creates the protocol of a new connection, for example TLS. ``shares_port``: other processes of
+        this user may listen at the same address.
         """
         wiring = self._wiring(handler, listener)
 

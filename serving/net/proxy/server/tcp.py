@@ -1,8 +1,7 @@
 """A client's TCP connection that is relayed to a pod, for any protocol.
 
-It is an exchange from its first moment, before the client has sent a byte: with many protocols the server speaks first.
-What the client sends while no pod is ready is kept, up to the bound of a held body. A connection that gets no pod is
-reset.
+The exchange begins before the client has sent a byte, because in many protocols the server sends first. While no pod is
+ready, the client's bytes are buffered up to the bound of a waiting body. A connection that gets no pod is reset.
 
 With TLS several services may share a port: ``SharedConnection`` finds the service by the server name of the
 ClientHello, and relays all bytes unchanged.
@@ -81,7 +80,7 @@ class TcpConnection(Connection):
 class SharedConnection(TcpConnection):
     """One TLS connection of a client to a shared port.
 
-    ``is_served`` says whether the service of a host takes connections at this port.
+    ``is_served`` returns whether the service of a host accepts connections at this port.
     """
 
     __slots__ = ("_is_served",)

@@ -1,8 +1,8 @@
 """The writing half of a client's connection: responses, slow readers, and the hand-over to HTTP/2.
 
-A connection is handed over after HTTP/2's preface or ALPN (RFC 9113, section 3.4). The strict reader of HTTP/1.1
-refuses the preface's first line, so that looking for it costs other requests nothing. The library is imported by the
-first such connection: most sidecars never see one, and it takes memory.
+A connection is handed over after HTTP/2's preface or ALPN (RFC 9113, section 3.4). The parser of HTTP/1.1 refuses the
+preface's first line, and only then the preface is detected, so that other requests have no cost. The first HTTP/2
+connection imports the code for it, because it takes memory and most sidecars never need it.
 """
 
 import asyncio

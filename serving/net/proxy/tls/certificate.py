@@ -1,8 +1,8 @@
 """Loads certificates with their keys from PEM, and selects one by server name.
 
-OpenSSL reports its names in a handshake in memory, which also proves that the certificate works with its key. An
-expired certificate is accepted and reported by its loader, because it tells clients more than none. Keys with a
-password are rejected. Raises ``InvalidCertificate`` with the reason.
+The names are read in a handshake in memory, which also proves that the certificate matches its key. An expired
+certificate is served and reported, because it shows clients the cause better than a missing one. Keys with a password
+are rejected. Raises ``InvalidCertificate`` with the reason.
 """
 
 import ssl
@@ -62,8 +62,8 @@ class CertificateChoice:
     def find(self, server_name: str | None) -> str | None:
         """The certificate for a server name; None makes the handshake fail.
 
-        With "a.example" in one and "*.example" in two, "A.example." selects one, "b.example" two and "c.b.example"
-        neither.
+        Example: certificate 1 has "a.example" and certificate 2 has "*.example". "A.example." selects 1, "b.example"
+        selects 2, and "c.b.example" selects neither.
         """
         return self.known(server_name) or self._default
 
@@ -81,7 +81,7 @@ def _plain(host: str) -> str:
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
     """A certificate with its chain, and its key, both in PEM; ``where`` is for messages.
 
-    ``hosts`` restricts the hosts that it is served for; None uses those of the certificate.
+    ``hosts`` are the hosts for which the certificate is served; None uses the certificate's names.
     """
 
     where: str

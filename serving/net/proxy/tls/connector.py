@@ -1,8 +1,8 @@
 """Connects to upstreams over mutual TLS, and verifies their identity.
 
-The peer's certificate must name one of the identities expected at its address: another pod that got the address has a
-certificate of our authority too. A connection made under an earlier certificate carries no further request (``turn``),
-so that no connection outlives its certificates for long.
+The peer's certificate must have the identity that is expected at its address. The authority's signature is not enough:
+the address may now belong to another pod, which has a signed certificate too. A connection of an earlier certificate
+gets no further request (``turn``), so that no connection outlives its certificates for long.
 """
 
 import asyncio
@@ -87,8 +87,8 @@ async def open_client(
 class TlsConnector:
     """Opens upstream connections over TLS.
 
-    ``expected`` gives the SPIFFE id of the peer at an address (``is_expected``). ``takes_plain`` allows connections to
-    peers without TLS.
+    ``expected`` returns the SPIFFE id of the peer at an address (``is_expected``). ``takes_plain`` allows connections
+    to peers without TLS.
     """
 
     attempts_max = _HANDSHAKES_MAX
@@ -136,7 +136,7 @@ class TlsConnector:
 class TlsClient(TlsTransport):
     """The client's end of one connection.
 
-    ``ready`` gets the handshake's result; ``start`` begins the protocol of ``make``.
+    ``ready`` is set to the handshake's result. ``start`` begins the protocol that ``make`` creates.
     """
 
     __slots__ = ("_make", "_ready")

@@ -1,9 +1,9 @@
 """Keeps the served certificates, and replaces them from files and Secrets.
 
-``update`` gets all pairs of its sources by name, or the reason why one could not be read. An unchanged pair stays; a
-new one is checked, and served from the next handshake on; an invalid one is logged once, and the last valid pair stays.
-A pair that its source no longer has is dropped. Existing connections are not affected. ``update`` may run in another
-thread: a handshake reads a single reference.
+``update`` gets all pairs of the sources by name, or the reason that a pair could not be read. An unchanged pair stays.
+A new pair is checked, and served from the next handshake on. An invalid pair is logged once, and the last valid one
+stays. A pair that its source no longer has is dropped. Existing connections are not affected. ``update`` may run in
+another thread, because a handshake reads a single reference.
 """
 
 import logging

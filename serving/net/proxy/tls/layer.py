@@ -1,12 +1,12 @@
 """TLS between a client and its server: a protocol for the event loop, a transport for ``Connection`` or ``Session``.
 
-This module decides when to read, write and close; ``records.py`` handles the records. uvloop's own TLS is not used: it
-drops the alert that tells a client why its handshake failed, it cannot close one direction, so the end of a response
-may be lost, and it does not count failed handshakes.
+This module decides when to read, write and close; ``records.py`` handles the records. uvloop's own TLS is not used for
+three reasons. It drops the alert with which a client learns why its handshake failed. It cannot close one direction, so
+the end of a response may be lost. It does not count failed handshakes.
 
 During the handshake the connection counts towards all limits of connections, and its time is bounded. Then ALPN selects
-the protocol: ``h2`` starts an HTTP/2 session at once, anything else is HTTP/1.1. Memory is bounded as without TLS: a
-client that does not read is not read from, and bytes not yet decrypted are at most one read of the socket.
+the protocol: ``h2`` starts an HTTP/2 session, anything else is HTTP/1.1. Memory is bounded as without TLS: reading
+pauses while the client does not read, and the undecrypted bytes are at most one read of the socket.
 """
 
 import asyncio
@@ -37,8 +37,9 @@ _CLOSE_WAIT_S = 1.0
 class TlsTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Settings shared by all connections of a TLS listener. ``failures`` counts failed handshakes by reason.
 
-    With ``is_mutual`` clients present certificates of our own authority. ``plain_refusal`` answers plain HTTP; with
-    ``takes_plain`` it is served instead. ``on_failure`` gets the address and the reason of each failed handshake.
+    With ``is_mutual`` clients present certificates of our own authority. ``plain_refusal`` is the response to plain
+    HTTP; with ``takes_plain``, plain HTTP is served instead. ``on_failure`` is called with address and reason of each
+    failed handshake.
     """
 
     context: ssl.SSLContext

@@ -1,8 +1,8 @@
 """Encrypts and decrypts the bytes of one TLS connection, without I/O.
 
-The cryptography is the standard library's, over two buffers in memory. This module does what the library leaves to its
-user: several records form one piece, the client's close_notify follows the last byte before it, and our own does not
-discard received bytes that are still unread.
+The standard library does the cryptography, on two buffers in memory. This module adds three rules: several records form
+one piece, the client's close_notify is reported after the last byte before it, and our own close_notify does not
+discard received bytes that are unread.
 """
 
 import contextlib

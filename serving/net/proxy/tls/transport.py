@@ -1,7 +1,7 @@
 """A TLS connection as a transport: the common part of both ends.
 
-To the loop it is a protocol, to the protocol behind it a transport. This module decides when to read, write and close
-after the handshake; ``records.py`` handles the records, and the subclass the handshake.
+For the loop the object is a protocol; for the protocol behind it, a transport. This module decides when to read, write
+and close after the handshake. ``records.py`` handles the records, and the subclass handles the handshake.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from serving.net.proxy.tls.records import Records
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
     """One end of a TLS connection.
 
-    A subclass sets ``_outer`` and ``_records``, shakes hands, and then sets ``_app``.
+    A subclass sets ``_outer`` and ``_records``, performs the handshake, and then sets ``_app``.
     """
 
     __slots__ = (
@@ -139,7 +139,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     # Internals.
 
     def _pass_on(self) -> None:
-        """Pass decrypted bytes to the protocol while it reads, then the end, if it has arrived."""
+        """Pass decrypted bytes to the protocol while it reads, and then the end of the stream, if it has arrived."""
         records = self._records
         while not (self._paused or self._closing or self._eof_passed):
             try:

@@ -1,8 +1,9 @@
-"""The extender's HTTP server: ``POST /filter``, ``/prioritize``, ``/explain`` and ``/bind``, ``GET /healthz``, ``GET /watcher``.
+"""The extender's HTTP server.
 
-A call that cannot be read is a 400 with what was expected; before all nodes and pods are known it is a 503, and a
-scheduler whose extender is ``ignorable`` goes on without. ``/watcher`` is load-watcher's API, so that Trimaran's own
-plugins can use the same measurements.
+Paths: ``POST /filter``, ``/prioritize``, ``/explain`` and ``/bind``, ``GET /healthz`` and ``GET /watcher``. An invalid
+call gets 400 with the expected form. Until all nodes and pods are known, a call gets 503; a scheduler whose extender is
+``ignorable`` then continues without scores. ``/watcher`` is load-watcher's API, so that Trimaran's own plugins can use
+the same measurements.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,7 +24,8 @@ _NOT_BINDING = "this placement does not bind pods: set binds to true, and give i
 class ExtenderServer:
     """Serves scheduler calls for one extender.
 
-    ``report`` is the newest measurement of nodes, None before the first; ``bind`` is None if it must not bind.
+    ``report`` is the newest measurement of nodes, None before the first. ``bind`` is None if the extender must not bind
+    pods.
     """
 
     def __init__(

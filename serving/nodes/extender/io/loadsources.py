@@ -1,8 +1,8 @@
 """Reads node loads from the configured source, and creates a ``LoadReport``.
 
-Each call is one attempt; the next follows a period later. A source that is down, refuses or returns invalid data raises
-``Unavailable`` or ``InvalidValue``; neither repeats the token, which is read from its file for each call. Redirects are
-not followed: they would disclose the token.
+Each call is one attempt; the next follows a period later. A failing source raises ``Unavailable``, and invalid data
+raise ``InvalidValue``; the messages never contain the token. The token is read from its file for each call. Redirects
+are not followed, because they would disclose the token.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class _PrometheusSource:
         self._caller = caller
 
     async def read(self, now_s: float, wall_s: float) -> LoadReport:
-        """Implement ``LoadSource.read`` with the widest working window; a failed or empty one falls back to the next."""
+        """Implement ``LoadSource.read`` with the widest window that has data."""
         failure: Exception | None = None
         for window_s in WINDOWS_S:
             try:

@@ -1,7 +1,7 @@
 """A TLS listener that reloads its certificate and client authorities from files.
 
-A change creates a new TLS context and a new site on the same socket; it serves new connections, and existing ones
-continue. Invalid files are reported once, and the last valid ones stay in use.
+A changed file creates a new TLS context and a new site on the same socket. The new site serves new connections;
+existing ones continue. Invalid files are reported once, and the last valid ones stay in use.
 """
 
 import logging

@@ -1,9 +1,9 @@
 """Executes the effects of a pass, in order, and reports failures.
 
-The pass decided on a copy of the cluster. Right before each write the node is read again, and an effect that no longer
-applies is skipped: a node that was cordoned, protected, untainted, or that got a pod since is not deleted. Writes to
-the cluster carry the version that was read and are fenced by the lease; calls to the cloud are made only while the
-lease is held. Effects of one kind on several nodes run side by side.
+The pass decided on a copy of the cluster. Before each write the node is read again, and an effect that no longer
+applies is skipped. For example, a node is not deleted if it was cordoned, protected or untainted since, or got a pod.
+Writes to the cluster have the version that was read, and are fenced by the lease. Calls to the cloud are made only
+while this process has the lease. Effects of one kind on several nodes run concurrently.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Watches Revisions and Deployments while a group counts anticipated pods, and adds those pods to the daemon's book.
 
-Without such a group it follows neither kind: a cluster without Knative's definitions has no Revisions. No pod is
-anticipated until both kinds have been listed once, and no pass waits for that.
+Without such a group neither kind is watched, because a cluster without Knative's definitions has no Revisions.
+Anticipation begins when both kinds have been listed once; passes do not wait for it.
 """
 
 import asyncio

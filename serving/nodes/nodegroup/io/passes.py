@@ -1,8 +1,8 @@
 """The passes of all node groups: observe, decide, write the state, act, write the status.
 
 The state is written to the NodeGroup's status before machines are requested, so that a crash in between never requests
-them twice. The next pass gets the failed effects. A group whose cloud does not respond, or whose settings are invalid,
-is skipped. Nodes and pods come from reflectors; a pass's own writes count before the watch delivers them.
+them twice. The next pass gets the failed effects. A group with invalid settings, or whose cloud does not respond, is
+skipped. Nodes and pods come from reflectors. A pass also stores its own writes, before the watch delivers them.
 """
 
 import logging
@@ -81,8 +81,8 @@ class _GroupMemory(msgspec.Struct, kw_only=True):
 class NodeGroupPasses:
     """Makes the passes. ``written`` returns the groups of the ConfigMap; NodeGroup objects are watched here.
 
-    ``on_groups`` gets the groups before they are passed, ``on_pass`` each finished pass of a group with the book, and
-    ``on_cloud_error`` the name of a group whose cloud failed.
+    ``on_groups`` is called with the groups before their passes. ``on_pass`` is called with each finished pass of a
+    group and the book. ``on_cloud_error`` is called with the name of a group whose cloud failed.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with
@@ -241,7 +241,10 @@ class NodeGroupPasses:
         return [_dry(group) if is_dry else group for group in groups]
 
     async def _show_refused(self, group: RefusedGroup, objects: Mapping[str, Object], ours: Collection[str]) -> None:
-        """Write the problems of a ConfigMap's group into the status of its NodeGroup, whose spec stays the last valid one."""
+        """Write the problems of a ConfigMap's group into the status of its NodeGroup.
+
+        Its spec stays the last valid one.
+        """
         if group.name in objects and group.name not in ours:
             return
         try:

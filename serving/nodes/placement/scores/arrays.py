@@ -1,7 +1,7 @@
 """The arrays shared by all node scores: two rows, cpu above memory, with one column per node.
 
-One pod is scored over all nodes at once, so a formula is written once for both resources and all nodes. Amounts are
-int64 (millicores above bytes), shares and risks are float64. A pod is the same with a single column.
+A pod is scored on all nodes in one operation, with one formula for both resources. Amounts are int64 (millicores in the
+first row, bytes in the second); shares and risks are float64. A pod is an array with one column.
 """
 
 import enum
@@ -27,7 +27,7 @@ class Resource(enum.StrEnum):
 def share(part: IntArray, whole: IntArray, *, of_nothing: float) -> FloatArray:
     """``part / whole`` as float64, and ``of_nothing`` where the whole is 0: 1000 of 4000 is 0.25.
 
-    Both are made float64 before they are divided, as the originals do. Dividing exact integers, as Python does, differs
+    Both are converted to float64 before the division, as in the originals. Python's division of exact integers differs
     in the last bit above 2**53.
     """
     shares = np.full(np.broadcast_shapes(part.shape, whole.shape), of_nothing)

@@ -1,7 +1,7 @@
 """BalancedResourceAllocation: scores the balance of cpu and memory on a node with the pod, from 0 to 10.
 
-Input: a pod and all nodes; output: a score for each node, and its explanation. An evenly full node is as good as an
-empty one here, so this score is meant beside LeastRequested or MostRequested, never alone.
+Input: a pod and all nodes; output: a score for each node, and its explanation. An evenly full node has the same score
+as an empty one, so this score should be combined with LeastRequested or MostRequested.
 
 Source: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithm/priorities/balanced_resource_allocation.go; the order
 of the floating-point operations is the original's: shares of 0.6 and 0.8 give 7.999... and so 7, 0.5 and 0.7 give 8.
@@ -46,7 +46,7 @@ class BalancedResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class BalancedResourceAllocation:
-    """10 - 10 * |cpu share - memory share|, rounded down; 0 if one is full, so that a full node never attracts.
+    """10 - 10 * |cpu share - memory share|, rounded down; 0 if one resource is full.
 
     1000 m of 4000 m and 1 of 8 GiB: 10 - |0.25 - 0.125| * 10 = 8.75, so 8.
     """

@@ -18,7 +18,7 @@ from serving.nodes.placement.scores.nodes import Placing
 
 
 class ResourceLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource of one node: mean load with the pod's request, deviation, both as shares, and the resulting score."""
+    """One resource of one node: mean load with the pod's request and deviation, both as shares, and the score."""
 
     mean_ratio: float
     deviation_ratio: float

@@ -1,9 +1,8 @@
 """LowRiskOverCommitment: scores the risk that a node's pods need more than it has, from 0 (certain) to 100.
 
 Input: a pod and all nodes; output: a score for each node, and its explanation. The risk from load does not depend on
-the pending pod, so it is kept for a version of the nodes and renewed only for those that changed. Two pods placed
-within one refresh of the metrics therefore see the same load; only the risk from limits tells the second about the
-first.
+the pending pod. It is cached for a version of the nodes, and recomputed only for changed nodes. Two pods placed between
+two measurements see the same load; only the risk from limits includes the first pod when the second is placed.
 
 Source: kubernetes-sigs/scheduler-plugins 903da7d, pkg/trimaran/lowriskovercommitment; KEP 357.
 """
@@ -43,8 +42,8 @@ class ForcedZero(enum.StrEnum):
 class ResourceRisk(msgspec.Struct, frozen=True, kw_only=True):
     """One resource of one node. Amounts are in millicores or bytes, requests capped at the allocatable amount.
 
-    ``_minus_pod`` is without the pending pod. ``deviation_ratio`` is the one used, after smoothing and bounding. Mean
-    and deviation are None where not measured, alpha and beta where no distribution was used.
+    ``_minus_pod`` excludes the pending pod. ``deviation_ratio`` is the deviation after smoothing and bounding. Mean and
+    deviation are None if not measured. Alpha and beta are None if no distribution was used.
     """
 
     request: int
@@ -121,7 +120,7 @@ class LowRiskResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 class LowRiskOverCommitment:
     """100 * (1 - risk of the riskier resource), rounded half up. Risks of 0.578 (cpu) and 0.539 (memory): 42.
 
-    Holds what was computed for the last version of the nodes, so one object serves one sequence of tables.
+    The object caches results for the last version of the nodes, so one object serves one sequence of tables.
     """
 
     name: ClassVar[str] = "LowRiskOverCommitment"

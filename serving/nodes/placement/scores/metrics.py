@@ -69,8 +69,8 @@ def read_usage(metrics: Iterable[NodeMetric], *, at_s: float, quirks: PlacementQ
 def _select(metrics: Iterable[NodeMetric], resource: Resource, quirks: PlacementQuirks) -> Usage | NoData:
     """Mean and deviation of one resource.
 
-    AVG is the mean and STD the deviation, the last of each winning. Latest, or no operator, is the mean only while no
-    AVG has been seen. Values that are not finite are skipped.
+    AVG is the mean and STD the deviation; the last value of each counts. A value with the operator Latest, or without
+    one, is the mean only before the first AVG. Values that are not finite are skipped.
     """
     average: float | None = None
     latest: float | None = None
@@ -97,14 +97,15 @@ def _select(metrics: Iterable[NodeMetric], resource: Resource, quirks: Placement
 def usage_ratio(percent: FloatArray, allocatable: IntArray, *, added: IntArray | int = 0) -> FloatArray:
     """Percentages as shares of the allocatable amount, from 0 to 1; 0 where nothing is allocatable.
 
-    ``added`` is an amount on top of what was measured. 40 % of 4000 m with 1000 m added: (1600 + 1000) / 4000 = 0.65.
-    The way through absolute amounts is the original's; it may differ from percent / 100 in the last bit.
+    ``added`` is an amount in addition to the measured one. Example: 40 % of 4000 m with 1000 m added: (1600 + 1000) /
+    4000 = 0.65. As in the original, absolute amounts are computed first; the result may differ from percent / 100 in
+    the last bit.
     """
     return _ratio(percent * allocatable / 100 + added, allocatable)
 
 
 def clamped_usage_ratio(percent: FloatArray, allocatable: IntArray, *, added: IntArray | int = 0) -> FloatArray:
-    """As ``usage_ratio``, with measured use clamped to 0..allocatable and ``added`` to at least 0 before they are summed.
+    """As ``usage_ratio``, with measured use clamped to 0..allocatable and ``added`` to at least 0 before the sum.
 
     Measured -5 % of 4000 m (-200 m) with 1000 m added: (0 + 1000) / 4000 = 0.25, where ``usage_ratio`` gives 0.2.
     """

@@ -1,11 +1,11 @@
 """All nodes as arrays, and one pod placed on each of them.
 
 Input: plain records of nodes, each with the demand of the pods it runs and its measured load. Output: ``NodeTable``,
-which never changes and carries a version, and ``Placing``, the sums with the pending pod that node scores start from.
-It does not decide which nodes a pod may run on.
+which is immutable and has a version, and ``Placing``, the sums with the pending pod. The module does not decide which
+nodes a pod may run on.
 
-A table of 5,000 nodes takes milliseconds to make; one with a few nodes changed takes a small part of that
-(``with_nodes``), and what scores keep for a version is then renewed for the changed nodes only.
+A table of 5,000 nodes is built in milliseconds. ``with_nodes`` builds a table with a few changed nodes in a small part
+of that time. Scores then recompute their cached results for the changed nodes only.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,11 +43,11 @@ class ScoredNode(msgspec.Struct, frozen=True, kw_only=True):
 class NodeTable(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """All nodes at one moment, as read-only arrays: two rows (cpu, memory), a column per node.
 
-    ``version`` names the content: no two contents have the same one. ``changed_from`` and ``changed`` say from which
-    version this table was made and which columns differ; None for a table that was built from nothing. ``nonzero``,
-    ``request`` and ``limit`` are sums over the pods of a node, not capped. ``mean_percent`` and ``deviation_percent``
-    are 0 where ``measured`` is false. ``listed`` says whether the metrics have an entry for the node at all, and
-    ``usage_at_s`` of when it is (minus infinity without one); both have one row.
+    Each content has a unique ``version``. ``changed_from`` is the version from which this table was made, and
+    ``changed`` are the changed columns; None for a complete table. ``nonzero``, ``request`` and ``limit`` are sums over
+    the pods of a node, without a cap. ``mean_percent`` and ``deviation_percent`` are 0 where ``measured`` is false.
+    ``listed``: whether the metrics have an entry for the node. ``usage_at_s`` is the entry's time, minus infinity
+    without one. Both have one row.
     """
 
     version: int
@@ -122,7 +122,7 @@ def place(table: NodeTable, pod: PodDemand, *, now_s: float) -> Placing:
 def node_table(nodes: Iterable[ScoredNode], *, version: int) -> NodeTable:
     """Arrays of all nodes, in the given order.
 
-    Demands above 2**62 - 1 count as that much: no node is that large, so they exceed it anyway.
+    Demands above 2**62 - 1 are cut to that value, which exceeds every node.
 
     Raises:
         InvalidValue: a name that occurs twice, a negative amount, or more than 2**62 - 1 allocatable.

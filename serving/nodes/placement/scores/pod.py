@@ -1,7 +1,7 @@
 """Sums of requests and limits: of one pod, and of all pods on a node.
 
 Input: containers with requests and limits, where a missing key is not 0. Output: ``PodDemand``, the three sums that
-node scores go by. This module does not decide whether a pod fits.
+node scores use. This module does not decide whether a pod fits.
 
 Sources: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithm/priorities/util/non_zero.go (non-zero requests);
 kubernetes-sigs/scheduler-plugins 903da7d, pkg/trimaran (requests and limits).
@@ -37,9 +37,9 @@ class PodContainers(msgspec.Struct, frozen=True, kw_only=True):
 class PodDemand(msgspec.Struct, frozen=True, kw_only=True):
     """Demand of one pod, or of all pods of a node: cpu in millicores, memory in bytes.
 
-    ``nonzero_`` is the sum of requests with 100 m and 200 MiB assumed for each container without one; it shapes scores
-    and is never a reason to refuse. ``request_`` and ``limit_`` are the sums that are really asked for, with init
-    containers and overhead; a limit is never below its request.
+    ``nonzero_`` is the sum of requests with 100 m and 200 MiB assumed for each container without one; only scores use
+    it. ``request_`` and ``limit_`` are the sums of the declared amounts, with init containers and overhead. A limit is
+    never below its request.
     """
 
     nonzero_cpu_m: int = 0
@@ -58,13 +58,13 @@ class PodDemand(msgspec.Struct, frozen=True, kw_only=True):
 def pod_demand(pod: PodContainers) -> PodDemand:
     """The demand of one pod.
 
-    The non-zero sum is over containers only; an explicit 0 stays 0. Two containers without a request and one of 250 m
-    have 100 + 100 + 250 = 450 m.
+    The non-zero sum is over containers only; an explicit 0 stays 0. Example: two containers without a request and one
+    of 250 m give 100 + 100 + 250 = 450 m.
 
-    Request and limit are the larger of the sum over containers and the largest init container (init containers run one
-    by one, before the others and beside earlier sidecars), plus overhead; the limit is then raised to the request.
-    Containers of 500 m and 100 m, an init container of 1000 m and an overhead of 50 m make max(600, 1000) + 50 = 1050
-    m. A container without a limit adds 0 to the limit.
+    Request and limit are the larger of the sum over containers and the largest init container, plus overhead. Init
+    containers run one by one, before the containers and together with earlier sidecars. The limit is then raised to the
+    request. A container without a limit adds 0 to the limit. Example: containers of 500 m and 100 m, an init container
+    of 1000 m and an overhead of 50 m give max(600, 1000) + 50 = 1050 m.
     """
     request_cpu_m = _needed(pod, lambda container: container.request.cpu_m, pod.overhead.cpu_m)
     request_memory_bytes = _needed(pod, lambda container: container.request.memory_bytes, pod.overhead.memory_bytes)

@@ -1,8 +1,7 @@
 """Combines several node scores to one number per node, by the selected scores and their weights.
 
-Input: settings, then one table of nodes and one pod at a time; output: ``Scores``, from which ``pick`` takes the node.
-Kubernetes' providers also have scores that are not about resources (spreading of a service, affinity, taints); those
-are not supported.
+Input: settings, then one table of nodes and one pod at a time. Output: ``Scores``, from which ``pick`` selects the
+node. Kubernetes' providers also have scores for spreading, affinity and taints; those are not supported.
 
 Source: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithmprovider/defaults and core/generic_scheduler.go.
 """
@@ -131,7 +130,8 @@ class Scorer:
 def pick(total: FloatArray, *, feasible: BoolArray, turn: int) -> int | NoData:
     """The column of the feasible node with the highest total; NoData if no node is feasible.
 
-    Among equals the ``turn``-th wins, counted round: a caller that raises ``turn`` by one a pod spreads equals evenly.
+    Of equal nodes the ``turn``-th is selected, modulo their number. A caller that increments ``turn`` per pod selects
+    equal nodes evenly.
     """
     columns = np.flatnonzero(feasible)
     if not columns.size:

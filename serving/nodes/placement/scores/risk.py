@@ -1,8 +1,7 @@
 """The risk that a node's pods need more than the node has, from limits and from beta-distributed load, by resource.
 
-Input: the limits of pods, the capacity of nodes, and the load, as arrays; output: risks from 0 to 1, with the rule that
-decided. Arithmetic only; ``low_risk`` knows which nodes and pods these are. Only the distribution needs scipy, which is
-imported on first use.
+Input: the limits of pods, the capacity of nodes, and the load, as arrays. Output: risks from 0 to 1, with the deciding
+rule. Only the distribution needs scipy, which is imported on first use.
 
 Source: kubernetes-sigs/scheduler-plugins 903da7d, pkg/trimaran/lowriskovercommitment; the idea and its words (excess,
 allowed, overuse) are those of its proposal, KEP 357.
@@ -65,12 +64,12 @@ def require_scipy() -> Callable[[FloatArray, FloatArray, FloatArray], FloatArray
 def fit_beta(mean: FloatArray, deviation: FloatArray, *, by_difference: bool = False) -> BetaFit:
     """The beta distributions that have these means and deviations.
 
-    With variance v: k = mean * (1 - mean) / v - 1, alpha = mean * k, beta = (1 - mean) * k. There is none for a mean
-    outside 0..1 or a variance of mean * (1 - mean) or more. Mean 0.5, deviation 0.1: k = 0.25 / 0.01 - 1 = 24, alpha
-    and beta are 12.
+    With variance v: k = mean * (1 - mean) / v - 1, alpha = mean * k, beta = (1 - mean) * k. No distribution exists for
+    a mean outside 0..1, or a variance of mean * (1 - mean) or more. Example: mean 0.5 and deviation 0.1 give k = 0.25 /
+    0.01 - 1 = 24; alpha and beta are 12.
 
-    ``by_difference`` takes the variance, as the original does, as second moment less squared mean, which rounds to 0
-    for small deviations; then alpha and beta are infinite.
+    ``by_difference`` computes the variance as in the original, as second moment minus squared mean. It rounds to 0 for
+    small deviations; alpha and beta are then infinite.
     """
     squared_mean = mean * mean
     squared_deviation = deviation * deviation
@@ -108,10 +107,11 @@ def probability_below(
 ) -> Probability:
     """P(load <= threshold) from mean and deviation of the load.
 
-    A mean of 0 gives 1. Without a deviation the load is the mean: 1 up to the threshold, else 0. Otherwise it is that
-    of the fitted beta distribution. Mean 0.2, deviation 0.1, threshold 0.25: alpha 3, beta 12, probability 0.719.
+    A mean of 0 gives 1. With a deviation of 0 the load equals the mean: the result is 1 for a mean up to the threshold,
+    else 0. Otherwise the result is that of the fitted beta distribution. Example: mean 0.2, deviation 0.1 and threshold
+    0.25 give alpha 3, beta 12 and probability 0.719.
 
-    ``small_deviations_get_lost`` is the quirk of that name: only a deviation of exactly 0 counts as none.
+    ``small_deviations_get_lost`` is the quirk of that name: only a deviation of exactly 0 counts as 0.
     """
     certain = deviation == 0.0 if small_deviations_get_lost else deviation < DEVIATION_MIN
     fit = fit_beta(mean, deviation, by_difference=small_deviations_get_lost)
@@ -195,8 +195,9 @@ class LoadRisk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 def limit_risk(committed: Commitment) -> FloatArray:
     """The share of usage beyond requests for which there is no capacity.
 
-    (limit - allocatable) / (limit - request), or 0 if all limits fit. Requests of 1500 m, limits of 6000 m on 4000 m:
-    2000 / 4500 = 0.444. With requests at most the allocatable amount it is within 0..1.
+    The share is (limit - allocatable) / (limit - request), or 0 if all limits fit. Example: requests of 1500 m and
+    limits of 6000 m on 4000 m give 2000 / 4500 = 0.444. The share is within 0..1, because requests are at most the
+    allocatable amount.
     """
     over = committed.limit > committed.allocatable
     missing = committed.limit - committed.allocatable
@@ -210,7 +211,8 @@ def limit_risk(committed: Commitment) -> FloatArray:
 def smoothed_deviation(mean: FloatArray, deviation: FloatArray, window_size: int) -> FloatArray:
     """The deviation before the source averaged over ``window_size`` samples, within the range of a beta distribution.
 
-    deviation * sqrt(window_size), at most sqrt(0.99 * mean * (1 - mean)). 0.1 over 5 samples at mean 0.5: 0.2236.
+    The result is deviation * sqrt(window_size), at most sqrt(0.99 * mean * (1 - mean)). Example: 0.1 over 5 samples at
+    mean 0.5 gives 0.2236.
     """
     # Settings reject sizes below 1; the original computes with them, and the square root of -1 is not a number.
     factor = math.sqrt(window_size) if window_size >= 0 else math.nan
@@ -221,9 +223,10 @@ def smoothed_deviation(mean: FloatArray, deviation: FloatArray, window_size: int
 def load_risk(load: MeasuredLoad, committed: Commitment, quirks: PlacementQuirks) -> LoadRisk:
     """The probability that load exceeds the requests; ``committed`` excludes the pending pod.
 
-    With t = request / allocatable and L = limit / allocatable: the risk is 1 - F(t), and 1 - F(t) / F(L) if limits keep
-    load below L < 1. Mean 0.3, deviation 0.1118, t 0.125, L 0.75: 0.958. Limits do not bound a load whose mean is
-    already above them, so the risk is at least mean - L: a mean of 0.95 without any limit is a risk of 0.95.
+    With t = request / allocatable and L = limit / allocatable, the risk is 1 - F(t). If limits keep the load below L <
+    1, the risk is 1 - F(t) / F(L). Example: mean 0.3, deviation 0.1118, t 0.125 and L 0.75 give 0.958. Limits do not
+    bound a load whose mean is above them, so the risk is at least mean - L. Example: a mean of 0.95 without any limit
+    is a risk of 0.95.
     """
     mean, request, limit, allocatable = load.mean, committed.request, committed.limit, committed.allocatable
     threshold = np.clip(share(request, allocatable, of_nothing=0.0), 0.0, 1.0)

@@ -1,7 +1,7 @@
 """The registry of node scores. A new score is one file with a class, and one line here.
 
 A node score compares a pod with all nodes and returns a whole number per node, from 0 to its ``score_max``, higher is
-better; it can explain the score of one node. Scores are independent of each other; ``provider`` adds them up.
+better; it can explain the score of one node. Scores are independent of each other; ``provider`` sums them.
 """
 
 from typing import ClassVar, Protocol

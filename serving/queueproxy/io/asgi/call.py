@@ -1,9 +1,8 @@
 """Runs one call of an ASGI app: waits for a slot, enforces the timeout, and counts the call until its response is sent.
 
-A request ends with the last byte of its response, a websocket with the app's call. A request whose time is up is
-answered 504 at once and its call is cancelled; its slot is free when the call has ended, because until then the app is
-busy with it. For the same reason a client that leaves frees no slot: the app reads ``http.disconnect`` and ends the
-call.
+A request ends with the last byte of its response; a websocket ends with the app's call. After its timeout a request
+gets 504 immediately, and its call is cancelled. The slot is freed only when the call has ended, because the app is busy
+until then. A client that disconnects therefore frees no slot: the app reads ``http.disconnect`` and ends the call.
 """
 
 import asyncio

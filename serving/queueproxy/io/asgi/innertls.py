@@ -1,7 +1,7 @@
 """Inner TLS in front of an ASGI server's protocol, invisible to the server.
 
-A connection is TLS with a certificate of the installation's authority, or plain HTTP; ``AsgiPod`` decides which
-requests each of them may make. The server's protocol gets the identity of the peer in the state of its scopes.
+A connection uses TLS with a certificate of the installation's authority, or plain HTTP. ``AsgiPod`` decides which
+requests are allowed on each. The server's protocol gets the peer's identity in the state of its scopes.
 """
 
 import asyncio

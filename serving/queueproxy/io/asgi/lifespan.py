@@ -1,6 +1,6 @@
 """Wraps an app's ASGI lifespan: a second component starts after the app and stops before it.
 
-An app without a lifespan raises at once, and the server would go on without; then only the other part starts and stops.
+An app without a lifespan raises immediately. Then only the second component starts and stops.
 """
 
 import asyncio

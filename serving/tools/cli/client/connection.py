@@ -228,7 +228,7 @@ class ForeignConnection:
         }
 
     def websocket(self, path: str) -> WebsocketPlace:
-        """The place of a websocket. New credentials may come from a program."""
+        """The URL and headers of a websocket. A credential plug-in may be run for new credentials."""
         configuration = self._client.configuration
         tls: ssl.SSLContext | None = None
         if self.server.startswith("https:"):

@@ -1,9 +1,9 @@
 """AWS as a cloud: Auto Scaling groups, and instant fleets if a launch template is set. Needs the extra ``aws``.
 
 A group is the name of an Auto Scaling group. Growing sets its desired capacity, an absolute number, so a repeated call
-cannot double it. With ``launch_template_id`` a fleet of the type instant starts the machines and they are attached to
-the group: all start, or none stays. Deleting terminates instances of the group one by one and lowers its desired
-capacity with each.
+cannot double it. With ``launch_template_id``, an instant fleet starts the machines, and they are attached to the group.
+If not all machines start, the started ones are terminated. Deleting terminates instances of the group one by one, and
+lowers its desired capacity with each.
 
 Source: atlassian/escalator 043bb1b, pkg/cloudprovider/aws.
 """

@@ -1,9 +1,9 @@
 """Signed calls of AWS APIs with the Query protocol: form parameters in, XML out.
 
-Credentials and signatures (Signature Version 4) are awscrt's, AWS' own library, which needs no other package:
-credentials come from the environment, the profile, a web identity, or the container's or machine's role. boto3 and
-botocore cannot be installed beside the Kubernetes client (docs/dependencies.md). Calls are not repeated here: the
-daemon's next pass decides again.
+awscrt, AWS' own library, supplies credentials and signatures (Signature Version 4), and needs no other package.
+Credentials come from the environment, the profile, a web identity, or the role of the container or machine. boto3 and
+botocore conflict with the Kubernetes client (docs/dependencies.md). Calls are not retried here, because the daemon's
+next pass decides again.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
 """Cluster API as a cloud: MachineDeployments, MachineSets and MachinePools, over the Kubernetes API.
 
 A group is named "KIND/NAMESPACE/NAME", or "NAMESPACE/NAME" for a MachineDeployment. The target is ``spec.replicas``,
-the bounds are the annotations that cluster-autoscaler reads. Growing writes ``/scale``. Deleting marks the Machines of
-the nodes with the annotation delete-machine, then lowers ``/scale``; the marks make a repeated call lower it once only.
+the bounds are the annotations that cluster-autoscaler reads. Growing writes ``/scale``. Deleting marks the nodes'
+Machines with the annotation delete-machine, then lowers ``/scale``. A repeated call finds the marks, and does not lower
+``/scale`` again.
 
 Source of names: kubernetes-sigs/cluster-api, api/v1beta1 (annotations of Machine and of the cluster-autoscaler
 provider).

@@ -1,7 +1,8 @@
 """Any cloud with a provider for cluster-autoscaler's externalgrpc protocol (extra ``grpc``: grpcio and protobuf).
 
-A group is the id of a node group of the provider. The messages are described here at run time, so there is no generated
-code. The provider's DeleteNodes lowers the target itself; a node that the provider does not know counts as gone.
+A group is the id of one of the provider's node groups. The module defines the messages at run time, so there is no
+generated code. The provider's DeleteNodes also lowers the target. A node that the provider does not know counts as
+gone.
 
 Source: kubernetes/autoscaler, cluster-autoscaler/cloudprovider/externalgrpc/protos.
 """

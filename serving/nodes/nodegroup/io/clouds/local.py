@@ -1,8 +1,8 @@
 """The cloud of ``serving up --nodes``: virtual nodes of this machine in one group, ``local``.
 
-Machines are entries of a ConfigMap, changed by its version, so that two writers never lose a machine. The process that
-runs the pods follows it: a machine becomes a node after the boot time; the node of a removed machine is removed with
-its pods.
+Machines are entries of a ConfigMap. Each write has the ConfigMap's version, so that two writers never lose a machine.
+The process that runs the pods watches the ConfigMap. A machine becomes a node after the boot time. The node of a
+removed machine is removed with its pods.
 """
 
 from collections.abc import Callable, Sequence

@@ -189,7 +189,7 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
         yield from ((kinds.ROUTE, namespace, owner) for owner in _owners(change, ROUTE_LABEL))
         yield from ((kinds.DOMAIN_MAPPING, namespace, mapping) for mapping in _mappings(change))
         return
-    if kind is kinds.KEDA_SCALED_OBJECT:
+    if kind in {kinds.KEDA_SCALED_OBJECT, kinds.CONFIG_MAP}:
         routes = ((route, *key) for route in KEDA_ROUTES for key in indexes.objects[route])
         yield from (route for route in routes if route[1] == namespace)
         return

@@ -81,7 +81,10 @@ def decide(cache: ControllerCache, key: WorkKey, *, now: str, now_s: float) -> W
         case kinds.SCALED_WORKLOAD if not is_being_deleted(resource):
             plan = _decide_workload(cache, where, resource, now=now)
         case kinds.HTTP_SCALED_OBJECT | kinds.INTERCEPTOR_ROUTE:
-            conversion = convert_route(resource, cache.within(kinds.KEDA_SCALED_OBJECT, where[0]))
+            scaled_objects, pages = (
+                cache.within(near, where[0]) for near in (kinds.KEDA_SCALED_OBJECT, kinds.CONFIG_MAP)
+            )
+            conversion = convert_route(resource, scaled_objects, pages=pages)
             workload, refusal = cache.get(kinds.SCALED_WORKLOAD, where), cache.refusal(key, resource)
             plan = reconcile_keda_route(kind, resource, conversion, workload=workload, now=now, refusal=refusal)
         case _:

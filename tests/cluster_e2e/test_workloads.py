@@ -16,6 +16,7 @@ import pytest_asyncio
 from serving.core.model.errors import NotFound
 from serving.core.model.objects import Object, condition_of, name_of, nested
 from serving.net.cluster.kinds import (
+    CONFIG_MAP,
     DEPLOYMENT,
     HTTP_SCALED_OBJECT,
     INTERCEPTOR_ROUTE,
@@ -50,6 +51,8 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple
         try:
             yield one, kubelet
         finally:
+            with contextlib.suppress(NotFound):
+                await one.cluster.delete(CONFIG_MAP, SPACE, "pages")
             for kind in (*_ROUTES, SCALED_WORKLOAD, DEPLOYMENT, SERVICE):
                 for resource in (await one.cluster.list(kind, SPACE)).items:
                     # What a route owns may have gone with it.
@@ -155,12 +158,17 @@ async def test_the_cold_start_of_a_route_has_its_placeholder_and_its_fallback(st
     await deploy(one, "late")
     await deploy(one, "maintenance", replicas=1)
     fallback = {"service": {"name": "maintenance", "port": 81}}
-    response = {"statusCode": 202, "body": "soon", "headers": {"Refresh": "5"}}
+    page = {"name": "pages", "namespace": SPACE, "labels": {"http.keda.sh/response-body": "true"}}
+    await one.cluster.create(CONFIG_MAP, {"metadata": page, "data": {"wait.html": "soon"}})
+    response = {"statusCode": 202, "bodyFromConfigMap": {"name": "pages", "key": "wait.html"}}
     cold_start = {"fallback": fallback, "placeholder": {"response": response}, "overflow": "Placeholder"}
     route = interceptor_route("late", coldStart={**cold_start, "maxPendingRequests": 1}, timeouts={"readiness": "2s"})
     await one.cluster.create(INTERCEPTOR_ROUTE, route)
     await one.cluster.create(KEDA_SCALED_OBJECT, scaled_object("late"))
     await until_condition(one, SCALED_WORKLOAD, "late", "Ready")
+    # The ConfigMap may be seen after the route.
+    body = ("spec", "coldStart", "placeholder", "body")
+    await one.until(SCALED_WORKLOAD, "late", lambda workload: nested(workload, *body) == "soon")
     await one.until(SCALED_WORKLOAD, "late", lambda workload: nested(workload, "status", "fallbackPortName") == "admin")
     first, second = await asyncio.gather(ask(one, "late"), ask(one, "late"))
     assert {first[0], second[0]} == {200, 202}
@@ -276,7 +284,9 @@ async def test_through_each_fault_a_workload_is_served_by_the_pods_that_it_has(s
         await asyncio.sleep(_AWAY_S)
         await one.gate.open()
         await asyncio.sleep(_AWAY_S)
-        await one.daemons["activator-b"].stop()
+        # The activators share their sockets: one leaves them to the other.
+        one.daemons["activator-b"].process.send_signal(signal.SIGHUP)
+        await one.daemons["activator-b"].process.wait()
         await asyncio.sleep(_AWAY_S)
         is_over.set()
     assert set(statuses) == {200}, statuses

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from serving.controller.cache import ControllerCache
+from serving.controller.keda.conversion import PAGE_LABEL
 from serving.controller.revisions.public import ACTIVATOR_SERVICE, MANAGED_BY, MANAGER, SERVICE_NAME
 from serving.controller.values.writes import FOLLOWED_KINDS, KEDA_ROUTES, Note, WorkKey
 from serving.core.model.errors import ClusterError, Forbidden, NotFound
@@ -32,7 +33,8 @@ _OPTIONAL = {
     kinds.CERTIFICATE: ("config-network", "CertManagerMissing"),
 }
 # A cluster has them with the component keda-http of config/. A KEDA of the cluster's own serves them itself.
-_KEDA = (kinds.KEDA_SCALED_OBJECT, *KEDA_ROUTES)
+_KEDA = (kinds.KEDA_SCALED_OBJECT, kinds.CONFIG_MAP, *KEDA_ROUTES)
+_SELECTORS = {kinds.ENDPOINT_SLICE: f"{MANAGED_BY}={MANAGER}", kinds.CONFIG_MAP: PAGE_LABEL}
 # Followed in the namespaces of ScaledWorkloads only.
 _NEARBY = (kinds.STATEFUL_SET, kinds.REPLICA_SET)
 
@@ -161,11 +163,10 @@ class CacheSources:
                     self._cache.drop(kind, (namespace, name))
 
     def _reflector(self, kind: Kind) -> Reflector:
-        selector = f"{MANAGED_BY}={MANAGER}" if kind is kinds.ENDPOINT_SLICE else ""
         reflector = Reflector(
             self._cluster,
             kind,
-            label_selector=selector,
+            label_selector=_SELECTORS.get(kind, ""),
             on_change=functools.partial(self._changed, kind),
             on_list=lambda version: self._wake(self._cache.take_list(kind, reflector.cache, version=version), kind),
         )
@@ -208,7 +209,7 @@ class CacheSources:
         async with supervise() as group:
             for kind in _KEDA:
                 group.start(self._reflectors[kind].run(), name=f"controller-{kind.plural}")
-                # A decision on a route needs all ScaledObjects.
+                # A decision on a route needs all ScaledObjects and ConfigMaps.
                 await self._reflectors[kind].synced.wait()
 
     async def _has_keda(self) -> bool:

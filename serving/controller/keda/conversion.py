@@ -10,6 +10,7 @@ has no utilisation factor.
 """
 
 import math
+import mimetypes
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,10 @@ HTTP_SCALED_OBJECT, INTERCEPTOR_ROUTE, SCALED_OBJECT = "HTTPScaledObject", "Inte
 # KEDA's defaults.
 _MAX_COUNT, _TARGET, _FALLBACK_AFTER_S = 100, 100, 30
 _WINDOW_MIN_S, _WINDOW_MAX_S, _RETENTION_MAX_S = 6.0, 3600.0, 3600.0
+PAGE_LABEL = "http.keda.sh/response-body=true"
+"""The label of ConfigMaps with bodies of responses, as a selector."""
+
+_INDEX, _SERVER_ERROR = "index.html", 500
 # Required fields of a cron trigger.
 _CRON_FIELDS = ("timezone", "start", "end", "desiredReplicas")
 _REFERENCES = {HTTP_SCALED_OBJECT: "httpScaledObject", INTERCEPTOR_ROUTE: "interceptorRoute"}
@@ -68,7 +73,12 @@ READ_FIELDS: Mapping[str, Fields] = {
                 "fallback": {"service": dict.fromkeys(("name", "port", "portName"))},
                 "maxPendingRequests": None,
                 "overflow": None,
-                "placeholder": {"response": dict.fromkeys(("body", "headers", "statusCode"))},
+                "placeholder": {
+                    "response": {
+                        **dict.fromkeys(("body", "headers", "statusCode")),
+                        "bodyFromConfigMap": dict.fromkeys(("key", "name")),
+                    }
+                },
             },
             "rules": dict.fromkeys(("headers", "hosts", "paths")),
             "scalingMetric": _METRIC,
@@ -92,7 +102,6 @@ READ_FIELDS: Mapping[str, Fields] = {
 # Why a known field has no effect.
 _REASONS = {
     "spec.advanced": "`serving release` restores the replicas, and no HorizontalPodAutoscaler is made",
-    "spec.coldStart.placeholder.response.bodyFromConfigMap": "activators read no ConfigMap; write the body inline",
     "spec.fallback": "the count stays while there is no data",
     "spec.pollingInterval": "requests are counted each second and decided on every two",
     "spec.scalingMetric.requestRate.granularity": "requests are counted each second",
@@ -120,8 +129,11 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
         return {**workload, "metadata": {**metadata, **annotations}}
 
 
-def convert_route(route: Object, scaled_objects: Iterable[Object]) -> Conversion:
-    """Convert an HTTPScaledObject or InterceptorRoute, with the ScaledObjects of its namespace."""
+def convert_route(route: Object, scaled_objects: Iterable[Object], *, pages: Iterable[Object] = ()) -> Conversion:
+    """Convert an HTTPScaledObject or InterceptorRoute, with the ScaledObjects of its namespace.
+
+    ``pages`` are the ConfigMaps of its namespace with bodies of responses.
+    """
     kind = str(route.get("kind"))
     conversion = Conversion(kind=kind, name=name_of(route), namespace=namespace_of(route))
     scaled = scaled_object_of(route, scaled_objects)
@@ -131,6 +143,10 @@ def convert_route(route: Object, scaled_objects: Iterable[Object]) -> Conversion
             expected = f"a ScaledObject with an external-push trigger whose interceptorRoute is {conversion.name}"
             raise SettingsError.of("spec", "it names no workload", expected)
         spec, annotations = _spec(route, scaled or {}, notes)
+        response = nested(route, "spec", "coldStart", "placeholder", "response")
+        if response is not None:
+            cold_start = msgspec.structs.replace(spec.cold_start, placeholder=_placeholder(response, pages, notes))
+            spec = msgspec.structs.replace(spec, cold_start=cold_start)
         problems = tuple(spec.problems())
     except SettingsError as error:
         return msgspec.structs.replace(conversion, notes=tuple(notes), problems=error.problems)
@@ -214,23 +230,34 @@ def _wait_s(spec: Mapping[str, Any], *, is_old: bool) -> int | None:
     return wait_s or (_FALLBACK_AFTER_S if has_fallback else None)
 
 
+def _placeholder(response: Mapping[str, Any], pages: Iterable[Object], notes: list[str]) -> PlaceholderResponse:
+    """The response; status 500 if its ConfigMap or key is missing, as in KEDA."""
+    status = _first(response.get("statusCode"), PlaceholderResponse().status_code)
+    headers, reference = response.get("headers") or {}, response.get("bodyFromConfigMap")
+    if reference is None:
+        return PlaceholderResponse(status_code=status, headers=headers, body=response.get("body") or "")
+    where, key = "spec.coldStart.placeholder.response.bodyFromConfigMap", reference.get("key") or _INDEX
+    if not reference.get("key"):
+        notes.append(f"{where} has no key: every path gets {_INDEX}")
+    page = next((page for page in pages if name_of(page) == reference["name"]), {})
+    body = (page.get("data") or {}).get(key)
+    if body is None:
+        notes.append(f"{where}: no ConfigMap {reference['name']} with the label {PAGE_LABEL} has the key {key}")
+        return PlaceholderResponse(status_code=_SERVER_ERROR)
+    content_type = mimetypes.guess_type(key)[0]
+    if content_type is not None and not any(name.lower() == "content-type" for name in headers):
+        headers = {**headers, "Content-Type": content_type}
+    return PlaceholderResponse(status_code=status, headers=headers, body=str(body))
+
+
 def _cold_start(spec: Mapping[str, Any]) -> ColdStart:
     failover, fallback = spec.get("coldStartTimeoutFailoverRef"), nested(spec, "coldStart", "fallback", "service")
-    response = nested(spec, "coldStart", "placeholder", "response")
     if failover is not None:
         fallback = {**failover, "name": failover["service"]}
-    placeholder = None
-    if response is not None:
-        placeholder = PlaceholderResponse(
-            status_code=_first(response.get("statusCode"), PlaceholderResponse().status_code),
-            headers=response.get("headers") or {},
-            body=response.get("body") or "",
-        )
     return ColdStart(
         fallback=None
         if fallback is None
         else WorkloadService(name=fallback["name"], port=_first(fallback.get("port"), fallback.get("portName"))),
-        placeholder=placeholder,
         overflow=_first(nested(spec, "coldStart", "overflow"), REJECT),
     )
 

@@ -44,6 +44,8 @@ FOLLOWED_KINDS = (
     kinds.KEDA_SCALED_OBJECT,
     kinds.HTTP_SCALED_OBJECT,
     kinds.INTERCEPTOR_ROUTE,
+    # Those with bodies of responses.
+    kinds.CONFIG_MAP,
 )
 """The kinds that the controller watches."""
 

@@ -155,3 +155,24 @@ def test_the_scale_of_a_kind_that_is_not_followed_is_that_of_its_workload() -> N
     cache.put_scale(("default", "shop"), scale)
     cache.drop(kinds.SCALED_WORKLOAD, ("default", "shop"))
     assert cache.indexes.workloads.scales == {}
+
+
+def test_a_placeholder_follows_its_config_map() -> None:
+    response = {"bodyFromConfigMap": {"name": "pages", "key": "wait"}}
+    spec = {
+        "target": {"service": "shop", "port": 80},
+        "rules": [{"hosts": ["shop.example.com"]}],
+        "scalingMetric": {"concurrency": {"targetValue": 1}},
+        "coldStart": {"placeholder": {"response": response}},
+    }
+    trigger = {"type": "external-push", "metadata": {"interceptorRoute": "shop"}}
+    scaled = {"scaleTargetRef": {"name": "shop"}, "triggers": [trigger]}
+    cache = a_cache(
+        (kinds.INTERCEPTOR_ROUTE, an_object(kinds.INTERCEPTOR_ROUTE, spec=spec)),
+        (kinds.KEDA_SCALED_OBJECT, an_object(kinds.KEDA_SCALED_OBJECT, spec=scaled)),
+    )
+    key: WorkKey = (kinds.INTERCEPTOR_ROUTE, "default", "shop")
+    assert cache.put(kinds.CONFIG_MAP, an_object(kinds.CONFIG_MAP, "pages", data={"wait": "soon"})) == {key}
+    created = decide(cache, key, now=NOW, now_s=NOW_S).writes[0]
+    assert isinstance(created, Create)
+    assert nested(created.body, "spec", "coldStart", "placeholder") == {"body": "soon"}

@@ -33,7 +33,7 @@ from serving.tools.cli.services.interpolation import Interpolation
 from serving.tools.cli.services.manifests import ManifestLoader, check_depth
 
 ROUTE_KINDS = frozenset({HTTP_SCALED_OBJECT, INTERCEPTOR_ROUTE})
-_STDIN = "-"
+_STDIN, _CONFIG_MAP = "-", "ConfigMap"
 
 
 def from_keda(documents: Sequence[Object]) -> Converted:
@@ -42,12 +42,10 @@ def from_keda(documents: Sequence[Object]) -> Converted:
     problems: list[Problem] = []
     used: list[Object] = []
     for route in (document for document in documents if document.get("kind") in ROUTE_KINDS):
-        beside = [
-            document
-            for document in documents
-            if document.get("kind") == SCALED_OBJECT and namespace_of(document) == namespace_of(route)
-        ]
-        conversion = convert_route(route, beside)
+        near = [document for document in documents if namespace_of(document) == namespace_of(route)]
+        beside = [document for document in near if document.get("kind") == SCALED_OBJECT]
+        pages = [document for document in near if document.get("kind") == _CONFIG_MAP]
+        conversion = convert_route(route, beside, pages=pages)
         if conversion.problems:
             problems += [
                 msgspec.structs.replace(problem, where=f"{_title(route)}: {problem.where}")

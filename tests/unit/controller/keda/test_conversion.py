@@ -46,7 +46,7 @@ spec:
   coldStart:
     fallback: {service: {name: maintenance, port: 80, portName: web}}
     placeholder:
-      response: {statusCode: 503, body: wait, bodyFromConfigMap: {name: pages, key: wait}, headers: {A: b}}
+      response: {statusCode: 503, body: wait, headers: {A: b}}
     maxPendingRequests: 9
     overflow: Placeholder
   staticRoutes:
@@ -77,6 +77,9 @@ spec:
 """
 
 
+PAGES = {"metadata": {"name": "pages"}, "data": {"wait.json": "{}", "index.html": "<p>soon"}}
+
+
 def read(text: str) -> dict[str, Any]:
     document: dict[str, Any] = yaml.safe_load(text)
     return document
@@ -90,7 +93,7 @@ def route(text: str = ROUTE, **spec: object) -> dict[str, Any]:
 
 
 def converted(document: dict[str, Any], scaled: dict[str, Any] | None = None) -> Conversion:
-    return convert_route(document, [read(SCALED)] if scaled is None else [scaled])
+    return convert_route(document, [read(SCALED)] if scaled is None else [scaled], pages=[PAGES])
 
 
 def spec_of(conversion: Conversion) -> ScaledWorkloadSpec:
@@ -279,6 +282,8 @@ def test_every_field_of_the_definition_acts_or_is_named(kind: Kind, text: str) -
     elif kind == INTERCEPTOR_ROUTE:
         variants = [document, route(target={"service": "shop-svc", "portName": "http"})]
         variants.append(route(coldStart={"placeholder": {"response": {"statusCode": 202}}}))
+        reference = {"bodyFromConfigMap": {"name": "pages", "key": "wait.json"}}
+        variants.append(route(coldStart={"placeholder": {"response": reference}}))
         variants.append(route(coldStart={"fallback": {"service": {"name": "m", "portName": "web"}}}))
     else:
         variants = [document]
@@ -331,10 +336,46 @@ def test_a_fallback_without_a_time_bounds_the_wait_as_in_keda() -> None:
     assert spec.cold_start.fallback == WorkloadService(name="m", port="web")
 
 
-def test_a_body_in_a_config_map_is_named() -> None:
-    note = "spec.coldStart.placeholder.response.bodyFromConfigMap"
-    (text,) = [text for text in converted(route()).notes if text.startswith(note)]
-    assert text == f"{note} has no effect: activators read no ConfigMap; write the body inline"
+BODY = "spec.coldStart.placeholder.response.bodyFromConfigMap"
+
+
+def placed(reference: dict[str, str], **response: object) -> Conversion:
+    """A route with a body from the ConfigMap ``PAGES``."""
+    placeholder = {"placeholder": {"response": {"bodyFromConfigMap": reference, **response}}}
+    return convert_route(route(coldStart=placeholder), [read(SCALED)], pages=[PAGES])
+
+
+@pytest.mark.parametrize(
+    ("reference", "headers", "expected"),
+    [
+        ({"name": "pages", "key": "wait.json"}, {}, (202, "{}", {"Content-Type": "application/json"})),
+        ({"name": "pages", "key": "wait.json"}, {"content-type": "a/b"}, (202, "{}", {"content-type": "a/b"})),
+        ({"name": "pages"}, {}, (202, "<p>soon", {"Content-Type": "text/html"})),
+        ({"name": "pages", "key": "none"}, {}, (500, "", {})),
+        ({"name": "other", "key": "wait.json"}, {}, (500, "", {})),
+    ],
+)
+def test_a_body_is_read_from_a_config_map(
+    reference: dict[str, str], headers: dict[str, str], expected: tuple[object, ...]
+) -> None:
+    placeholder = spec_of(placed(reference, statusCode=202, headers=headers)).cold_start.placeholder
+    assert placeholder is not None
+    assert (placeholder.status_code, placeholder.body, placeholder.headers) == expected
+
+
+@pytest.mark.parametrize(
+    ("reference", "note"),
+    [
+        ({"name": "pages", "key": "wait.json"}, ""),
+        ({"name": "pages"}, f"{BODY} has no key: every path gets index.html"),
+        (
+            {"name": "other", "key": "a"},
+            f"{BODY}: no ConfigMap other with the label http.keda.sh/response-body=true has the key a",
+        ),
+    ],
+)
+def test_a_body_that_is_not_as_wanted_is_named(reference: dict[str, str], note: str) -> None:
+    assert [text for text in placed(reference).notes if text.startswith(BODY)] == list(filter(None, [note]))
 
 
 def test_a_response_that_http_has_not_says_why() -> None:

@@ -41,6 +41,7 @@ from serving.net.cluster.kinds import (
 from serving.tools.cli.client.tree import tree_folder
 from tests.cluster_e2e.server import SPACE, is_real, only_here
 from tests.cluster_e2e.stage import ACTIVATOR_ADDRESSES, Stage, service, staged
+from tests.cluster_e2e.with_pods import asked
 from tests.eventually import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
@@ -255,13 +256,10 @@ async def _claim(port: int) -> None:
 
 
 async def _call(port: int, name: str) -> None:
-    """A request that waits for a pod."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        writer.write(f"GET / HTTP/1.1\r\nHost: {name}.{SPACE}.localhost\r\n\r\n".encode())
-        await reader.read()
-    finally:
-        writer.close()
+    """Send requests until one waits: the activator may still know a pod that is gone, whose address leads nowhere."""
+    while True:
+        await asked(port, f"{name}.{SPACE}.localhost")
+        await asyncio.sleep(0.1)
 
 
 async def test_daemons_call_what_their_roles_allow_and_their_roles_allow_what_they_call(stage: Stage) -> None:

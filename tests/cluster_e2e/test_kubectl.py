@@ -63,10 +63,11 @@ def test_an_overlay_of_the_docs_is_accepted(overlay: str, tmp_path: Path) -> Non
     """Kinds that others define are left out where the server does not have them."""
     served = kubectl("api-versions").stdout.split()
     objects = [one for one in overlaid(tmp_path, overlay).values() if one["apiVersion"] in served]
-    done = kubectl(
-        *("apply", "--server-side", "--force-conflicts", "--dry-run=server", "--field-manager=gitops", "-f", "-"),
-        text=yaml.safe_dump_all(objects),
-    )
+    apply = ("apply", "--server-side", "--force-conflicts", "--field-manager=gitops", "-f", "-")
+    # A dry run creates no namespace, and the others are refused without theirs.
+    namespaces = yaml.safe_dump_all(one for one in objects if one["kind"] == "Namespace")
+    assert kubectl(*apply, text=namespaces).returncode == 0
+    done = kubectl(*apply, "--dry-run=server", text=yaml.safe_dump_all(objects))
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == len(objects)
 

@@ -66,9 +66,13 @@ class AutoscalerMetrics:
 
     def decided(self, numbers: RevisionNumbers) -> None:
         """Record the numbers of a decision."""
-        self._reporter.report(numbers)
         self._decisions.labels(numbers.rule).inc()
-        self._latest[numbers.namespace, numbers.revision] = numbers
+        key = (numbers.namespace, numbers.revision)
+        if self._latest.get(key) == numbers:
+            # An idle revision repeats its numbers in each period.
+            return
+        self._reporter.report(numbers)
+        self._latest[key] = numbers
         if len(self._latest) > self._rows_max:
             self._keep()
 

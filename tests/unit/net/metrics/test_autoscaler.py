@@ -1,5 +1,8 @@
-from serving.core.model.revisionnumbers import PodCounts, PolicyCosts
+import pytest
+
+from serving.core.model.revisionnumbers import PodCounts, PolicyCosts, RevisionNumbers
 from serving.net.metrics.autoscaler import AutoscalerMetrics
+from serving.net.metrics.reporter import StatsReporter
 from tests.unit.net.metrics.builders import numbers
 
 LABELS = '{k8s_namespace_name="default",kn_configuration_name="hello",kn_revision_name="hello-00001"}'
@@ -47,6 +50,16 @@ def test_the_numbers_of_the_last_decision_are_on_the_page() -> None:
         assert f"serving_policy_day_cold_requests{labels} {cold}" in page
     assert "kn_revision_rps_stable{" not in page
     assert "autoscaler_desired_pods" not in page
+
+
+def test_repeated_numbers_are_recorded_once_and_counted_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[RevisionNumbers] = []
+    monkeypatch.setattr(StatsReporter, "report", lambda _, numbers: recorded.append(numbers))
+    made = metrics(KEY)
+    for stable_load in (1.5, 1.5, 2.0, 1.5):
+        made.decided(numbers(stable_load=stable_load))
+    assert [one.stable_load for one in recorded] == [1.5, 2.0, 1.5]
+    assert 'serving_decisions_total{rule="stable"} 4.0' in made.page.text("")
 
 
 def test_a_revision_that_is_gone_is_off_the_page() -> None:

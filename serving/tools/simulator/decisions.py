@@ -13,13 +13,18 @@ from collections.abc import Callable
 
 from serving.core.model.knative import ServingState, TrafficPath
 from serving.core.model.loadmetric import CONCURRENCY
+from serving.core.model.nodata import NoData
 from serving.core.model.stat import Stat
 from serving.core.scaling.adaptive.gaps import GapPrior
 from serving.core.scaling.budget import Allowance, BudgetDemand
-from serving.core.scaling.decision.policy import SecondOfLoad
+from serving.core.scaling.classic.classic import ClassicDecision
+from serving.core.scaling.decision.policy import NEUTRAL, Advice, PolicyView, SecondOfLoad
 from serving.core.scaling.decision.records import DecisionCause, InFlight, ScalerOutcome
 from serving.core.scaling.decision.step import StepInputs, step
 from serving.core.scaling.decision.view import ScalerView
+from serving.core.scaling.kpa.decide import ScaleDecision, decide
+from serving.core.scaling.kpa.merge import Proposal
+from serving.core.scaling.kpa.window import Observation
 from serving.core.scaling.kpa.zero import GatePhase, GateReason, GateState, InactiveReason
 from serving.core.scaling.scaler.registry import BUILT_IN, PolicyFactory
 from serving.core.scaling.scaler.rest import DECISION_PAUSE_S, Periods
@@ -28,7 +33,14 @@ from serving.core.scaling.slo import RevisionSlo
 from serving.core.scaling.spec import ScalingSpec
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.tools.simulator.signals import RevisionSignals
-from serving.tools.simulator.steady import RevisionCounts, SteadyOutcomes
+from serving.tools.simulator.steady import (
+    Conclusion,
+    Key,
+    RevisionCounts,
+    SteadyConclusions,
+    conclusion_of,
+    key_of,
+)
 
 LOAD_MIN = 1e-4
 """Load of a second that windows round to zero, with a margin."""
@@ -180,11 +192,7 @@ class Decisions:
         # Budgets depend on other revisions: with this limit no period may be skipped.
         self.limit: TimedLimit | None = None
         self._skips = skips
-        self._steady = (
-            SteadyOutcomes(spec, self._windows, policy=self.policy, quirks=settings.quirks)
-            if skips and repeats
-            else None
-        )
+        self._steady = SteadyConclusions() if skips and repeats and not self.counts_waiting else None
         self._serving_state = ServingState.RESERVE
         # A revision that begins at zero has long had the activator in its path.
         self._proxy_since_s: float | None = -spec.scale_to_zero_grace_s
@@ -193,8 +201,13 @@ class Decisions:
         # Seconds for the policy, which also reads the seconds that a skipped period leaves to the windows.
         self._unobserved: deque[LoadedSecond] = deque()
         self._poked_load = 0.0
-        self._outcome: ScalerOutcome | None = None
+        self._conclusion: Conclusion | None = None
+        self._detail: ScaleDecision | ClassicDecision | NoData | None = None
+        self.outcome: ScalerOutcome | None = None
+        """The last decision that was made in full."""
         self._asked_s = self._recheck_s = math.inf
+        self._recheck_in_s: float | None = None
+        self._key: Key | None = None
         self.path = TrafficPath.PROXY
         # Decisions begin with the revision, not with its first request.
         self.due_s = 0.0
@@ -263,23 +276,24 @@ class Decisions:
         self._asked_s = min(self._asked_s, asked_s)
         self.due_s = min(self.due_s, self._asked_s)
 
-    def decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> ScalerOutcome:
+    def decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> Conclusion:
         """Decide now. The activator is confirmed in the path immediately."""
         self._adopt(counts, now_s)
         self._record_seconds(now_s, has_reports=counts.ready > 0)
-        outcome = self._repeated(counts, now_s) or self._decide(counts, now_s, cause)
-        if outcome.to_prove:
+        observed = self._windows.query(now_s)
+        conclusion = self._decide(counts, observed, now_s, cause)
+        if conclusion.to_prove:
             self._proved_at_s = now_s
-            outcome = self._decide(counts, now_s, DecisionCause.PROOF)
+            conclusion = self._decide(counts, observed, now_s, DecisionCause.PROOF)
         if self._state.resets_windows:
             self._windows.reset(self._spec)
             self._seconds.reset()
             self._unobserved.clear()
-        self._periods.made_s, self._outcome, self._asked_s = now_s, outcome, math.inf
-        self._recheck_s = math.inf if outcome.recheck_in_s is None else now_s + outcome.recheck_in_s
+        self._periods.made_s, self._conclusion, self._asked_s = now_s, conclusion, math.inf
+        self._recheck_s = math.inf if self._recheck_in_s is None else now_s + self._recheck_in_s
         if self._signals is not None:
             self._recheck_s = min(self._recheck_s, now_s + max(DECISION_PAUSE_S, self._signals.due_in_s(now_s)))
-        return outcome
+        return conclusion
 
     def is_repeated(self, counts: RevisionCounts, now_s: float) -> bool:
         """Whether the due decision would repeat the last decision; then only the next time is computed.
@@ -287,16 +301,16 @@ class Decisions:
         This is so while a policy keeps the one ready pod and no second exceeds the load of one pod. The windows receive
         the seconds with the next decision, the policy now.
         """
-        policy, outcome = self.policy, self._outcome
+        policy, conclusion = self.policy, self._conclusion
         if (
             not policy.observes
             or not self._skips
             or counts.scale != 1
             or counts.ready != 1
             or now_s >= self._asked_s
-            or outcome is None
-            or outcome.view.present_scale != 1
-            or outcome.view.ready_count != 1
+            or conclusion is None
+            or conclusion.scale != 1
+            or conclusion.ready != 1
             or not self._is_one_pod_wanted(counts)
         ):
             return False
@@ -319,8 +333,8 @@ class Decisions:
 
     def schedule(self, counts: RevisionCounts, now_s: float) -> None:
         """Set ``due_s``: the next period, from now on, whose decision may differ from the last decision."""
-        outcome = self._outcome
-        if outcome is None:
+        conclusion = self._conclusion
+        if conclusion is None:
             return
         recheck_s = self._recheck_s
         due_s = min(self._periods.at(now_s), recheck_s)
@@ -329,7 +343,7 @@ class Decisions:
             return
         if self._skips and (not self.policy.observes or self._is_silent(counts)):
             if (not counts.scale and not counts.inside and not self._seconds.pending) or (
-                outcome.apply_count is None and self._is_clock_alone(counts, outcome)
+                conclusion.apply_count is None and self._is_clock_alone(counts, conclusion)
             ):
                 due_s = self._periods.before(min(recheck_s, self._panic_end_s))
             elif not self.policy.observes and counts.scale == counts.ready == 1 and self._is_one_pod_wanted(counts):
@@ -352,13 +366,12 @@ class Decisions:
         """Whether the policy has seen all load: then its advice changes only at announced times."""
         return not (counts.inside or self._seconds.pending) and counts.scale == counts.ready <= 1
 
-    def _is_clock_alone(self, counts: RevisionCounts, outcome: ScalerOutcome) -> bool:
+    def _is_clock_alone(self, counts: RevisionCounts, conclusion: Conclusion) -> bool:
         """Whether the decision can only change at an announced time."""
         if counts.inside or self._seconds.pending:
             return False
         # Once a policy releases the last pod, the gate continues in steps of one period.
-        is_kept = outcome.inputs.advice.recheck_in_s is not None and bool(self.latest_count)
-        return is_kept or outcome.gate.reason in _CLOCK_REASONS
+        return (conclusion.is_timed and bool(self.latest_count)) or conclusion.gate_reason in _CLOCK_REASONS
 
     def _is_one_pod_starting(self, counts: RevisionCounts) -> bool:
         """Whether the first pod is starting and is sufficient: its readiness triggers a decision."""
@@ -372,10 +385,10 @@ class Decisions:
 
     def _is_one_pod_wanted(self, counts: RevisionCounts) -> bool:
         """Whether one pod was desired, and all load since is within its capacity."""
-        spec, outcome = self._spec, self._outcome
+        spec, conclusion = self._spec, self._conclusion
         return (
-            outcome is not None
-            and outcome.phase is GatePhase.ACTIVE
+            conclusion is not None
+            and conclusion.phase is GatePhase.ACTIVE
             and self.latest_count == 1
             and self._is_path_fixed
             and spec.activation_scale <= 1
@@ -407,38 +420,91 @@ class Decisions:
             number, load, arrivals = unobserved.popleft()
             self.policy.observe(SecondOfLoad(number, load, float(arrivals)))
 
-    def _repeated(self, counts: RevisionCounts, now_s: float) -> ScalerOutcome | None:
-        """The earlier outcome that a decision would repeat; None: decide in full."""
-        if self._steady is None or self._state.gate.phase is not GatePhase.ACTIVE:
+    def _decide(
+        self, counts: RevisionCounts, observed: Observation | NoData, now_s: float, cause: DecisionCause
+    ) -> Conclusion:
+        self.count += 1
+        view = ScalerView(
+            present_scale=counts.scale,
+            ready_count=counts.ready,
+            serving_state=self._serving_state,
+            proved_at_s=self._proved_at_s,
+            has_public=self._has_burst_switch,
+            proxy_since_s=self._proxy_since_s,
+            path=self.path,
+        )
+        conclusion = self._repeated(counts, view, observed, now_s) or self._decide_in_full(
+            counts, view, observed, now_s, cause
+        )
+        if conclusion.to_reserve:
+            self._serving_state = ServingState.RESERVE
+        if self._has_burst_switch and conclusion.path is not self.path:
+            self.path = conclusion.path
+            self._proxy_since_s = now_s if conclusion.path is TrafficPath.PROXY else None
+        return conclusion
+
+    def _repeated(
+        self, counts: RevisionCounts, view: ScalerView, observed: Observation | NoData, now_s: float
+    ) -> Conclusion | None:
+        """The conclusion of an earlier decision with the same inputs; None: decide in full."""
+        self._key = None
+        steady, state, spec = self._steady, self._state, self._spec
+        # Requests without a report raise the load.
+        if steady is None or state.kpa is None or (counts.inside and isinstance(observed, NoData)):
             return None
-        repeated = self._steady.repeated(counts, self._state, path=self.path, now_s=now_s)
+        kpa, detail = decide(
+            state.kpa,
+            observed=observed,
+            ready_count=counts.ready,
+            spec=spec,
+            now_s=now_s,
+            quirks=self._settings.quirks,
+        )
+        advice = self._advice(counts, detail, now_s) if self.policy.observes else NEUTRAL
+        self._key = key = key_of(view, detail, advice, state.gate, is_busy=counts.inside > 0, spec=spec, now_s=now_s)
+        repeated = steady.repeated(key, state.gate, kpa, now_s)
         if repeated is None:
             return None
-        self.count += 1
-        self._state, outcome = repeated
-        return outcome
+        self._state, conclusion = repeated
+        self._detail = detail
+        gate_s, advice_s = conclusion.gate_recheck_in_s, advice.recheck_in_s
+        self._recheck_in_s = advice_s if gate_s is None else gate_s if advice_s is None else min(gate_s, advice_s)
+        return conclusion
 
-    def _decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> ScalerOutcome:
-        self.count += 1
+    def _advice(self, counts: RevisionCounts, detail: ScaleDecision | NoData, now_s: float) -> Advice:
+        """The policy's advice, which it repeats if the decision is made in full."""
+        desired = detail if isinstance(detail, NoData) else detail.desired_count
+        return self.policy.propose(
+            PolicyView(
+                now_s=now_s,
+                wall_s=now_s,
+                algorithm=Proposal(decider="kpa", desired=desired, reason=""),
+                in_flight=float(counts.inside),
+                present_scale=counts.scale,
+                ready_count=counts.ready,
+                spec=self._spec,
+            )
+        )
+
+    def _decide_in_full(
+        self,
+        counts: RevisionCounts,
+        view: ScalerView,
+        observed: Observation | NoData,
+        now_s: float,
+        cause: DecisionCause,
+    ) -> Conclusion:
         is_unserved = counts.ready == 0 or self.latest_count == 0
         inputs = StepInputs(
             at_s=now_s,
             wall_s=now_s,
             cause=cause,
-            view=ScalerView(
-                present_scale=counts.scale,
-                ready_count=counts.ready,
-                serving_state=self._serving_state,
-                proved_at_s=self._proved_at_s,
-                has_public=self._has_burst_switch,
-                proxy_since_s=self._proxy_since_s,
-                path=self.path,
-            ),
+            view=view,
             in_flight=InFlight(
                 present=Stat(concurrency=float(counts.inside)),
                 is_waiting=counts.inside > 0 and self.counts_waiting and is_unserved,
             ),
-            observed=self._windows.query(now_s),
+            observed=observed,
             further=self._windows.query_further(now_s),
             proposals=() if self._signals is None else self._signals.proposals(now_s),
             spec=self._spec,
@@ -449,11 +515,8 @@ class Decisions:
         timed_limit = self.limit
         limit = None if timed_limit is None else lambda demand: timed_limit(demand, now_s)
         self._state, outcome = step(self._state, inputs, self.policy, limit=limit)
-        if outcome.to_reserve:
-            self._serving_state = ServingState.RESERVE
-        if self._has_burst_switch and outcome.path is not self.path:
-            self.path = outcome.path
-            self._proxy_since_s = now_s if outcome.path is TrafficPath.PROXY else None
-        if self._steady is not None:
-            self._steady.record(outcome)
-        return outcome
+        conclusion = conclusion_of(outcome, self._state)
+        if self._steady is not None and self._key is not None:
+            self._steady.record(self._key, conclusion)
+        self.outcome, self._detail, self._recheck_in_s = outcome, outcome.decided.detail, outcome.recheck_in_s
+        return conclusion

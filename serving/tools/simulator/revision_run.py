@@ -396,12 +396,13 @@ class RevisionRun:
             self._poked_at_s = at_s
             self._known_waiting = len(self._queue)
             self._known_inside = self._inside
-        outcome = self._decisions.decide(_counts_of(self.pods, self._inside), at_s, cause)
-        if outcome.apply_count is not None:
-            self._set_scale(outcome.apply_count, at_s)
-        if self._nodes is not None:
+        conclusion = self._decisions.decide(_counts_of(self.pods, self._inside), at_s, cause)
+        if conclusion.apply_count is not None:
+            self._set_scale(conclusion.apply_count, at_s)
+        outcome = self._decisions.outcome
+        if outcome is not None and self._nodes is not None:
             self._nodes.decided(self, outcome, self._decisions.policy)
-        if self._log is not None:
+        if outcome is not None and self._log is not None:
             self._log.moments.append(self._moment(outcome))
         self._decisions.schedule(_counts_of(self.pods, self._inside), at_s)
 

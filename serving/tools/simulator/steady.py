@@ -1,24 +1,33 @@
-"""Finds decisions about a simulated revision that repeat an earlier decision.
+"""Finds the conclusion of a decision about a simulated revision that an earlier decision had.
 
-Input: the outcomes so far. Output: the earlier outcome with the same result for a decision's pods and load. Only
-figures that the simulator does not read may differ. The product's code always computes the count.
+Input: the algorithm's decision, the policy's advice, the gate and the cluster's state. Output: the next state and the earlier
+conclusion for the same inputs. Times matter only through comparisons, which are part of these inputs. The product's code always
+computes the algorithm's count and the advice.
 """
 
 import msgspec
 
 from serving.core.model.knative import TrafficPath
 from serving.core.model.nodata import NoData
-from serving.core.scaling.decision.policy import NEUTRAL, RevisionPolicy
+from serving.core.scaling.decision.policy import Advice
 from serving.core.scaling.decision.records import ScalerOutcome
 from serving.core.scaling.decision.step import RevisionState
-from serving.core.scaling.kpa.decide import ScaleDecision, decide
-from serving.core.scaling.kpa.zero import GatePhase, GateReason
-from serving.core.scaling.scaler.windows import RevisionWindows
+from serving.core.scaling.decision.view import ScalerView
+from serving.core.scaling.kpa.decide import KpaState, ScaleDecision
+from serving.core.scaling.kpa.zero import GatePhase, GateReason, GateState, InactiveReason, clock_conditions
 from serving.core.scaling.spec import ScalingSpec
-from serving.core.settings.autoscaler import KpaQuirks
 
-# Outcomes kept for each revision: an outcome takes some kilobytes.
-_OUTCOMES_MAX = 64
+# Conclusions stored for each revision.
+_CONCLUSIONS_MAX = 256
+# Reasons with a countdown, which differs from decision to decision.
+_TIMED_REASONS = frozenset(
+    {GateReason.ACTIVATION_PENDING, GateReason.ACTIVE_TOO_SHORT, GateReason.POD_RETENTION, GateReason.GRACE}
+)
+# Place of a missing count in a key.
+_NO_COUNT = -1
+
+Key = tuple[object, ...]
+"""All inputs of a conclusion but times."""
 
 
 class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,68 +38,118 @@ class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):
     inside: int
 
 
-class SteadyOutcomes:
-    """Outcomes of one revision that did not change its number of pods.
+class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
+    """What the simulator reads of an outcome, with the next phase of the gate."""
 
-    While the desired pods are ready, the merge, the gate and the path depend only on the scale, the ready pods, the
-    algorithm's count and the sign of its excess burst capacity.
-    """
+    scale: int
+    ready: int
+    latest_count: int | None
+    apply_count: int | None
+    to_reserve: bool
+    to_prove: bool
+    path: TrafficPath
+    gate_reason: GateReason
+    gate_recheck_in_s: float | None
+    phase: GatePhase
+    inactive_reason: InactiveReason | None
+    is_status_changed: bool
+    """Whether the condition Active changed."""
 
-    __slots__ = ("_outcomes", "_policy", "_quirks", "_spec", "_windows")
+    is_timed: bool
+    """Whether the policy announced a time."""
 
-    def __init__(
-        self, spec: ScalingSpec, windows: RevisionWindows, *, policy: RevisionPolicy, quirks: KpaQuirks
-    ) -> None:
-        self._spec = spec
-        self._windows = windows
-        self._policy = policy
-        self._quirks = quirks
-        self._outcomes: dict[tuple[int, int, int, bool], ScalerOutcome] = {}
 
-    def record(self, outcome: ScalerOutcome) -> None:
-        """Record an outcome of the algorithm alone, without an app's gauge, that did not change the number of pods."""
-        detail, view = outcome.decided.detail, outcome.view
-        if (
-            outcome.apply_count is None
-            and outcome.gate.reason is GateReason.PODS_WANTED
-            and outcome.phase is GatePhase.ACTIVE
-            and outcome.inputs.advice is NEUTRAL
-            and isinstance(detail, ScaleDecision)
-            and not self._spec.load_metric.gauge
-        ):
-            if len(self._outcomes) >= _OUTCOMES_MAX:
-                self._outcomes.clear()
-            self._outcomes[_key(view.present_scale, detail)] = outcome
+def conclusion_of(outcome: ScalerOutcome, state: RevisionState) -> Conclusion:
+    """The conclusion of an outcome; ``state`` is the state after it."""
+    before, phase = outcome.inputs.gate, state.gate.phase
+    return Conclusion(
+        scale=outcome.view.present_scale,
+        ready=outcome.view.ready_count,
+        latest_count=state.latest_count,
+        apply_count=outcome.apply_count,
+        to_reserve=outcome.to_reserve,
+        to_prove=outcome.to_prove,
+        path=outcome.path,
+        gate_reason=outcome.gate.reason,
+        gate_recheck_in_s=outcome.gate.recheck_in_s,
+        phase=phase,
+        inactive_reason=state.gate.reason,
+        is_status_changed=phase is not before.phase and not (before.is_inactive and state.gate.is_inactive),
+        is_timed=outcome.inputs.advice.recheck_in_s is not None,
+    )
 
-    def repeated(
-        self, counts: RevisionCounts, state: RevisionState, *, path: TrafficPath, now_s: float
-    ) -> tuple[RevisionState, ScalerOutcome] | None:
-        """Run the algorithm, and return the next state and the stored outcome for its count; None without such an outcome.
 
-        The gate must be active. A policy returns no advice while requests are in flight.
-        """
-        policy, kpa = self._policy, state.kpa
-        if not self._outcomes or not counts.ready or kpa is None:
+class SteadyConclusions:
+    """The conclusions of one revision without a limit, further metrics, gauges and proposals of triggers, by their inputs."""
+
+    __slots__ = ("_conclusions",)
+
+    def __init__(self) -> None:
+        self._conclusions: dict[Key, Conclusion] = {}
+
+    def record(self, key: Key, conclusion: Conclusion) -> None:
+        """Record a conclusion, unless its countdown makes it unique."""
+        if conclusion.gate_reason in _TIMED_REASONS:
+            return
+        if len(self._conclusions) >= _CONCLUSIONS_MAX:
+            self._conclusions.clear()
+        self._conclusions[key] = conclusion
+
+    def repeated(self, key: Key, gate: GateState, kpa: KpaState, now_s: float) -> tuple[RevisionState, Conclusion] | None:
+        """The next state and the stored conclusion; None if no decision had these inputs."""
+        conclusion = self._conclusions.get(key)
+        if conclusion is None:
             return None
-        if policy.observes and (policy.counts_waiting or not counts.inside):
-            return None
-        kpa_next, detail = decide(
-            kpa,
-            observed=self._windows.query(now_s),
-            ready_count=counts.ready,
-            spec=self._spec,
+        if gate.phase is not conclusion.phase or gate.reason is not conclusion.inactive_reason:
+            gate = GateState(
+                since_s=now_s if conclusion.is_status_changed else gate.since_s,
+                phase=conclusion.phase,
+                reason=conclusion.inactive_reason,
+                is_initialized=True,
+            )
+        return RevisionState(kpa=kpa, gate=gate, latest_count=conclusion.latest_count), conclusion
+
+
+def key_of(  # noqa: PLR0913 - all that a conclusion depends on
+    view: ScalerView,
+    detail: ScaleDecision | NoData,
+    advice: Advice,
+    gate: GateState,
+    *,
+    is_busy: bool,
+    spec: ScalingSpec,
+    now_s: float,
+) -> Key:
+    """The inputs of a conclusion about an initialised revision."""
+    desired, is_short = (
+        (_NO_COUNT, False)
+        if isinstance(detail, NoData)
+        else (detail.desired_count, detail.excess_burst_capacity < 0)
+    )
+    proposals = advice.proposals
+    # Without a public Service the activators have always been in the path.
+    proxy_since_s = view.proxy_since_s if view.has_public else now_s - spec.scale_to_zero_grace_s
+    return (
+        view.present_scale,
+        view.ready_count,
+        view.serving_state,
+        view.path,
+        proxy_since_s is None,
+        is_busy,
+        desired,
+        is_short,
+        None
+        if proposals is None
+        else tuple([_NO_COUNT if isinstance(proposal.desired, NoData) else proposal.desired for proposal in proposals]),
+        advice.recheck_in_s is None,
+        gate.phase,
+        gate.reason,
+        clock_conditions(
+            gate,
+            proved_at_s=view.proof_s,
+            proxy_since_s=proxy_since_s,
+            active_min_s=advice.active_min_s,
+            spec=spec,
             now_s=now_s,
-            quirks=self._quirks,
-        )
-        if isinstance(detail, NoData):
-            return None
-        outcome = self._outcomes.get(_key(counts.scale, detail))
-        if outcome is None or outcome.path is not path:
-            return None
-        return msgspec.structs.replace(
-            state, kpa=kpa_next, latest_count=detail.desired_count, resets_windows=False
-        ), outcome
-
-
-def _key(scale: int, detail: ScaleDecision) -> tuple[int, int, int, bool]:
-    return scale, detail.ready_count, detail.desired_count, detail.excess_burst_capacity < 0
+        ),
+    )

@@ -236,6 +236,34 @@ def step(
     return state, decision
 
 
+def clock_conditions(
+    state: GateState,
+    *,
+    proved_at_s: float | None,
+    proxy_since_s: float | None,
+    active_min_s: float | None,
+    spec: ScalingSpec,
+    now_s: float,
+) -> tuple[bool, ...]:
+    """The comparisons with the clock that ``step`` makes in this state.
+
+    Inputs that differ only in times, and agree in these, give the same decision but for ``recheck_in_s``.
+    """
+    passed_s = now_s - state.since_s
+    if state.phase is GatePhase.ACTIVE:
+        return ((spec.stable_window_s if active_min_s is None else active_min_s) - passed_s > 0,)
+    if state.phase is GatePhase.ACTIVATING:
+        return (spec.progress_deadline_s + _ACTIVATION_BUFFER_S - passed_s >= 0,)
+    grace_s = spec.scale_to_zero_grace_s
+    retention_s = spec.scale_to_zero_pod_retention_s if spec.reachable else 0.0
+    return (
+        proved_at_s is not None and proved_at_s >= state.since_s and now_s - proved_at_s <= PROOF_VALID_S,
+        max(grace_s, retention_s) - passed_s <= 0,
+        passed_s < retention_s,
+        proxy_since_s is not None and now_s - proxy_since_s >= grace_s,
+    )
+
+
 def _proof(state: GateState, facts: GateInputs, *, now_s: float) -> Event:
     """The time of the valid proof: recent, and taken after the revision became inactive."""
     proved_at_s = facts.proved_at_s

@@ -22,6 +22,7 @@ from serving.core.scaling.decision.policy import NEUTRAL, Advice, PolicyView, Se
 from serving.core.scaling.decision.records import DecisionCause, InFlight, ScalerOutcome
 from serving.core.scaling.decision.step import StepInputs, step
 from serving.core.scaling.decision.view import ScalerView
+from serving.core.scaling.kpa.burst import excess_burst_capacity
 from serving.core.scaling.kpa.decide import ScaleDecision, decide
 from serving.core.scaling.kpa.merge import Proposal
 from serving.core.scaling.kpa.window import Observation
@@ -207,6 +208,7 @@ class Decisions:
         """The last decision that was made in full."""
         self._asked_s = self._recheck_s = math.inf
         self._recheck_in_s: float | None = None
+        self._is_settled = False
         self._key: Key | None = None
         self.path = TrafficPath.PROXY
         # Decisions begin with the revision, not with its first request.
@@ -247,13 +249,13 @@ class Decisions:
         self._seconds.record(second, is_hot=not LOAD_MIN < load <= self.quiet_load)
         if self.policy.observes:
             self._unobserved.append(second)
-        if (self.policy.observes or not self.latest_count) and not self.is_next_due:
+        if (self.policy.observes or self._is_settled or not self.latest_count) and not self.is_next_due:
             # A result that depends only on the clock may differ now.
             self.due_s = min(self.due_s, self._periods.at(number + 1.0))
 
     def entered(self, now_s: float) -> None:
         """Record the first request. A policy observes the request at the next period, before its second has ended."""
-        if self.policy.observes:
+        if self.policy.observes or self._is_settled:
             last_s = self._periods.until(now_s)
             self.due_s = min(self.due_s, last_s + self._periods.period_s)
 
@@ -337,6 +339,7 @@ class Decisions:
         if conclusion is None:
             return
         recheck_s = self._recheck_s
+        self._is_settled = False
         due_s = min(self._periods.at(now_s), recheck_s)
         if counts.scale > 1 and counts.inside:
             self.due_s = min(self._asked_s, max(due_s, self._periods.made_s + DECISION_PAUSE_S))
@@ -350,6 +353,11 @@ class Decisions:
                 # One pod is sufficient at each decision until the load leaves the window.
                 end_s = self._seconds.window_end(now_s)
                 due_s = self._periods.at(max(now_s, end_s)) if self._periods.made_s < end_s else due_s
+        if self._skips and conclusion.apply_count is None:
+            end_s = self._settled_until_s(counts, conclusion, now_s)
+            settled_s = min(end_s, self._periods.before(recheck_s))
+            if settled_s > due_s:
+                self._is_settled, due_s = True, settled_s
         if self._skips and self._is_one_pod_starting(counts):
             due_s = self._periods.before(recheck_s)
         self.due_s = min(self._asked_s, max(due_s, self._periods.made_s + DECISION_PAUSE_S))
@@ -372,6 +380,33 @@ class Decisions:
             return False
         # Once a policy releases the last pod, the gate continues in steps of one period.
         return (conclusion.is_timed and bool(self.latest_count)) or conclusion.gate_reason in _CLOCK_REASONS
+
+    def _settled_until_s(self, counts: RevisionCounts, conclusion: Conclusion, now_s: float) -> float:
+        """Until when the algorithm's count and the path stay as they are without further load: the averages only fall.
+
+        In panic the count holds until its end. One pod is wanted until the last load leaves the stable window. 0: not known.
+        """
+        detail, spec = self._detail, self._spec
+        if (
+            counts.inside
+            or self._seconds.pending
+            or counts.scale != counts.ready
+            or conclusion.gate_reason is not GateReason.PODS_WANTED
+            or conclusion.phase is not GatePhase.ACTIVE
+            or not isinstance(detail, ScaleDecision)
+            or detail.is_over_panic_threshold
+            or spec.scale_down_delay_s
+            or spec.metric != CONCURRENCY.name
+        ):
+            return 0.0
+        excess = excess_burst_capacity(ready_count=counts.ready, observed_panic=0.0, spec=spec)
+        if (excess < 0) is not (detail.excess_burst_capacity < 0):
+            return 0.0
+        if detail.panic_since_s is not None:
+            return self._periods.at(detail.panic_since_s + spec.stable_window_s)
+        if detail.desired_count != 1:
+            return 0.0
+        return self._periods.at(max(now_s, self._seconds.window_end(now_s)))
 
     def _is_one_pod_starting(self, counts: RevisionCounts) -> bool:
         """Whether the first pod is starting and is sufficient: its readiness triggers a decision."""

@@ -33,8 +33,9 @@ def record(at_s: float, *, scale: int, ready: int, inside: int = 0) -> str:
     spec = resolve(settings, ScalingAnnotations(), container_concurrency=10, reachable=True)
     counts = RevisionCounts(scale=scale, ready=ready, inside=inside)
     decisions = Decisions(settings, spec, has_burst_switch=False)
-    outcome = decisions.decide(counts, at_s, DecisionCause.PERIOD)
-    entry = HistoryEntry(since_s=at_s, repeated_count=0, outcome=outcome, at_wall_s=at_s)
+    decisions.decide(counts, at_s, DecisionCause.PERIOD)
+    assert decisions.outcome is not None
+    entry = HistoryEntry(since_s=at_s, repeated_count=0, outcome=decisions.outcome, at_wall_s=at_s)
     made = DecisionRecord(namespace="default", revision="hello-00001", entry=entry, windows=None)
     return msgspec.json.encode(made).decode()
 

@@ -379,7 +379,9 @@ class Decisions:
         if counts.inside or self._seconds.pending:
             return False
         # Once a policy releases the last pod, the gate continues in steps of one period.
-        return (conclusion.is_timed and bool(self.latest_count)) or conclusion.gate_reason in _CLOCK_REASONS
+        # A scale-down delay counts the algorithm's decisions.
+        is_kept = conclusion.is_timed and bool(self.latest_count) and not self._spec.scale_down_delay_s
+        return is_kept or conclusion.gate_reason in _CLOCK_REASONS
 
     def _settled_until_s(self, counts: RevisionCounts, conclusion: Conclusion, now_s: float) -> float:
         """Until when the algorithm's count and the path stay as they are without further load: the averages only fall.

@@ -95,7 +95,9 @@ class SteadyConclusions:
             self._conclusions.clear()
         self._conclusions[key] = conclusion
 
-    def repeated(self, key: Key, gate: GateState, kpa: KpaState, now_s: float) -> tuple[RevisionState, Conclusion] | None:
+    def repeated(
+        self, key: Key, gate: GateState, kpa: KpaState, now_s: float
+    ) -> tuple[RevisionState, Conclusion] | None:
         """The next state and the stored conclusion; None if no decision had these inputs."""
         conclusion = self._conclusions.get(key)
         if conclusion is None:
@@ -122,9 +124,7 @@ def key_of(  # noqa: PLR0913 - all that a conclusion depends on
 ) -> Key:
     """The inputs of a conclusion about an initialised revision."""
     desired, is_short = (
-        (_NO_COUNT, False)
-        if isinstance(detail, NoData)
-        else (detail.desired_count, detail.excess_burst_capacity < 0)
+        (_NO_COUNT, False) if isinstance(detail, NoData) else (detail.desired_count, detail.excess_burst_capacity < 0)
     )
     proposals = advice.proposals
     # Without a public Service the activators have always been in the path.

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from serving.core.scaling.resolve import resolve
+from serving.core.scaling.spec import WindowKind
 from serving.core.settings.annotations import ScalingAnnotations
 from serving.core.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
 from serving.tools.simulator.results import Quantiles, RevisionResult
@@ -46,3 +47,47 @@ def test_a_repeated_outcome_changes_nothing_under_load(policy: str, metric: str 
         assert repeated.waits.percentile(0.9, requests=full.requests) == full.waits.percentile(
             0.9, requests=full.requests
         )
+
+
+def bursts(seed: int, *, skips: bool, policy: str) -> RevisionResult:
+    """Bursts and single requests with pauses of seconds to minutes, for settings of which each can change a skipped period."""
+    dice = random.Random(f"bursts:{seed}")
+    at_s, arrivals = 0.0, []
+    while at_s < 1900:
+        count = dice.choice([1, 1, 2, 6])
+        arrivals += [(at_s + dice.random(), dice.choice([0.001, 0.3, 3.0])) for _ in range(count)]
+        at_s += dice.choice([1.5, 12.0, 50.0, 70.0, 200.0])
+    settings = AutoscalerSettings(policy=policy)
+    limit = dice.choice([1, 2, 10])
+    spec = resolve(settings, ScalingAnnotations(), container_concurrency=limit, reachable=True)
+    spec = msgspec.structs.replace(
+        spec,
+        scale_to_zero_pod_retention_s=dice.choice([0.0, 0.0, 45.0]),
+        scale_down_delay_s=dice.choice([0.0, 0.0, 11.0]),
+        target_burst_capacity=dice.choice([-1.0, 0.0, 2.0, 211.0]),
+        window_kind=dice.choice(list(WindowKind)),
+        min_scale=dice.choice([0, 0, 1]),
+    )
+    config = RunConfig(
+        settings=settings,
+        spec=spec,
+        concurrency=limit,
+        has_burst_switch=dice.choice([True, False]),
+        start=Quantiles(p50_s=1.0, p99_s=1.0),
+        skips=skips,
+    )
+    return RevisionRun("f", iter(sorted(arrivals)), config, until_s=2040.0).run()
+
+
+@pytest.mark.parametrize("policy", [KNATIVE_POLICY, ADAPTIVE_POLICY])
+def test_skipped_periods_of_idle_pods_change_nothing(policy: str) -> None:
+    skipped_count = 0
+    for seed in range(16):
+        full, skipped = (bursts(seed, skips=skips, policy=policy) for skips in (False, True))
+        assert skipped.pod_starts > 0
+        skipped_count += full.decisions - skipped.decisions
+        assert msgspec.structs.replace(skipped, decisions=0, waits=full.waits) == msgspec.structs.replace(
+            full, decisions=0
+        ), seed
+        assert skipped.waits.count == full.waits.count
+    assert skipped_count > 5_000

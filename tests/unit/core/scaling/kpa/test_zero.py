@@ -18,6 +18,7 @@ from serving.core.scaling.kpa.zero import (
     GateState,
     InactiveReason,
     advance,
+    clock_conditions,
     step,
 )
 from serving.core.scaling.spec import ScalingSpec
@@ -397,3 +398,32 @@ def test_a_reason_that_changes_does_not_restart_the_time() -> None:
     failed, _ = stepped(state_of(GatePhase.ACTIVATING), ready_count=0, now_s=700.0)
     idle, _ = stepped(failed, present_scale=0, ready_count=0, now_s=702.0)
     assert (idle.reason, idle.since_s) == (InactiveReason.NO_TRAFFIC, 700.0)
+
+
+def test_decisions_with_equal_comparisons_differ_only_in_the_time_to_the_next_check() -> None:
+    """Each state at many times: equal comparisons with the clock give equal decisions and phases."""
+    spec = spec_with(scale_to_zero_pod_retention_s=45.0)
+    for phase, desired, proxy_since_s, proved_at_s in itertools.product(
+        GatePhase, (0, 1, UNDECIDED), (None, 0.0, 20.0), (None, -1.0, 29.0)
+    ):
+        seen: dict[tuple[bool, ...], tuple[GatePhase, InactiveReason | None, GateAction, GateReason]] = {}
+        for now_s in [*range(1, 90), 629.0, 630.0, 631.0]:
+            state, decision = stepped(
+                state_of(phase),
+                desired=desired,
+                proxy_since_s=proxy_since_s,
+                proved_at_s=proved_at_s,
+                spec=spec,
+                now_s=now_s,
+            )
+            conditions = clock_conditions(
+                state_of(phase),
+                proved_at_s=proved_at_s,
+                proxy_since_s=proxy_since_s,
+                active_min_s=None,
+                spec=spec,
+                now_s=now_s,
+            )
+            conclusion = (state.phase, state.reason, decision.action, decision.reason)
+            assert seen.setdefault(conditions, conclusion) == conclusion, (phase, now_s)
+        assert len(seen) > 1

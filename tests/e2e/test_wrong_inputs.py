@@ -20,6 +20,7 @@ spec: {template: {spec: {containers: [{image: x}]}}}
 FILES = {
     "FILE": "not a manifest: [",
     "NOTHING": "",
+    "BADLIST": "{apiVersion: v1, kind: List, items: 5}",
     "BADKIND": _SERVICE.replace("Service", "Servise"),
     "BADFIELD": _SERVICE.replace("image: x", "imag: x"),
     "BADVALUE": _SERVICE.replace("{spec", "{metadata: {annotations: {autoscaling.knative.dev/min-scale: few}}, spec"),
@@ -41,6 +42,10 @@ ALONE = (
 )
 COMMANDS = """
 frobnicate => No such command 'frobnicate'. `main --help` lists the commands.
+tune hello => hello: an argument without an option; expected options only: see `main tune --help`
+get services -n 'No Where' => --namespace: 'No Where' is not a namespace's name: at most 63 of a-z, 0-9 and '-', with a letter or digit at each end
+compare shop shop-00001 => shop-00001: expected two revisions after the service's name, as `serving compare shop shop-00001 shop-00002`, or none
+apply -f BADLIST => BADLIST:1: List: items is 5; expected a list of manifests
 deplyo x => No such command 'deplyo'. Did you mean deploy or replay?
 deploy shop_x FOLDER --command true => 'shop_x' is not a service's name: at most 63 of a-z, 0-9 and '-', beginning with a letter, not ending with '-'
 deploy shop MISSING --command true => MISSING is missing: expected a folder, as in `serving deploy shop .`
@@ -72,6 +77,10 @@ deploy shop FOLDER --command true --access everyone => Invalid value for '--acce
 deploy shop FOLDER --command true --session-affinity x => annotation serving.dev/session-affinity is "x", expected "cookie", "header:NAME", "prefix" or "none"
 deploy shop FOLDER --command true --route-by-header x => annotation serving.dev/route-by-header is "x", expected HEADER=VALUE:TAG, as in X-Beta=yes:candidate
 deploy shop FOLDER --command true --tcp x => annotation serving.dev/tcp: "x" in "x" is not right; expected a port from 1 to 65535, as in "5432", or several with commas, as in "5432,8883/tls"
+deploy shop FOLDER --command true --annotate 'bad key=1' => spec.template.metadata.annotations: Invalid value: 'bad key': not an annotation's name
+deploy shop FOLDER --command true --memory 1e400 => resources.limits[memory]: Invalid value: "1e400": must be less than or equal to 9223372036854775807
+deploy shop FOLDER --command true --policy nope => "nope": no such policy; expected one of knative, adaptive
+deploy shop FOLDER --command true --labels a=b => No such option: --labels; `main deploy --help` lists the options
 deploy shop FOLDER --command true --annotate x => 'x' is not KEY=VALUE after --annotate
 deploy shop FOLDER --command true --annotate autoscaling.knative.dev/min-scale=x => annotation autoscaling.knative.dev/min-scale: 'x' is not right; expected a whole number from 0 to 2147483647
 deploy shop FOLDER --command true --annotate serving.dev/dormant=sometimes => annotation serving.dev/dormant: 'sometimes' is not right; expected "never", "only", "after=10s" or "only,after=10s", with a time from 100ms to 24h

@@ -35,7 +35,7 @@ from serving.core.settings.metadatakeys import check_keys
 from serving.home.admission.defaults import fill_in_defaults, with_requests
 from serving.home.admission.kubedefaults import with_kube_defaults
 from serving.home.admission.kuberules.decoding import pod_type_problems, undecodable
-from serving.home.admission.kuberules.formats import Json, forbidden, items_of
+from serving.home.admission.kuberules.formats import FORMATS, Json, forbidden, items_of
 from serving.home.admission.kuberules.rules import kube_problems, spec_problems
 from serving.home.schemas.crds import crds
 from serving.home.schemas.patch import same_json
@@ -267,7 +267,8 @@ def _rule_problems(
         problems += template_problems(*_pod_spec(kind, whole), features)
     by_place = {problem.where: problem for problem in reversed(problems)}
     first = (problem for problem in problems if by_place[problem.where] is problem)
-    return [*first, *_key_problems(kind, whole, old), *_annotation_problems(kind, whole, scaling)]
+    own = [*first, *_key_problems(kind, whole, old), *_annotation_problems(kind, whole, scaling)]
+    return [*own, *_template_name_problems(kind, whole)]
 
 
 def _key_problems(kind: Kind, whole: Object, old: Object | None) -> Sequence[Problem]:
@@ -325,6 +326,18 @@ def annotation_warnings(kind: Kind, body: Object) -> list[str]:
     annotations = _annotations(kind, body)
     scaling = [str(problem) for problem in read_annotations(annotations, _SETTINGS).warnings] if annotations else []
     return [*scaling, *(check_keys(kind.name, body).warnings if kind.group == SERVING_GROUP else ())]
+
+
+def _template_name_problems(kind: Kind, whole: Object) -> Iterator[Problem]:
+    """Names of annotations and labels in a template with which no Revision could be created."""
+    path = _TEMPLATES.get(kind)
+    metadata = nested(whole, *path, "metadata") if path else None
+    for field, what in (("annotations", "an annotation's name"), ("labels", "a label's name")):
+        for key in (metadata or {}).get(field) or ():
+            if not FORMATS["qualified"].fits(key.lower()):
+                where = ".".join((*path, "metadata", field)) if path else field
+                expected = "a name like example.com/name"
+                yield Problem(where=where, what=f"Invalid value: {key!r}: not {what}", expected=expected)
 
 
 def _annotation_problems(kind: Kind, body: Object, scaling: AutoscalerSettings) -> Iterator[Problem]:

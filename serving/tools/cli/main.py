@@ -21,6 +21,8 @@ _EXIT_FAILED = 1
 _EXIT_INTERRUPTED = 130
 _TRACEBACK = "SERVING_TRACEBACK"
 _CLICK_NO_COMMAND = "No such command"
+# The least similarity of an option to what was typed.
+_NEAR = 0.65
 _CLICK_INTEGER = "is not a valid integer range"
 # Commands whose unknown options may be options of other tools.
 _WITH_OPTIONS = frozenset({"deploy", "dev", "scale", "update"})
@@ -199,8 +201,9 @@ class LazyGroup(click.Group):
         except click.NoSuchOption as error:
             command = error.ctx.info_name if error.ctx else ""
             answer = OPTIONS.get(error.option_name, "") if command in _WITH_OPTIONS else ""
-            if error.possibilities and not answer:
-                raise
+            near = [option for option in error.possibilities or () if _is_near(option, error.option_name)]
+            if near and not answer:
+                raise click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx) from None
             use = "use " if answer.startswith(("-", "serving ")) else ""
             answer = answer or f"`{error.ctx.command_path if error.ctx else 'serving'} --help` lists the options"
             raise click.UsageError(f"No such option: {error.option_name}; {use}{answer}", error.ctx) from None
@@ -222,6 +225,11 @@ def _near(word: str, commands: list[str]) -> list[str]:
     if nearest and nearest[0] not in commands:
         return [f"serving {answer_of(nearest[0].split())}"]
     return difflib.get_close_matches(word, commands)
+
+
+def _is_near(option: str, typed: str) -> bool:
+    """Whether an option may be what was meant: click counts the dashes, by which --label would be near --help."""
+    return difflib.SequenceMatcher(None, option.lstrip("-"), typed.lstrip("-")).ratio() >= _NEAR
 
 
 def _with_commands(error: click.UsageError, outer: click.Group) -> click.UsageError:

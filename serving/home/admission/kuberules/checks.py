@@ -29,6 +29,8 @@ from serving.home.admission.kuberules.formats import (
 from serving.home.pods.sources import ByteBudget, expanded
 from serving.net.cluster.selectors import written_selector
 
+# The largest quantity of Kubernetes.
+_QUANTITY_MAX = 2**63 - 1
 _RESOURCES = ("cpu", "memory", "ephemeral-storage")
 _SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
 _KEYS_OF_TYPE = {
@@ -157,6 +159,9 @@ def _amount(name: str, amount: object, where: str) -> Iterator[Problem]:
         yield invalid(where, name, f"a standard resource: {', '.join(_RESOURCES)}, or a name with a domain")
     if parse_quantity(str(amount)) < 0:
         yield invalid(where, amount, "greater than or equal to 0")
+    elif parse_quantity(str(amount)) > _QUANTITY_MAX:
+        # A kube-apiserver reduces it to the maximum.
+        yield invalid(where, amount, f"less than or equal to {_QUANTITY_MAX}")
     elif "/" in name and parse_quantity(str(amount)).denominator != 1:
         yield invalid(where, amount, "an integer")
 

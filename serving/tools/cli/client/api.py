@@ -21,7 +21,7 @@ import msgspec
 
 from serving.core.model.errors import ServingError, Unavailable
 from serving.core.model.launch import USAGE_EXIT
-from serving.core.model.objects import Object
+from serving.core.model.objects import Object, is_dns_label
 from serving.home.state import default_state_path
 from serving.tools.cli.client.connection import ApiRequest, ApiResponse, WebsocketPlace, chosen_kubeconfig, connect
 from serving.tools.cli.client.output import Progress, print_aside
@@ -255,6 +255,9 @@ def late_api_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def wrapped(**options: Any) -> None:  # noqa: ANN401 - as above
         namespace = options.pop("namespace")
+        if namespace and not is_dns_label(namespace):
+            form = "at most 63 of a-z, 0-9 and '-', with a letter or digit at each end"
+            fail_usage(f"--namespace: {namespace!r} is not a namespace's name: {form}")
         names = {name: options.pop(name) for name in _PLACE_NAMES}
         command(api=lambda: place_of(**names).api(namespace), **options)
 

@@ -166,6 +166,11 @@ workload_options = adding(
 """Adds the options to a command."""
 
 
+def _options_expected() -> str:
+    context = click.get_current_context(silent=True)
+    return f"options only: see `{context.command_path if context else 'serving simulate'} --help`"
+
+
 def settings_pairs(words: Sequence[str]) -> list[str]:
     """Settings from the options, ``--stable-window 30s`` or ``--stable-window=30s``, as pairs.
 
@@ -175,7 +180,7 @@ def settings_pairs(words: Sequence[str]) -> list[str]:
     while remaining:
         word = remaining.pop(0)
         if not word.startswith("--"):
-            raise SettingsError.of(word, "an argument without an option", "serving simulate --help")
+            raise SettingsError.of(word, "an argument without an option", _options_expected())
         key, is_pair, value = word.removeprefix("--").partition("=")
         if not is_pair:
             if not remaining:

@@ -33,7 +33,10 @@ def compare(  # noqa: PLR0913 - a range, and what to compare
     revision.
     """
     if len(revisions) not in {0, _PAIR}:
-        fail_usage(f"{' '.join(revisions)}: expected two revisions, or none")
+        expected = (
+            f"two revisions after the service's name, as `serving compare {name} {name}-00001 {name}-00002`, or none"
+        )
+        fail_usage(f"{' '.join(revisions)}: expected {expected}")
     service, names = service_of(api, name), [name_of(revision) for revision in revisions_of(api, name)]
     try:
         pair = [revision_named(revision, service, names) for revision in revisions]

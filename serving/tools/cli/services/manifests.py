@@ -169,7 +169,11 @@ def _bodies(where: str, document: Any, problems: list[Problem]) -> Iterator[tupl
         problems.append(Problem(where=where, what=what, expected=_EXPECTED))
         return
     name = document.get("kind")
-    if isinstance(name, str) and name.endswith("List") and isinstance(document.get("items"), list):
+    if isinstance(name, str) and name.endswith("List"):
+        if not isinstance(document.get("items"), list):
+            what = f"{name}: items is {_shown(document.get('items'))}"
+            problems.append(Problem(where=where, what=what, expected="a list of manifests"))
+            return
         for number, item in enumerate(document["items"]):
             yield from _bodies(f"{where} items[{number}]", item, problems)
         return

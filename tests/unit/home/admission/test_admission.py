@@ -359,3 +359,16 @@ def test_unknown_fields_of_containers_that_run_before_are_reported() -> None:
 def test_a_null_of_a_config_map_or_secret_is_an_empty_text(kind: Kind, field: str, stored: str) -> None:
     body = {"apiVersion": "v1", "kind": kind.name, "metadata": {"name": "x"}, field: {"a": None}}
     assert admit(kind, body, is_one_machine=True)[stored] == {"a": ""}
+
+
+@pytest.mark.parametrize("kind", [SERVING_SERVICE, CONFIGURATION])
+@pytest.mark.parametrize("field", ["annotations", "labels"])
+def test_a_name_in_a_template_with_which_no_revision_can_be_created_is_refused(kind: Kind, field: str) -> None:
+    body = service()
+    body["spec"]["template"]["metadata"] = {field: {"bad key": "x"}}
+    with pytest.raises(
+        Invalid, match=rf"spec\.template\.metadata\.{field}: Invalid value: 'bad key': not an? .*'s name"
+    ):
+        admit(kind, body)
+    body["spec"]["template"]["metadata"] = {field: {"Example.com/Good_key": "x"}}
+    admit(kind, body)

@@ -154,7 +154,9 @@ def ready_of(route: dict[str, Any]) -> str:
 
 def test_every_verb_for_a_service_knows_a_workload(serving: Stage, tmp_path: Path) -> None:
     applied(serving, tmp_path, app("verbs"))
-    serving("adopt", "deploy/verbs", "--host", "verbs.example.com", "--path", "/sleep", "--window", "6s")
+    # At least one pod: however long a command takes, there is one to read and to run in.
+    options = ("--path", "/sleep", "--window", "6s", "--min", "1")
+    serving("adopt", "deploy/verbs", "--host", "verbs.example.com", *options)
     assert serving("wait", "verbs").stdout.startswith("verbs is ready at http://verbs.example.com:")
     # A path of its own: without one the request goes there.
     assert serving("url", "verbs").stdout.splitlines()[0].endswith("/sleep")

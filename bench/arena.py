@@ -11,9 +11,11 @@ from pathlib import Path
 
 from bench.parts.program import options_of
 from bench.rivals.base import GapRival
+from bench.rivals.control import PredictiveControl
 from bench.rivals.fourier import FourierForecast
 from bench.rivals.histogram import HybridHistogram
 from bench.rivals.rules import PatternRules
+from bench.rivals.switching import ForecastSwitch
 from serving.core.model.errors import SettingsError
 from serving.core.scaling.adaptive.advice import PreWarmBudget
 from serving.core.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
@@ -48,6 +50,11 @@ RIVALS |= {f"fourier-{calls:g}": _rival(FourierForecast, threshold=calls) for ca
 RIVALS |= {
     f"rules-{around:g}-{after:g}m": _rival(PatternRules, around_minutes=around, give_up_minutes=after)
     for around, after in ((0.5, 0.25), (1, 1), (3, 5))
+}
+RIVALS |= {f"control-{worth:g}s": _rival(PredictiveControl, worth_s=worth) for worth in (120, 480)}
+RIVALS |= {
+    f"switching-{calls:g}": _rival(ForecastSwitch, threshold=calls, worth_s=worth)
+    for calls, worth in ((0.25, 120), (0.03, 480))
 }
 
 

@@ -14,41 +14,57 @@ from serving.core.scaling.adaptive.gaps import KeepWindow
 
 _MINUTE_S = 60.0
 _PAST_MINUTES = 240
-_AHEAD_MINUTES = 60
+AHEAD_MINUTES = 60
 _HARMONICS = 10
 
+Calls = np.ndarray[tuple[int], np.dtype[np.float64]]
+"""Calls in each of several minutes."""
 
-class FourierForecast(GapRival):
-    """One revision. A pod is ready in each minute with a forecast of ``threshold`` calls at least."""
 
-    def __init__(self, *given: object, threshold: float = 0.5, **more: object) -> None:
+class MinuteForecast(GapRival):
+    """One revision with its calls in each of the last minutes."""
+
+    def __init__(self, *given: object, **more: object) -> None:
         super().__init__(*given, **more)
-        self._threshold = threshold
         self._calls: Counter[int] = Counter()
 
     def count(self, second: int, request_count: float) -> None:
         """Count the calls of a minute."""
         self._calls[int(second / _MINUTE_S)] += int(request_count)
 
-    def windows(self) -> list[KeepWindow]:
-        """The minutes of the next hour for which calls are forecast, from the end of the last request."""
+    def past(self) -> Calls:
+        """The calls of each minute, up to the minute of the last call."""
         now = max(self._calls)
         first = max(min(self._calls), now - _PAST_MINUTES + 1)
-        past = np.array([float(self._calls[minute]) for minute in range(first, now + 1)])
         for minute in [minute for minute in self._calls if minute < first]:
             del self._calls[minute]
-        ahead = np.nonzero(continued(past, _AHEAD_MINUTES) >= self._threshold)[0]
-        begun_s = (now + 2) * _MINUTE_S - (self.idle_since_s or 0.0)
-        # A pod stays to the end of the minute with its last call, and for one more.
-        return [
-            KeepWindow(0.0, max(0.0, begun_s)),
-            *(KeepWindow(begun_s + _MINUTE_S * (at - 1), begun_s + _MINUTE_S * at) for at in ahead.tolist()),
+        return np.array([float(self._calls[minute]) for minute in range(first, now + 1)])
+
+    def kept(self, is_ready: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> list[KeepWindow]:
+        """The windows of a pod that is ready in these of the next minutes, in seconds since the last request ended."""
+        begun_s = (max(self._calls) + 1) * _MINUTE_S - (self.idle_since_s or 0.0)
+        edges_s = [
+            (begun_s + _MINUTE_S * at, begun_s + _MINUTE_S * (at + 1)) for at in np.nonzero(is_ready)[0].tolist()
         ]
+        return [KeepWindow(from_s, to_s) for from_s, to_s in edges_s]
 
 
-def continued(
-    past: "np.ndarray[tuple[int], np.dtype[np.float64]]", ahead: int
-) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+class FourierForecast(MinuteForecast):
+    """One revision. A pod is ready in each minute with a forecast of ``threshold`` calls at least."""
+
+    def __init__(self, *given: object, threshold: float = 0.5, **more: object) -> None:
+        super().__init__(*given, **more)
+        self._threshold = threshold
+
+    def windows(self) -> list[KeepWindow]:
+        """The minutes of the next hour for which calls are forecast, from the end of the last request."""
+        is_ready = continued(self.past(), AHEAD_MINUTES) >= self._threshold
+        # A pod stays to the end of the minute with its last call, and for one more.
+        is_ready[0] = True
+        return [KeepWindow(0.0, max(0.0, self.kept(is_ready)[0].to_s)), *self.kept(is_ready)[1:]]
+
+
+def continued(past: Calls, ahead: int) -> Calls:
     """The next values of a series: its linear trend and its strongest harmonics, continued."""
     count = len(past)
     at, later = np.arange(count), np.arange(count, count + ahead)

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from bench.rivals.base import GapRival, joined
+from bench.rivals.control import PredictiveControl, cheapest
 from bench.rivals.fourier import FourierForecast, continued
 from bench.rivals.histogram import HybridHistogram
 from bench.rivals.rules import PatternRules
+from bench.rivals.switching import FORECASTS, ForecastSwitch, markov, mean, smoothed
 from serving.core.scaling.adaptive.advice import PreWarmBudget
 from serving.core.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior, KeepWindow
 from serving.core.scaling.decision.policy import PolicyView, SecondOfLoad
@@ -55,6 +57,37 @@ def test_a_forecast_has_a_pod_ready_in_the_minutes_of_periodic_calls() -> None:
     assert found[0][0] == 0
     assert any(from_s <= 599 <= to_s for from_s, to_s in found[1:])
     assert all(to_s - from_s == 60 for from_s, to_s in found[1:])
+
+
+def test_the_cheapest_plan_starts_a_pod_for_a_worthwhile_call_and_bridges_short_gaps() -> None:
+    calls = np.array([0.0, 0.0, 9.0, 0.0, 9.0])
+    assert cheapest(calls, worth_s=120.0, start_s=2.0).tolist() == [False, False, True, False, True]
+    assert cheapest(calls, worth_s=120.0, start_s=61.0).tolist() == [False] * 5
+    assert cheapest(calls, worth_s=240.0, start_s=61.0).tolist() == [False, False, True, True, True]
+    assert cheapest(calls, worth_s=50.0, start_s=2.0).tolist() == [False] * 5
+
+
+def test_control_plans_a_pod_for_periodic_calls() -> None:
+    found = windows(rival(PredictiveControl, *[599] * 24, worth_s=480.0))
+    assert any(from_s <= 599 <= to_s for from_s, to_s in found), found
+
+
+def test_forecasts_of_the_next_minutes() -> None:
+    past = np.array([0.0, 4.0, 0.0, 4.0, 0.0, 4.0, 0.0, 4.0])
+    assert mean(past, 2).tolist() == [2.0, 2.0]
+    assert 2.0 < smoothed(past, 1)[0] < 4.0
+    first, second = markov(past, 2).tolist()
+    assert (first < 0.2, second > 0.6) == (True, True)
+
+
+def test_the_forecaster_with_the_lowest_cost_of_the_last_block_decides_the_next() -> None:
+    """Calls every two minutes: the chain knows the next minute; a mean keeps a pod in all of them."""
+    made = rival(ForecastSwitch, *[119] * 100, threshold=0.6, worth_s=480.0)
+    assert isinstance(made, ForecastSwitch)
+    made.windows()
+    past = made.past()
+    assert made._forecast is min(FORECASTS, key=lambda forecast: made.cost_s(forecast, past))
+    assert made.cost_s(mean, past) > made.cost_s(made._forecast, past)
 
 
 def test_rules_know_regular_dense_and_repeated_gaps() -> None:

@@ -1,8 +1,6 @@
 """exec: its session outlives no pod."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -13,14 +11,7 @@ from serving.home.kubelet.podstreams import FilePodLogs, LocalPodStreams
 from serving.net.cluster.kinds import POD
 from serving.tools.cli.client.connection import WebsocketPlace
 from serving.tools.cli.client.forwarding import open_websocket
-from tests.integration.local_stage import Machine, controlled, manifest, template_process
-
-
-@pytest.fixture
-async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    with template_process(tmp_path / "state") as template:
-        async with controlled(template.state) as made:
-            yield made
+from tests.integration.local_stage import Machine, manifest
 
 
 async def test_a_command_ends_with_the_pod_that_is_deleted_under_it(machine: Machine) -> None:

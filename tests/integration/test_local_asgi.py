@@ -3,11 +3,8 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from serving.core.model.objects import Object
 from serving.home.controllers.workloads import is_ready
@@ -15,7 +12,6 @@ from serving.home.kubelet.podstreams import connect_to
 from tests.eventually import until
 from tests.integration.local_stage import (
     Machine,
-    Template,
     controlled,
     manifest,
     secret_line,
@@ -36,19 +32,6 @@ async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": str(os.getpid()).encode()})
 """
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Template]:
-    with template_process(tmp_path_factory.mktemp("machine") / "state") as made:
-        yield made
-
-
-@pytest.fixture
-async def machine(template: Template) -> AsyncIterator[Machine]:
-    async with controlled(template.state) as made:
-        yield made
-        await made.clear()
 
 
 def inside(folder: Path, command: str = f"{sys.executable} -m serving.asgi inside:app", **container: Any) -> Object:  # noqa: ANN401 - fields of the API

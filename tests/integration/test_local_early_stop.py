@@ -3,25 +3,14 @@
 import asyncio
 import random
 import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
 
 from serving.net.cluster.kinds import POD
-from tests.integration.local_stage import Machine, controlled, manifest, template_process
+from tests.integration.local_stage import Machine, manifest
 
 _ROUNDS = 4
 _PODS = 8
 _GRACE_S = 3600
 _DELETED_WITHIN_S = 0.1
-
-
-@pytest.fixture
-async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    with template_process(tmp_path / "state") as template:
-        async with controlled(template.state) as made:
-            yield made
 
 
 async def test_no_pod_that_is_deleted_while_it_starts_waits_for_its_grace_period(machine: Machine) -> None:

@@ -8,7 +8,6 @@ import shlex
 import signal
 import sys
 import weakref
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,19 +45,6 @@ async def main():
     await server.wait_closed()
 asyncio.run(main())
 """
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Template]:
-    with template_process(tmp_path_factory.mktemp("machine") / "state") as made:
-        yield made
-
-
-@pytest.fixture
-async def machine(template: Template) -> AsyncIterator[Machine]:
-    async with controlled(template.state) as made:
-        yield made
-        await made.clear()
 
 
 def python(program: str) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import shlex
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from serving.core.model.objects import Object
 from serving.home.controllers.workloads import is_ready
 from serving.net.cluster.kinds import EVENT
 from tests.eventually import until
-from tests.integration.local_stage import HELLO, Machine, Template, controlled, manifest, template_process
+from tests.integration.local_stage import HELLO, Machine, manifest
 
 # An HTTP server that answers 503, on the port of its argument or of the environment.
 _SERVER = """
@@ -26,19 +25,6 @@ server = http.server.HTTPServer(("127.0.0.1", port), Answer)
 print("serving at", server.server_port, flush=True)
 server.serve_forever()
 """
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Template]:
-    with template_process(tmp_path_factory.mktemp("machine") / "state") as made:
-        yield made
-
-
-@pytest.fixture
-async def machine(template: Template) -> AsyncIterator[Machine]:
-    async with controlled(template.state) as made:
-        yield made
-        await made.clear()
 
 
 def ready_condition(pod: Object) -> Object:

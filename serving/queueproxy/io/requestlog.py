@@ -5,19 +5,17 @@ of the log delays no request. The default template's line is encoded as JSON wit
 Knative, "Configuring request logs" (knative.dev/docs/serving/observability/logging/request-logging).
 """
 
-import re
 from collections.abc import Callable
 
 import msgspec
 
 from serving.core.model.requestlines import LoggedRequest, LoggedRevision, headers_named, request_line
+from serving.net.metrics.tracing import read_traceparent
 from serving.net.proxy.forwarding.accesslog import ExchangeLog, write_to_stdout
 from serving.net.proxy.forwarding.exchange import Exchange
 from serving.net.proxy.http1.requesthead import RequestHead
 from serving.queueproxy.io.podrequests import is_probe
 from serving.queueproxy.podspec import PodSpec
-
-_TRACE_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")
 
 
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -65,7 +63,7 @@ class RequestLog(ExchangeLog[LoggedRequest]):
         head = exchange.head
         if is_probe(head) and not self._has_probes:
             return None
-        trace = _TRACE_PARENT.match(_header(head, b"traceparent"))
+        parent = read_traceparent(head.get(b"traceparent") or b"")
         return LoggedRequest(
             method=head.method.decode("latin-1"),
             target=head.target.decode("latin-1"),
@@ -83,7 +81,7 @@ class RequestLog(ExchangeLog[LoggedRequest]):
             status=exchange.response.status,
             response_bytes=exchange.response.body_bytes,
             latency_s=round(now_s - exchange.started_s, 6),
-            trace_id=trace[1] if trace else _header(head, b"x-b3-traceid"),
+            trace_id=f"{parent.trace_id:032x}" if parent else _header(head, b"x-b3-traceid"),
         )
 
     def _line(self, record: LoggedRequest) -> bytes:

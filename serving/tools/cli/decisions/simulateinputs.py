@@ -126,7 +126,6 @@ workload_options = adding(
     ),
     click.option(
         "--concurrency",
-        "--container-concurrency",
         type=click.IntRange(0),
         default=10,
         show_default=True,

@@ -126,9 +126,10 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     secrets_of: Annotated[str, Knob(key="secrets-of", unit=TEXT, choices=(SECRETS_OF_PODS, SECRETS_OF_REVISIONS))] = (
         SECRETS_OF_PODS
     )
-    """The secret that authenticates the activator to a queue-proxy: one of each pod (pod), or one of all pods of a
-    revision (revision), as a Deployment's template needs it. Queue-proxies must be started with the same. Default:
-    ours, pod, as `serving up` does; in a cluster revision.
+    """The secret that authenticates the activator to a queue-proxy: separate per pod (pod), or common to a revision's
+    pods (revision), as a Deployment's template needs.
+
+    Queue-proxies need the same setting. Default: ours, pod, as `serving up` does; in a cluster revision.
     """
 
     pod_address_override: Annotated[str, Knob(key="pod-address-override", unit=TEXT)] = ""

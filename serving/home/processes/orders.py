@@ -203,7 +203,7 @@ def encode(message: Order | Report) -> bytes:
 
 
 def read_order(line: bytes) -> Order:
-    """An order from its line. Raises ``msgspec.DecodeError``, or ``RecursionError`` for deep nesting."""
+    """Decode an order. Raises ``msgspec.DecodeError``, or ``RecursionError`` for deep nesting."""
     return _orders.decode(line)
 
 

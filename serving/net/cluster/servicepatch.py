@@ -37,7 +37,10 @@ class AskedService(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scaling_annotations(scaling: Mapping[str, str]) -> dict[str, str | None]:
-    """The template annotations for values by key, such as "min-scale". None removes the key's other spelling."""
+    """Template annotations that set scaling values by key, such as "min-scale".
+
+    An annotation with the value None removes the key's other spelling.
+    """
     annotations: dict[str, str | None] = {}
     for key, text in scaling.items():
         own, *others = spellings(GROUP + key)

@@ -95,7 +95,7 @@ def daemon_deployments(api: ApiClient) -> list[Object]:
 
 
 def _listed(api: ApiClient, kind: Kind, selector: str = "") -> tuple[list[Object], str]:
-    """All objects of a kind, and "" or the namespace to which the user's rights limit the list."""
+    """All objects of a kind that the user may list; the second value is the only namespace of the user, or ""."""
     query = {"labelSelector": selector}
     status, response = api.send(ApiCall(path=path_of(kind, None), query=query))
     if status == HTTPStatus.FORBIDDEN:

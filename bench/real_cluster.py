@@ -71,17 +71,17 @@ class ServerCounts:
         """Writes, the growth of the store and calls of the daemons, each for one of ``count`` objects."""
         text = self._metrics()
         grown_kib, stored_mib = (_stored_bytes(text) - self._stored_bytes) / count / 1024, _stored_bytes(text) / 2**20
-        found = [
+        lines = [
             f"writes of all clients: {(_writes(text) - self._writes) / count:.1f} each",
             f"etcd: {grown_kib:.1f} KiB each with former versions, {stored_mib:.1f} MiB in all",
         ]
         for client, calls in sorted(self._calls().items()):
-            writes = {kind: one for kind, one in calls.items() if kind != "read"}
-            parts = ", ".join(f"{kind} {one / count:.1f}" for kind, one in sorted(writes.items()))
-            found.append(
+            writes = {kind: count_of_kind for kind, count_of_kind in calls.items() if kind != "read"}
+            parts = ", ".join(f"{kind} {count_of_kind / count:.1f}" for kind, count_of_kind in sorted(writes.items()))
+            lines.append(
                 f"{client}: {sum(calls.values()) / count:.1f} calls, {sum(writes.values()) / count:.1f} writes ({parts})"
             )
-        return found
+        return lines
 
     def written(self) -> int:
         """Writes of all clients, without leases."""
@@ -93,18 +93,18 @@ class ServerCounts:
 
     def _calls(self) -> dict[str, collections.Counter[str]]:
         """Calls of our daemons by kind, without leases."""
-        found: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+        calls: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
         if self._audit_log is None:
-            return found
+            return calls
         with self._audit_log.open("rb") as log:
             log.seek(self._position)
             for line in log:
-                one = json.loads(line)
-                client, verb, place = one["user"]["username"], one["verb"], one.get("objectRef") or {}
+                event = json.loads(line)
+                client, verb, place = event["user"]["username"], event["verb"], event.get("objectRef") or {}
                 if client.startswith(_OURS) and place.get("resource") != "leases":
                     kind = "read" if verb in _READS else place.get("subresource") or verb
-                    found[client.removeprefix(_OURS)][kind] += 1
-        return found
+                    calls[client.removeprefix(_OURS)][kind] += 1
+        return calls
 
 
 def _writes(text: str) -> int:
@@ -116,8 +116,8 @@ def _writes(text: str) -> int:
 
 def _stored_bytes(text: str) -> float:
     """The size of etcd's file; not a number while a busy etcd does not tell it."""
-    found = next((line for line in text.splitlines() if line.startswith("apiserver_storage_size_bytes{")), " nan")
-    return float(found.rpartition(" ")[2])
+    size_line = next((line for line in text.splitlines() if line.startswith("apiserver_storage_size_bytes{")), " nan")
+    return float(size_line.rpartition(" ")[2])
 
 
 _NODE_VARIABLE = "SERVING_TEST_NODE_KUBECONFIG"
@@ -144,24 +144,25 @@ def bare(name: str, replicas: int) -> Object:
     }
 
 
-def is_available(one: Object, *, scale: int) -> bool:
+def is_available(deployment: Object, *, scale: int) -> bool:
     """Whether a Deployment was observed with its pods ready."""
-    status = one.get("status") or {}
+    status = deployment.get("status") or {}
     return bool(
-        status.get("observedGeneration") == one["metadata"]["generation"] and status.get("readyReplicas", 0) == scale
+        status.get("observedGeneration") == deployment["metadata"]["generation"]
+        and status.get("readyReplicas", 0) == scale
     )
 
 
-async def made(one: Stage, kind: Kind, bodies: Sequence[Object], holds: Callable[[Object], bool]) -> float:
+async def created(cluster_stage: Stage, kind: Kind, bodies: Sequence[Object], holds: Callable[[Object], bool]) -> float:
     """Seconds from the first create until all objects are as they should be."""
     begun_s = time.monotonic()
     remaining = iter(bodies)
-    watching = asyncio.create_task(until_all(one, kind, {body["metadata"]["name"] for body in bodies}, holds))
+    watching = asyncio.create_task(until_all(cluster_stage, kind, {body["metadata"]["name"] for body in bodies}, holds))
 
     async def worker() -> None:
         for body in remaining:
             with contextlib.suppress(AlreadyExists):
-                await repeated(functools.partial(one.cluster.create, kind, body))
+                await repeated(functools.partial(cluster_stage.cluster.create, kind, body))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(_AT_ONCE):
@@ -173,14 +174,16 @@ async def made(one: Stage, kind: Kind, bodies: Sequence[Object], holds: Callable
     return took_s
 
 
-async def until_all(one: Stage, kind: Kind, names: set[str], holds: Callable[[Object], bool]) -> None:
+async def until_all(cluster_stage: Stage, kind: Kind, names: set[str], holds: Callable[[Object], bool]) -> None:
     """Return when something holds of all objects of some names."""
     async with asyncio.timeout(_PATIENCE_S):
         while names:
-            listing = await repeated(functools.partial(one.cluster.list, kind, SPACE))
-            names.difference_update(found["metadata"]["name"] for found in listing.items if holds(found))
+            listing = await repeated(functools.partial(cluster_stage.cluster.list, kind, SPACE))
+            names.difference_update(listed["metadata"]["name"] for listed in listing.items if holds(listed))
             with contextlib.suppress(Unavailable):
-                async with one.cluster.watch(kind, SPACE, resource_version=listing.resource_version) as events:
+                async with cluster_stage.cluster.watch(
+                    kind, SPACE, resource_version=listing.resource_version
+                ) as events:
                     async for event in stage.of_objects(events):
                         if holds(event.object):
                             names.discard(event.object["metadata"]["name"])
@@ -191,8 +194,8 @@ async def until_all(one: Stage, kind: Kind, names: set[str], holds: Callable[[Ob
 class Measures:
     """CPU time and memory of each daemon, and what the API server has counted."""
 
-    def __init__(self, one: Stage, counts: ServerCounts | None) -> None:
-        self._pids = {name: one.daemons[name].process.pid for name in DAEMONS}
+    def __init__(self, cluster_stage: Stage, counts: ServerCounts | None) -> None:
+        self._pids = {name: cluster_stage.daemons[name].process.pid for name in DAEMONS}
         self.counts = counts
         self.restart()
 
@@ -209,8 +212,8 @@ class Measures:
 
     def memory(self, count: int) -> str:
         """Memory of each daemon in MiB: its growth for each of ``count`` services, and all of it."""
-        found = {name: resident_mib(pid) for name, pid in self._pids.items()}
-        return ", ".join(f"{name} {(mib - self._mib[name]) / count:.3f} ({mib:.0f})" for name, mib in found.items())
+        used_mib = {name: resident_mib(pid) for name, pid in self._pids.items()}
+        return ", ".join(f"{name} {(mib - self._mib[name]) / count:.3f} ({mib:.0f})" for name, mib in used_mib.items())
 
     def show_counts(self, count: int) -> None:
         """Print what the server counted for each of ``count`` objects."""
@@ -219,9 +222,15 @@ class Measures:
 
 
 @contextlib.asynccontextmanager
-async def kubelet_of(one: Stage) -> AsyncIterator[None]:
+async def kubelet_of(cluster_stage: Stage) -> AsyncIterator[None]:
     """A kubelet that reports pods as ready, in a process of its own."""
-    command = (sys.executable, "-m", "tests.cluster_e2e.status_kubelet", str(one.server.kubeconfig), one.server.node)
+    command = (
+        sys.executable,
+        "-m",
+        "tests.cluster_e2e.status_kubelet",
+        str(cluster_stage.server.kubeconfig),
+        cluster_stage.server.node,
+    )
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
     try:
         yield
@@ -235,46 +244,48 @@ async def measure_services(options: argparse.Namespace) -> None:
     # Windows of the product, not those of tests.
     settings = {"SERVING_AUTOSCALER_STABLE_WINDOW_S": "60", "SERVING_AUTOSCALER_DECISION_PERIOD_S": "2"}
     with tempfile.TemporaryDirectory() as folder:
-        async with staged(Path(folder), daemons=(), settings=settings, runs_nothing=False) as one:
-            assert one.server.host in ("127.0.0.1", "localhost"), (
+        async with staged(Path(folder), daemons=(), settings=settings, runs_nothing=False) as cluster_stage:
+            assert cluster_stage.server.host in ("127.0.0.1", "localhost"), (
                 "daemons reach the server directly: it has to be on 127.0.0.1"
             )
-            one.gate.port = one.server.port
+            cluster_stage.gate.port = cluster_stage.server.port
             log = Path(options.audit_log) if options.audit_log else None
-            counts = ServerCounts(ApiClient(kubeconfig=one.server.kubeconfig), log) if is_real() else None
-            async with kubelet_of(one):
+            counts = ServerCounts(ApiClient(kubeconfig=cluster_stage.server.kubeconfig), log) if is_real() else None
+            async with kubelet_of(cluster_stage):
                 for name in DAEMONS:
-                    await one.start(name)
-                measures = Measures(one, counts)
+                    await cluster_stage.start(name)
+                measures = Measures(cluster_stage, counts)
                 if is_real():
                     data = {"data": {"allow-zero-initial-scale": "true"}}
-                    await one.cluster.patch(CONFIG_MAP, SYSTEM, "config-autoscaler", patch=data)
+                    await cluster_stage.cluster.patch(CONFIG_MAP, SYSTEM, "config-autoscaler", patch=data)
                 # Our own server refuses services that begin at zero.
                 for scale in options.scales if is_real() else (1,):
                     for before, count in itertools.pairwise((0, *sorted(options.services))):
-                        await compared(one, measures, options, scale=scale, numbers=range(before, count))
+                        await compared(cluster_stage, measures, options, scale=scale, numbers=range(before, count))
             if options.keep:
-                for daemon in one.daemons.values():
+                for daemon in cluster_stage.daemons.values():
                     await daemon.stop()
                 os._exit(0)
-            for found in (await one.cluster.list(DEPLOYMENT, SPACE)).items:
-                if found["metadata"]["name"].startswith("bare-"):
-                    await one.cluster.delete(DEPLOYMENT, SPACE, found["metadata"]["name"])
+            for deployment in (await cluster_stage.cluster.list(DEPLOYMENT, SPACE)).items:
+                if deployment["metadata"]["name"].startswith("bare-"):
+                    await cluster_stage.cluster.delete(DEPLOYMENT, SPACE, deployment["metadata"]["name"])
 
 
-async def compared(one: Stage, measures: Measures, options: argparse.Namespace, *, scale: int, numbers: range) -> None:
+async def compared(
+    cluster_stage: Stage, measures: Measures, options: argparse.Namespace, *, scale: int, numbers: range
+) -> None:
     """Services beside as many bare Deployments of one scale, with those of smaller numbers there."""
     print(f"{numbers.stop} at scale {scale}: load average {os.getloadavg()[0]:.1f}", flush=True)
     bodies = [bare(f"bare-{scale}-{number}", scale) for number in numbers]
     measures.restart()
-    bare_s = await made(one, DEPLOYMENT, bodies, functools.partial(is_available, scale=scale))
+    bare_s = await created(cluster_stage, DEPLOYMENT, bodies, functools.partial(is_available, scale=scale))
     measures.show_counts(len(numbers))
     initial = (
         {"autoscaling.knative.dev/initial-scale": "0"} if not scale else {"autoscaling.knative.dev/min-scale": "1"}
     )
     measures.restart()
     ours = [service(f"many-{scale}-{number}", annotations=initial) for number in numbers]
-    ours_s = await made(one, SERVING_SERVICE, ours, is_ready)
+    ours_s = await created(cluster_stage, SERVING_SERVICE, ours, is_ready)
     print(f"  ratio {ours_s / bare_s:.2f}; load average {os.getloadavg()[0]:.1f}")
     measures.show_counts(len(numbers))
     print(f"  CPU: {measures.used()}")

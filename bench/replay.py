@@ -102,7 +102,7 @@ def until_all_zero(system: System, count: int) -> None:
     until_s = time.monotonic() + DEPLOY_WITHIN_S + ZERO_WITHIN_S
     while time.monotonic() < until_s:
         revisions = system.revisions()
-        asleep = [one for one in revisions if one["spec"].get("servingState") == "Reserve"]
+        asleep = [revision for revision in revisions if revision["spec"].get("servingState") == "Reserve"]
         if len(asleep) == count and not system.send_request("/api/v1/namespaces/default/pods")["items"]:
             return
         time.sleep(1.0)
@@ -113,8 +113,8 @@ async def replayed(
     system: System, functions: list[RecordedFunction], length_s: float
 ) -> dict[str, tuple[list[float], list[float]]]:
     """Latencies and pods a second of each function; every request is sent at its time."""
-    latencies: dict[str, list[float]] = {one.name: [] for one in functions}
-    pods: dict[str, list[float]] = {one.name: [] for one in functions}
+    latencies: dict[str, list[float]] = {function.name: [] for function in functions}
+    pods: dict[str, list[float]] = {function.name: [] for function in functions}
     begun_s = time.monotonic() + 1.0
 
     async def request(name: str, at_s: float) -> None:
@@ -129,7 +129,7 @@ async def replayed(
         for second in range(int(length_s)):
             await asyncio.sleep(max(0.0, begun_s + second + 0.5 - time.monotonic()))
             items = (await asyncio.to_thread(system.send_request, "/api/v1/namespaces/default/pods"))["items"]
-            names = [one["metadata"]["labels"].get("serving.knative.dev/service") for one in items]
+            names = [pod["metadata"]["labels"].get("serving.knative.dev/service") for pod in items]
             for name, seen in pods.items():
                 seen.append(float(names.count(name)))
 
@@ -143,9 +143,9 @@ async def replayed(
 
 def start_times(log: Path, functions: list[RecordedFunction]) -> list[float]:
     """Start times of the pods of these functions in the decision log, sorted."""
-    asked_s: dict[str, deque[float]] = {one.name: deque() for one in functions}
+    asked_s: dict[str, deque[float]] = {function.name: deque() for function in functions}
     ready: dict[str, int] = {}
-    found: list[float] = []
+    starts_s: list[float] = []
     for line in log.read_bytes().splitlines():
         record = msgspec.json.decode(line, type=DecisionRecord)
         name, outcome, at_s = record.revision.rpartition("-")[0], record.entry.outcome, record.entry.at_wall_s
@@ -153,12 +153,12 @@ def start_times(log: Path, functions: list[RecordedFunction]) -> list[float]:
             continue
         facts, asked = outcome.view, asked_s[name]
         ready_count = min(len(asked), facts.ready_count - ready.get(name, 0))
-        found.extend(at_s - asked.popleft() for _ in range(ready_count))
+        starts_s.extend(at_s - asked.popleft() for _ in range(ready_count))
         ready[name] = facts.ready_count
         asked.extend([at_s] * ((outcome.apply_count or 0) - facts.present_scale))
         if outcome.apply_count == 0:
             asked.clear()
-    return sorted(found)
+    return sorted(starts_s)
 
 
 def live(latencies: list[list[float]], pods: list[list[float]], length_s: float) -> Measured:
@@ -179,29 +179,29 @@ def live(latencies: list[list[float]], pods: list[list[float]], length_s: float)
 
 def predicted(workload: Workload) -> Measured:
     """The simulator's figures, as the mean over phases of the reports."""
-    found = []
+    runs = []
     for phase in range(PHASES):
         functions = [
             msgspec.structs.replace(_recorded(function), name=f"{function.name}-{phase}")
             for function in workload.functions
         ]
         moved = msgspec.structs.replace(workload, functions=functions)
-        found.append(simulated(run_workload(moved, POLICIES["default"]), workload.length_s))
+        runs.append(simulated(run_workload(moved, POLICIES["default"]), workload.length_s))
     return Measured(
-        pods=[statistics.fmean(column) for column in zip(*(one.pods for one in found), strict=True)],
-        pod_seconds=statistics.fmean(one.pod_seconds for one in found),
-        cold_share=statistics.fmean(one.cold_share for one in found),
-        p95_s=statistics.fmean(one.p95_s for one in found),
+        pods=[statistics.fmean(column) for column in zip(*(run.pods for run in runs), strict=True)],
+        pod_seconds=statistics.fmean(run.pod_seconds for run in runs),
+        cold_share=statistics.fmean(run.cold_share for run in runs),
+        p95_s=statistics.fmean(run.p95_s for run in runs),
     )
 
 
 def simulated(results: list[RevisionResult], length_s: float) -> Measured:
     """What one run of the simulator did: the same figures."""
-    requests = sum(one.requests for one in results)
+    requests = sum(result.requests for result in results)
     waits = results[0].waits
-    for one in results[1:]:
-        waits.update(one.waits)
-    pods = [sum(values) for values in zip(*(one.pod_series for one in results), strict=True)]
+    for result in results[1:]:
+        waits.update(result.waits)
+    pods = [sum(values) for values in zip(*(result.pod_series for result in results), strict=True)]
     return Measured(
         pods=pods,
         pod_seconds=sum(pods) * length_s / SERIES_COLUMNS,
@@ -212,12 +212,13 @@ def simulated(results: list[RevisionResult], length_s: float) -> Measured:
 
 def show(title: str, measured: Measured, predicted: Measured) -> None:
     """The comparison as a table."""
-    distance = sum(abs(one - other) for one, other in zip(measured.pods, predicted.pods, strict=True))
+    distance = sum(abs(first - second) for first, second in zip(measured.pods, predicted.pods, strict=True))
     print(title)
     print(f"  {'':<26}{'live':>10} {'simulated':>10} {'off by':>8}")
     for name in ("pod_seconds", "cold_share", "p95_s"):
-        one, other = getattr(measured, name), getattr(predicted, name)
-        print(f"  {name:<26}{one:>10.4g} {other:>10.4g} {(other / one - 1 if one else 0.0):>8.1%}")
+        live_value, simulated_value = getattr(measured, name), getattr(predicted, name)
+        change = simulated_value / live_value - 1 if live_value else 0.0
+        print(f"  {name:<26}{live_value:>10.4g} {simulated_value:>10.4g} {change:>8.1%}")
     print(f"  {'pods over time, distance':<26}{'':>21} {distance / max(1e-9, sum(measured.pods)):>8.1%}")
 
 
@@ -240,7 +241,7 @@ def main() -> None:
     mix = chosen(options.mix, count=options.functions, from_s=options.mix_from, length_s=length_s, prefix="mix")
     heavy = chosen(options.heavy, count=1, from_s=options.heavy_from, length_s=length_s, prefix="heavy")
     print(
-        f"{len(mix)} functions with {sum(one.request_count for one in mix)} requests, one with {heavy[0].request_count}"
+        f"{len(mix)} functions with {sum(function.request_count for function in mix)} requests, one with {heavy[0].request_count}"
     )
     with running_system(environment=QUICK if options.quick else {}) as system:
         deployed_s = time.monotonic()
@@ -258,7 +259,7 @@ def main() -> None:
         start = Quantiles(p50_s=statistics.median(took_s), p99_s=took_s[int(0.99 * len(took_s))])
         print(f"starts: {len(took_s)}, median {start.p50_s:.2f} s, 99th percentile {start.p99_s:.2f} s")
         workload = Workload(
-            functions=[delayed(one, lead_s) for one in functions],
+            functions=[delayed(function, lead_s) for function in functions],
             length_s=lead_s + length_s,
             start=DurationModel(default=start),
             concurrency=concurrency,
@@ -266,8 +267,8 @@ def main() -> None:
             queue_proxy=QueueProxySettings(drain_lag_s=DRAIN_LAG_S),
             has_burst_switch=False,
         )
-        latencies = [seen[one.name][0] for one in functions]
-        pods = [[0.0] * int(lead_s) + seen[one.name][1] for one in functions]
+        latencies = [seen[function.name][0] for function in functions]
+        pods = [[0.0] * int(lead_s) + seen[function.name][1] for function in functions]
         show(title, live(latencies, pods, lead_s + length_s), predicted(workload))
 
 

@@ -150,16 +150,16 @@ def deploy(system: System, folder: Path) -> list[str]:
     system.serving("deploy", "socket", str(hello), "--command", f"{python} socket_app.py", *kept)
     at_zero = ("--annotate", "autoscaling.knative.dev/initial-scale=0")
     system.serving("deploy", "idle", str(hello), "--command", f"{python} main.py", *at_zero)
-    found = ["process", "warm"]
+    names = ["process", "warm"]
     if os.geteuid() == 0 and shutil.which("crun") and shutil.which("cc"):
         # The app takes one connection at a time.
         compiled_for_both(folder, system)
         system.send_request(
             SERVICES, service_of("container", annotations=KEPT, concurrency=1, image=IMAGE), method="POST"
         )
-        found.append("container")
-    system.until_ready(len(found) + 3, READY_WITHIN_S)
-    return found
+        names.append("container")
+    system.until_ready(len(names) + 3, READY_WITHIN_S)
+    return names
 
 
 def lists_of(system: System) -> Iterator[dict[str, Any]]:

@@ -136,8 +136,9 @@ class CertificateIssuer:
             issued = await asyncio.to_thread(self._orders.issue, hosts)
             write_private(path, issued.key_pem + issued.certificate_pem)
             pair = read_pair(path)
-            assert pair is not None, "the server issued no certificate that can be read"
-        except (OrderFailed, OSError, AssertionError) as error:
+            if pair is None:
+                raise OrderFailed("the server issued no certificate that can be read", of_server=True)  # noqa: TRY301 - one way for all failures
+        except (OrderFailed, OSError) as error:
             self._record_failure(host, error)
             reason = str(error)
             _log.warning(

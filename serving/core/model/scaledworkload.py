@@ -211,7 +211,7 @@ class ColdStart(
     """The immediate response to each request. It starts the workload, too."""
 
     overflow: str = REJECT
-    """``REJECT``, or ``PLACEHOLDER``: requests wait, and only those above ``maxPendingRequests`` get the placeholder."""
+    """``REJECT``, or ``PLACEHOLDER``: only requests above ``maxPendingRequests`` get the placeholder; others wait."""
 
     def placeholder_at_once(self, *, waiting_max: int | None) -> PlaceholderResponse | None:
         """The placeholder if no request waits at all."""

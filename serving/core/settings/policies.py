@@ -129,7 +129,7 @@ _GENERATION_CHANGED = "object.metadata.generation != oldObject.metadata.generati
 
 
 def render_policies() -> str:
-    """The YAML of all policies: for template annotations, for rollout durations of Services and Routes, and for keys."""
+    """The YAML of all policies: for template annotations, rollout durations of Services and Routes, and keys."""
     return f"{_HEAD}{_template_policy()}---\n{_rollout_policy()}---\n{_keys_policy()}"
 
 

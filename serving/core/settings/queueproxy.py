@@ -266,7 +266,7 @@ def tcp_variables(ports: Mapping[int, int]) -> dict[str, str]:
 
 
 def load_variables(annotations: Mapping[str, str], *, app_port: int) -> dict[str, str]:
-    """A queue-proxy's environment variables for load metrics: gauges and their page, tokens, a latency goal, loading time.
+    """A queue-proxy's environment variables for load: gauges and their page, tokens, a latency goal, loading time.
 
     ``app_port`` is the app's port in the manifest. Prometheus' annotations say where the page is; one that Prometheus
     could not follow is left out.

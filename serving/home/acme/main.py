@@ -1,4 +1,4 @@
-"""The daemon ``acme`` of ``serving up --acme``: ``python -m serving.home.acme.main`` issues certificates of public hosts.
+"""The daemon ``acme`` of ``serving up --acme`` issues certificates of public hosts.
 
 Environment, from the supervisor: ``SERVING_STATE`` (the state folder), ``KUBECONFIG``, ``SERVING_ACME_DIRECTORY``, and
 ``SERVING_ACME_CHALLENGES``, the folder of challenges that activators answer.

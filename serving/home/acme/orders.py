@@ -33,7 +33,10 @@ _SERVER_ERROR = 500
 
 
 class OrderFailed(ServingError):
-    """A certificate was not issued. ``of_server``: other hosts would fail, too. ``retry_after_s`` is the server's wish, else 0."""
+    """A certificate was not issued.
+
+    ``of_server``: other hosts would fail too. ``retry_after_s`` is the pause that the server requests, or 0.
+    """
 
     def __init__(self, reason: str, *, of_server: bool, retry_after_s: float = 0.0) -> None:
         super().__init__(reason)

@@ -35,7 +35,10 @@ def renewal_at_s(host: str, *, not_before_s: float, not_after_s: float) -> float
 
 
 def host_failed(before: Failures | None, now_s: float, *, retry_after_s: float) -> Failures:
-    """The failures of a host after another one: pauses of 2, 4, 8 minutes up to 12 hours, and at least the server's wish."""
+    """The failures of a host after another one.
+
+    The pauses are 2, 4, 8 minutes up to 12 hours, and at least what the server requests.
+    """
     return _failed(before, now_s, max(retry_after_s, 0.0), first_s=_HOST_FIRST_S, max_s=_HOST_MAX_S)
 
 

@@ -109,11 +109,14 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a container runtime exists. Without one, containers without a command cause warnings."""
 
     bookmark_period_s: float = math.inf
-    """Period of bookmarks for watches that allow them, in seconds; a kube-apiserver's is a minute. Default: none, because
-    here they carry no new version."""
+    """Period of bookmarks for watches that allow them, in seconds; a kube-apiserver's is a minute. Default: none,
+    because here they carry no new version.
+    """
 
     views: RevisionViews | None = None
-    """The views of revisions, which are derived before a request reads them. Default: views are read as they are stored."""
+    """The views of revisions, which are derived before a request reads them. Default: views are read as they are
+    stored.
+    """
 
     audit: AuditLog | None = None
     """Receives each request, for the audit log. Default: no audit log."""

@@ -22,7 +22,7 @@ _NONE_FAILED: Mapping[str, str] = {}
 
 
 class CloudMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine of a node: the node's name, ``spec.providerID`` ("" if it has none), and the whole Node for adapters."""
+    """The machine of a node: the node's name, ``spec.providerID`` (or ""), and the whole Node for adapters."""
 
     node_name: str
     provider_id: str = ""

@@ -231,7 +231,10 @@ class DashboardActions:
 
 
 def _may_act(actor: Grant, namespace: str) -> bool:
-    """Whether a user may act in a namespace, as in the API server: in the system's namespace only an admin of all namespaces may."""
+    """Whether a user may act in a namespace, as in the API server.
+
+    In the system's namespace only an admin of all namespaces may act.
+    """
     return actor.may_act(namespace) and (actor.is_full or namespace != system_namespace())
 
 

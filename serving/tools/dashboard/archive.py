@@ -316,5 +316,8 @@ class Archive:
 
 
 def is_damaged(error: Exception) -> bool:
-    """Whether a file is a broken database, or no database: SQLite accepts values of any type and texts in invalid UTF-8."""
+    """Whether a file is a broken database, or no database.
+
+    SQLite accepts values of any type, and texts in invalid UTF-8.
+    """
     return isinstance(error, TypeError | ValueError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED

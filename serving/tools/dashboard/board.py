@@ -101,7 +101,7 @@ COLUMNS = (
     *("p50_s", "p95_s", "p99_s"),
     *("cpu_cores", "memory_bytes"),
 )
-"""The columns of a row: requests in flight, pod counts, responses per second by class, latencies in seconds, use of all pods."""
+"""The columns of a row: requests in flight, pod counts, responses per second, latencies in seconds, use of pods."""
 
 _BUNCH = 128
 _READY = COLUMNS.index("ready")
@@ -400,7 +400,7 @@ class Board:
         self._facts[revision] = facts
 
     def revisions_of(self, name: str) -> list[str]:
-        """The revisions of the service "namespace/name", newest first, or the revision with that name; empty if unknown."""
+        """The revisions of service "namespace/name", newest first, or the revision of that name; empty if unknown."""
         if ("revision", name) in self._views:
             return [name]
         views = [(key, view) for (kind, key), (_, view) in self._views.items() if kind == "revision"]

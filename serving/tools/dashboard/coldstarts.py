@@ -1,4 +1,4 @@
-"""Cold starts in steps: the parts of the time from a request at zero to its pod, the median, and advice for shortening it.
+"""Cold starts in steps from a request at zero to its pod, with the median and advice for shortening it.
 
 Input: the requests that waited for a first pod (from activators), changes of scale, and observed changes of pods.
 Output: the steps of each start in seconds. Time before an unknown milestone counts as ``UNKNOWN``. Pure: each time is
@@ -137,7 +137,10 @@ class ColdStarts:
 
 
 def _started_s(pod: Object, at_s: float) -> float | None:
-    """The time from which all containers of a pod ran: their timestamps if these have fractions of a second, else the observation."""
+    """The time from which all containers of a pod ran.
+
+    It is from their timestamps if these have fractions of a second, else from the observation.
+    """
     states = [
         nested(container_status, "state", "running")
         for container_status in nested(pod, "status", "containerStatuses") or ()

@@ -1,4 +1,4 @@
-"""Feeds the dashboard: objects from watches, decisions from the autoscalers' event streams, counters from the activators' metrics.
+"""Feeds the dashboard from watches, the autoscalers' event streams, and the activators' metrics.
 
 Each source reconnects independently: while the autoscaler restarts, the page continues to show objects.
 """
@@ -171,7 +171,7 @@ class Feed:
             return []
 
     async def hosts(self) -> list[ServedHost]:
-        """The hosts of Routes and DomainMappings, listed at most every 10 s; empty for a kind without the right to list."""
+        """The hosts of Routes and DomainMappings, listed at most every 10 s; empty without the right to list."""
         if now_s() >= self._hosts_until_s:
             self._hosts_until_s = now_s() + _HOSTS_VALID_S
             routes, mappings = [await self._listed(kind) for kind in (ROUTE, DOMAIN_MAPPING)]

@@ -87,7 +87,7 @@ class NodeGroups:
         return before != (self.views, self._labels, self._kept)
 
     def of_node(self, view: View) -> View:
-        """Extra fields of a node's line: its ``group`` ("" for none) and ``kept_for``, the reason for keeping the node."""
+        """Extra fields of a node's line: its ``group`` or "", and ``kept_for``, the reason for keeping the node."""
         labels = view["labels"]
         group = next((name for name, key, value in self._labels if key and labels.get(key) == value), "")
         return {"group": group, "kept_for": self._kept.get(view["name"], "")}
@@ -265,7 +265,7 @@ class Nodes:
             self._used[name] = known
 
     def shown(self, revision: str, now_s: float) -> View:
-        """``lines`` of nodes by name, the ``count`` of all nodes, ``groups``, and the requests of the ``next_pod`` for the scores.
+        """``lines`` of nodes by name, the ``count`` of all nodes, ``groups``, and the requests of the ``next_pod``.
 
         Nodes have scores if at least two nodes report their size. Returns the identical object until something changes.
         """

@@ -17,7 +17,7 @@ NO_NODES: Mapping[str, Any] = {
     "groups": [],
     "next_pod": {"cpu_millicores": 0, "memory_bytes": 0},
 }
-"""The part ``nodes`` for a user of some namespaces: nodes and their groups name and sum up the pods of all namespaces."""
+"""The part ``nodes`` for a user of some namespaces; nodes and their groups have the pods of all namespaces."""
 
 _USER = re.compile(r"(?P<user>[^\s=,]+)=(?P<role>view|deploy|admin):(?P<namespaces>\*|[a-z0-9-]+(\+[a-z0-9-]+)*)")
 _EXPECTED = "USER=ROLE:NAMESPACE+NAMESPACE or USER=ROLE:*, separated by commas, with the role view, deploy or admin"
@@ -46,7 +46,7 @@ def read_users(text: str) -> dict[str, Grant]:
 
 
 def reviewed_grant(review: Mapping[str, Any]) -> Grant | None:
-    """The grant in a TokenReview of the API of ``serving up``; None for a token without a user, or of another server's user."""
+    """The grant in a TokenReview of ``serving up``; None for a token without a user, or of another server's user."""
     status = review.get("status") or {}
     user = status.get("user") or {}
     extra = user.get("extra") or {}

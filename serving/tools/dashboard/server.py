@@ -68,7 +68,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def refusal_of(request: web.Request) -> web.Response | None:
-    """The response to a request for a namespace without the user's right, existing or not; None for an allowed request."""
+    """The response to a request for a namespace without the user's right; None for an allowed request."""
     keys = [key for name in ("revision", "name") for key in request.query.getall(name, ()) if key]
     if all(current_grant().may_read(key) for key in keys):
         return None

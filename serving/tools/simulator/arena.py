@@ -1,4 +1,4 @@
-"""Figures of policies on workloads over several seeds, with intervals, and the rules that a policy breaks compared with the first.
+"""Figures of policies on workloads over several seeds, with intervals, and the rules that each policy breaks.
 
 An interval is the mean over the seeds ± its half-width for 95 % by Student's distribution.
 """
@@ -37,11 +37,11 @@ class ArenaRow(msgspec.Struct, frozen=True, kw_only=True):
     """Changes from the first policy as ratios, each from the same seeds; -0.3 is 30 % less."""
 
     functions: WorstFunctions | None = None
-    """The functions with the worst results compared with the first policy, over all seeds; None without enough requests."""
+    """The functions with the worst results compared with the first policy; None without enough requests."""
 
     @property
     def broken_rules(self) -> tuple[str, ...]:
-        """The broken rules: cold requests and pod-seconds both above the first policy's, late requests, cost, functions."""
+        """The broken rules about late requests, cost, functions, or both cold requests and pod-seconds."""
         cold, late, pod_seconds, cost = (self.changes[name].mean for name in CHANGES)
         worse = self.functions is not None and self.functions.worse > _WORSE_SHARE_MAX * self.functions.functions
         broken = {

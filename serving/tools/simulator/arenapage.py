@@ -1,4 +1,4 @@
-"""The page of an arena as Markdown and as HTML: an overview, then the figures of each workload and its worst functions."""
+"""The page of an arena as Markdown and HTML: an overview, then figures and worst functions of each workload."""
 
 import html
 from collections.abc import Iterator, Sequence

@@ -204,7 +204,7 @@ def with_way_to_oracle(changes: Mapping[str, EqualPodSeconds]) -> dict[str, Equa
 
 
 def best_within(points: Sequence[CurvePoint], pod_seconds: float) -> CurvePoint | None:
-    """The point with the fewest cold requests, then the fewest late requests, within a cost; None if all points cost more."""
+    """The point within a cost with the fewest cold, then the fewest late requests; None if all points cost more."""
     within = [point for point in points if point.report.pod_seconds <= pod_seconds * (1 + _SLACK)]
 
     def order(point: CurvePoint) -> tuple[float, float, float]:

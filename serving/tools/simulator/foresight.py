@@ -63,7 +63,7 @@ class Demand:
     """The number of pods over time without any wait. Level N is the Nth pod."""
 
     def __init__(self, requests: Sequence[tuple[float, float]], *, slots: int) -> None:
-        """``requests`` are sorted pairs of a time and a duration in seconds; ``slots`` 0: one pod serves all requests."""
+        """``requests`` are sorted pairs of time and duration, in seconds. ``slots`` 0: one pod serves all requests."""
         self._slots = slots or sys.maxsize
         self.arrivals_s = [at_s for at_s, _ in requests]
         self.levels: list[int] = []

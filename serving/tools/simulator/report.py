@@ -1,4 +1,4 @@
-"""Reports a policy's results on a workload: sums, waits and medians; or a timeline, plot and summary of one revision."""
+"""Reports a policy's results: sums, waits and medians of a workload, or a timeline and plot of one revision."""
 
 import math
 import statistics
@@ -81,7 +81,10 @@ class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorstFunctions(msgspec.Struct, frozen=True, kw_only=True):
-    """The functions with the worst results compared with the first policy; only ``functions`` with 20 requests or more count."""
+    """The functions with the worst results compared with the first policy.
+
+    Only ``functions`` with 20 requests or more count.
+    """
 
     functions: int
     worse: int

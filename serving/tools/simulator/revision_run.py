@@ -374,7 +374,10 @@ class RevisionRun:
             self._known_waiting = 0
 
     def _poke(self, at_s: float) -> None:
-        """Report requests that wait for a revision without ready pods: at the first, at twice as many, and above the capacity."""
+        """Report requests that wait for a revision without ready pods.
+
+        Reports are due at the first request, at twice as many, and above the capacity.
+        """
         waiting, decisions = len(self._queue), self._decisions
         if not decisions.counts_waiting:
             if not decisions.latest_count:

@@ -80,7 +80,7 @@ def conclusion_of(outcome: ScalerOutcome, state: RevisionState) -> Conclusion:
 
 
 class SteadyConclusions:
-    """The conclusions of one revision without a limit, further metrics, gauges and proposals of triggers, by their inputs."""
+    """The conclusions of one revision by their inputs; without limits, further metrics, gauges and triggers."""
 
     __slots__ = ("_conclusions",)
 

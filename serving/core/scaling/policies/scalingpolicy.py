@@ -79,15 +79,17 @@ class Direction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Triggers in order of evaluation, at most 16."""
 
     cooldown_s: int = msgspec.field(default=600, name="cooldownSeconds")
-    """Time after a change in either direction during which triggers wait, in seconds. Range: 0 to 86400. Limits, min and
-    max do not wait. Default: maestro, 600."""
+    """Time after a change in either direction during which triggers wait, in seconds. Range: 0 to 86400. Limits, min
+    and max do not wait. Default: maestro, 600.
+    """
 
     delta: int = 1
     """Amount of the old-style ``trigger``, without sign, and of panic scale. Range: from 1. Default: maestro, 1."""
 
     trigger: Trigger | None = None
-    """Old style: one trigger that watches occupancy, with the amount ``delta`` of the direction, used where ``triggers``
-    is empty. That of ``up`` also holds the limit of panic scale."""
+    """Old style: one trigger that watches occupancy, with the amount ``delta`` of the direction, used where
+    ``triggers`` is empty. That of ``up`` also holds the limit of panic scale.
+    """
 
 
 class TargetRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -130,8 +132,9 @@ class ScalingPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Times with a minimum number of pods, at most 16. The highest active minimum applies."""
 
     panic_scale: bool = False
-    """Whether a pod that takes its first request adds ``up.delta`` pods on the spot if more pods hold a request than the
-    limit of ``up.trigger`` allows. Default: maestro, false; deprecated there."""
+    """Whether a pod that takes its first request adds ``up.delta`` pods on the spot if more pods hold a request than
+    the limit of ``up.trigger`` allows. Default: maestro, false; deprecated there.
+    """
 
 
 def type_of_today(spelling: str) -> str:

@@ -9,7 +9,10 @@ _OURS = object()
 
 
 class Front(abc.ABC):
-    """Passes requests to ``handler``, unless ``respond`` has responded. Its own requests are never forwarded or queued."""
+    """Passes requests to ``handler``, unless ``respond`` has responded.
+
+    Requests for ``respond`` are never forwarded or queued.
+    """
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler

@@ -75,7 +75,10 @@ class ResponseReceiver(Protocol):
         """Process the complete response."""
 
     def upstream_lost(self, reason: str, *, heard: bool, unseen: bool, is_cancelled: bool = False) -> None:
-        """Process a connection lost before the response was complete; ``is_cancelled``: the app cancelled the stream."""
+        """Process a connection lost before the response was complete.
+
+        ``is_cancelled``: the app cancelled the stream.
+        """
 
     def upstream_refused(self, reason: str, body: bytes) -> None:
         """Process a request that the upstream refused unprocessed. ``body`` is the part sent to it."""

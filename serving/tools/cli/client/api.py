@@ -99,7 +99,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def place_of(state_path: Path | None = None, kubeconfig: Path | None = None, context: str | None = None) -> Place:
-    """The system that the options select: the kubeconfig, else the state folder, else KUBECONFIG, else the default state folder.
+    """The system that the options select.
+
+    The first that is set: the kubeconfig, the state folder, KUBECONFIG, the default state folder.
 
     Ends the command for a kubeconfig that cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Connects to a Kubernetes API: to ``serving up`` by the standard library, to another API by the ``kubernetes`` package.
+"""Connects to a Kubernetes API: to ``serving up`` by the standard library, to others by the ``kubernetes`` package.
 
 The module imports the package on demand, because the import takes half a second.
 """

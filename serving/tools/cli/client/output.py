@@ -100,7 +100,7 @@ def age_text(age_s: float | None) -> str:
 
 
 def clock_text(at_s: float) -> str:
-    """A time of day such as 12:03:02, with the date if not today, in local time; ``at_s`` is in seconds since the epoch."""
+    """A local time of day such as 12:03:02, with the date if not today; ``at_s`` is seconds since the epoch."""
     moment = dt.datetime.fromtimestamp(at_s).astimezone()
     is_today = moment.date() == dt.datetime.now().astimezone().date()
     return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")

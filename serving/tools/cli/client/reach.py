@@ -29,7 +29,7 @@ _PAGE = "-metrics"
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True):
-    """A port of a daemon: the names of the pods and of the container port on a cluster, and of the port on one machine."""
+    """A port of a daemon: names of pods and container port on a cluster, and the port's name on one machine."""
 
     daemon: str
     container_port: str
@@ -145,7 +145,7 @@ def machine_url(component: Component, state_path: Path) -> str:
 
 
 def machine_pages(state_path: Path) -> dict[str, str]:
-    """The addresses of the activators' pages of a running ``serving up``, by activator; empty if the system does not run."""
+    """The addresses of the activators' pages of a ``serving up``, by activator; empty if it does not run."""
     try:
         ports = StateFolder(state_path).read_ports()
     except (OSError, ValueError):

@@ -235,7 +235,10 @@ def images_of(objects: Sequence[Object]) -> dict[str, str]:
 
 
 def image_problem(image: str) -> str:
-    """The problem of an image without a registry, which nodes would pull from a public registry; "" for an image with a registry."""
+    """The problem of an image without a registry; "" for an image with one.
+
+    Nodes would pull such an image from a public registry.
+    """
     host, _, rest = image.partition("/")
     if rest and (host == _LOCAL or "." in host or ":" in host):
         return ""

@@ -1,4 +1,4 @@
-"""``serving simulate``: a service on the virtual clock with the reason for each change of scale; or recorded workloads."""
+"""``serving simulate``: a service on the virtual clock with each change of scale; or recorded workloads."""
 
 import sys
 from typing import Any

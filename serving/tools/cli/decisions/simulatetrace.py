@@ -1,4 +1,4 @@
-"""``serving simulate --trace``: a recorded workload under one or several policies, as a table with plots, or as JSON."""
+"""``serving simulate --trace``: a recorded workload under policies, as a table with plots, or as JSON."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -463,7 +463,7 @@ _TIMEOUT_S = 5.0
 
 
 def unready_lines(api: ApiClient, name: str) -> list[str]:
-    """Lines about the revision NAME, or about the newest revision of the service NAME; empty if it is ready or unknown."""
+    """Lines about the revision NAME, or the newest revision of service NAME; empty if it is ready or unknown."""
     ready = condition_of(api.peek(path_of(SERVING_SERVICE, api.namespace, name)), CONDITION_READY)
     undone = [ready["message"].replace('"', "")] if ready.get("reason") == ROLLED_BACK_REASON else []
     return undone + [line for revision in _revisions(api, name) for line in _lines(api, revision)]

@@ -356,7 +356,10 @@ def _text(value: object) -> str:
 
 
 def _ports(name: str, port: object) -> list[_Port]:
-    """The container's ports in "8080:80/tcp", "127.0.0.1:8080:80", "8000-8003", 80 or {target: 80, published: 8080, protocol: udp}."""
+    """The container's ports in compose's forms.
+
+    The forms are "8080:80/tcp", "127.0.0.1:8080:80", "8000-8003", 80, and {target: 80, published: 8080, protocol: udp}.
+    """
     is_long = isinstance(port, dict) and "target" in port
     fields: Mapping[str, Any] = port if isinstance(port, dict) and is_long else {}
     text = str(fields["target"]) if is_long else str(port)
@@ -381,7 +384,7 @@ def _range(text: str) -> range:
 
 
 def _limits(limits: Mapping[str, object]) -> dict[str, str]:
-    """Convert compose's limits to Kubernetes quantities: cpus "0.5", memory "512M", "1g" or "64kb", in powers of 1024."""
+    """Convert compose's limits to Kubernetes quantities: cpus "0.5"; memory "512M" or "64kb", in powers of 1024."""
     quantities = {}
     if limits.get("cpus"):
         quantities["cpu"] = str(limits["cpus"])

@@ -1,4 +1,4 @@
-"""``serving dev``: deploys a folder, prints log and requests, redeploys after each change, and finally deletes the service."""
+"""``serving dev``: deploys a folder, prints log and requests, redeploys changes, and finally deletes the service."""
 
 import signal
 import subprocess

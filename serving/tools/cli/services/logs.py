@@ -152,7 +152,7 @@ def searched_lines(since: str | None, until: str | None, grep: str | None) -> Se
 
 
 def moment_s(text: str, option: str, *, now_s: float) -> float:
-    """A time as 10m (ago), 13:05 (of today) or 2026-11-24T13:05 (local, or with its zone), in seconds since the epoch."""
+    """Parse 10m (ago), 13:05 (today) or 2026-11-24T13:05 (local, or with a zone) to seconds since the epoch."""
     try:
         if ":" in text[:3]:
             today = dt.datetime.fromtimestamp(now_s).astimezone().date()
@@ -219,7 +219,10 @@ def _print_lines(
 
 
 def short_name(pod: str, service: str) -> str:
-    """The short name of a pod: "hello-00001-deployment-abcde" of hello is "00001-abcde", and "hello-00001-abcde" of service ""."""
+    """The short name of a pod.
+
+    "hello-00001-deployment-abcde" of service hello is "00001-abcde"; without a service name it is "hello-00001-abcde".
+    """
     return pod.removeprefix(f"{service}-").replace("-deployment-", "-")
 
 

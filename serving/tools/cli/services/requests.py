@@ -78,7 +78,10 @@ class _RequestSources:
         self._token = self._reach.token()
 
     def read(self, name: str, *, is_again: bool = False) -> Iterator[RequestReport]:
-        """The reports of all activators; with ``is_again`` a missing response is skipped, because the activator may be restarting."""
+        """The reports of all activators.
+
+        With ``is_again`` a missing response is skipped, because the activator may be restarting.
+        """
         # The set of pods changes.
         urls = self._urls or list(self._reach.activator_pages().values())
         problems = []

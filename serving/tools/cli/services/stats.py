@@ -26,7 +26,10 @@ _NOT_COLUMNS = {"at_s", "marks", "decisions", "step_s"}
 
 
 def history_options(begin: str, outputs: Sequence[str] = ("text", "json")) -> Decorator:
-    """Add the options for a range of the dashboard's history: begin, with the default ``begin`` ago, end, output and dashboard."""
+    """Add the options for a range of the dashboard's history: begin, end, output and dashboard.
+
+    The default of begin is ``begin`` ago.
+    """
     return adding(
         click.option(
             *("--from", "begin"),

@@ -63,7 +63,7 @@ def rollout_state(deployment: Object) -> str | None:
 
 
 def obstacle_of(pod: Object) -> str | None:
-    """The reason that a pod is not ready: a container's reason and message, or the scheduler's; None for a ready pod."""
+    """Why a pod is not ready: a container's or the scheduler's reason and message; None for a ready pod."""
     status = pod.get("status") or {}
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     if conditions.get("Ready", {}).get("status") == "True":

@@ -1,4 +1,4 @@
-"""``serving backup`` and ``serving restore``: saves a state folder to a file, and restores it; saves a cluster's manifests."""
+"""``serving backup`` and ``serving restore``: save a state folder or a cluster's manifests, and restore a folder."""
 
 import time
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""``serving dashboard``: prints the link to the dashboard; on a cluster also forwards the dashboard's port until interrupted."""
+"""``serving dashboard``: prints the dashboard's link; on a cluster also forwards its port until interrupted."""
 
 import threading
 

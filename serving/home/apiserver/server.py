@@ -229,7 +229,7 @@ class _ApiHandlers:
             return await computed(decode_body, data, request.headers.get("Content-Type", ""))
 
     async def resource(self, request: web.Request) -> web.StreamResponse:
-        """Everything below ``/api`` and ``/apis``."""
+        """Serve all paths below ``/api`` and ``/apis``."""
         raw_path = path_of(request)
         if request.method == "GET":
             response = discovery_response(raw_path, request.headers.get("Accept", ""))

@@ -228,7 +228,10 @@ def _near(word: str, commands: list[str]) -> list[str]:
 
 
 def _is_near(option: str, typed: str) -> bool:
-    """Whether an option is similar enough to suggest it. click counts the dashes too, so --label would be near --help."""
+    """Whether an option is similar enough to suggest it.
+
+    click counts the dashes too, so --label would be near --help.
+    """
     return difflib.SequenceMatcher(None, option.lstrip("-"), typed.lstrip("-")).ratio() >= _NEAR
 
 

@@ -87,7 +87,7 @@ class ArchiveNewerError(Exception):
 
 
 class Archive:
-    """The open file. Opening raises ``sqlite3.Error``, ``OSError``, and ``ArchiveNewerError``."""
+    """An open history file. Opening it raises ``sqlite3.Error``, ``OSError`` or ``ArchiveNewerError``."""
 
     def __init__(self, path: Path, steps: Sequence[HistoryStep], *, bytes_max: int) -> None:
         self._steps = steps

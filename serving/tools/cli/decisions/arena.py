@@ -194,7 +194,7 @@ class _Cell:
             self._results.setdefault(name, []).append(results)
 
     def _equal(self, reports: Mapping[str, Sequence[PolicyReport]]) -> dict[str, EqualPodSeconds]:
-        """The changes of the plan's policy at the pod-seconds of each other policy, by its dial."""
+        """Compare the plan's policy with each other policy at equal pod-seconds, by the dial."""
         name, by_position = self._plan.equal_pod_seconds, dict[str, PolicyReport]()
 
         def run(position: DialPosition) -> PolicyReport:

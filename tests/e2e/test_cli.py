@@ -252,7 +252,7 @@ def test_waiting_for_zero_ends_at_zero_or_says_what_is_left(serving: Stage) -> N
 def test_a_service_that_is_deleted_is_waited_for(serving: Stage) -> None:
     deploy(serving, "brief")
     assert (
-        "brief is not gone after 0 s: the service is there"
+        "brief is not gone after 0 s: it is there"
         in serving("wait", "brief", "--for", "gone", "--timeout", "0", code=1).stderr
     )
     serving("delete", "brief", "--no-wait")

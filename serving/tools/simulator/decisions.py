@@ -370,6 +370,11 @@ class Decisions:
             return math.inf
         return self._periods.at(state.panic_since_s + self._spec.stable_window_s + DECISION_PAUSE_S)
 
+    @property
+    def _is_in_panic(self) -> bool:
+        state = self._state.kpa
+        return state is not None and state.panic_since_s is not None
+
     def _is_silent(self, counts: RevisionCounts) -> bool:
         """Whether the policy has seen all load: then its advice changes only at announced times."""
         return not (counts.inside or self._seconds.pending) and counts.scale == counts.ready <= 1
@@ -415,7 +420,7 @@ class Decisions:
         return (
             (counts.scale, counts.ready, self.latest_count) == (1, 0, 1)
             and 0 < counts.inside <= self.quiet_load
-            and math.isinf(self._panic_end_s)
+            and not self._is_in_panic
             and not self._seconds.was_ever_hot
             and len(self._seconds.pending) < _PENDING_STARTING_MAX
         )
@@ -431,7 +436,7 @@ class Decisions:
             and spec.activation_scale <= 1
             and not spec.scale_down_delay_s
             and counts.inside <= self.quiet_load
-            and math.isinf(self._panic_end_s)
+            and not self._is_in_panic
             and self._seconds.is_cool(self._periods.made_s)
         )
 

@@ -68,6 +68,7 @@ class AdaptivePolicy(RevisionPolicy):
         self._explains = explains
         self._spec = spec
         self._settings = settings.adaptive
+        self._kept_min_s = self._least_kept_s()
         self._prior = prior
         self._budget = budget
         self._gaps = GapHistory()
@@ -85,8 +86,12 @@ class AdaptivePolicy(RevisionPolicy):
         self._saved_count = 0
         self._explained: tuple[KeepWindow | None, KeepReason] | None = None
 
-    @property
-    def _kept_min_s(self) -> float:
+    def started(self, took_s: float) -> None:
+        """Record a pod's start time in seconds."""
+        super().started(took_s)
+        self._kept_min_s = self._least_kept_s()
+
+    def _least_kept_s(self) -> float:
         """Shortest keep time of the last pod, in seconds, so that a slow start is not wasted."""
         settings = self._settings
         return max(settings.keep_alive_min_s, min(_KEPT_STARTS * self.start_s, settings.keep_alive_start_max_s))

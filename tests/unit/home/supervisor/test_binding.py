@@ -1,0 +1,38 @@
+"""The listening sockets of ``serving up``: their addresses, and the errors of ports that cannot be taken."""
+
+import errno
+import socket
+
+import pytest
+
+from serving.core.model.errors import SettingsError
+from serving.home.supervisor.binding import bind
+
+
+def test_public_listeners_are_on_all_addresses_and_others_on_one() -> None:
+    listeners = bind({"public": 0, "tls": 0, "inner": 0}, unheard=("tls",), exposed=("public", "tls"))
+    try:
+        addresses = {name: listener.getsockname()[0] for name, listener in listeners.items()}
+        assert addresses == {"public": "0.0.0.0", "tls": "0.0.0.0", "inner": "127.0.0.1"}  # noqa: S104 - as asked for
+    finally:
+        for listener in listeners.values():
+            listener.close()
+
+
+def test_a_taken_port_of_tls_is_an_error_where_it_is_public_only() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert bind({"tls": port}, unheard=("tls",)) == {}
+        with pytest.raises(SettingsError, match=f"--tls-port: port {port} cannot be taken: .*; expected a free port"):
+            bind({"tls": port}, unheard=("tls",), exposed=("tls",))
+
+
+def test_a_port_that_needs_root_says_how_to_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object, **__: object) -> socket.socket:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    # Root may take any port.
+    monkeypatch.setattr(socket, "create_server", denied)
+    expected = "expected a port from 1024, or `sysctl net.ipv4.ip_unprivileged_port_start=80` by root"
+    with pytest.raises(SettingsError, match=expected):
+        bind({"public": 80})

@@ -399,6 +399,18 @@ async def test_the_end_waits_for_what_runs_and_cuts_the_rest() -> None:
         assert await never.ended()
 
 
+async def test_the_end_waits_for_the_first_request_of_an_accepted_connection() -> None:
+    async with proxied(ok) as proxy:
+        client = await proxy.client()
+        await until(lambda: proxy.server.connection_count == 1)
+        finishing = asyncio.create_task(proxy.server.finish(grace_s=10))
+        await until(lambda: proxy.server.finishing)
+        client.send(get())
+        assert (await client.message())[1].startswith(b"GET / ")
+        assert await client.ended()
+        assert await finishing == 0
+
+
 async def test_the_default_script_is_not_confused_by_many_clients_at_once() -> None:
     async def one(number: int) -> None:
         client = await proxy.client()

@@ -26,6 +26,8 @@ _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 # the
 # end.
 _LINGER_S = 1.0
+# How long a server that ends waits for the first request of a connection that it has accepted.
+_FIRST_REQUEST_S = 0.3
 _LINGER_MAX_S = 30.0
 # Longer than TCP stalls between two full buffers on a bad line, in seconds; a client that accepts no bytes for so long
 # is cut off.
@@ -221,11 +223,16 @@ class Connection(ResponseProtocol):
             self._exchange.closing = True
 
     def close_if_idle(self) -> None:
-        """Close now if idle, otherwise after the response."""
-        if self.is_idle:
-            self._close()
-        else:
+        """Close now if idle, otherwise after the response.
+
+        The first request of a new connection may be in transit: at the end of the server it has a moment to arrive.
+        """
+        if not self.is_idle:
             self.wind_down()
+        elif self._head_begun and self._registry.finishing:
+            self._wait_until(min(self._due_s, self._clock() + _FIRST_REQUEST_S))
+        else:
+            self._close()
 
     def cut(self) -> bool:
         """Close now; return whether a request was interrupted."""

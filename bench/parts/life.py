@@ -55,15 +55,18 @@ class UsageOfLives:
         """A line for each daemon: milliseconds of CPU and wake-ups of each of so many lives."""
         end = self._read()
         ratio = (end["", "s"] - self._begun["", "s"]) / self._at_rest["", "s"]
-        each = Counter({name: (end[name] - self._begun[name] - self._at_rest[name] * ratio) / count for name in end})
+        each = defaultdict[tuple[str, str], float](float)
+        for name in end:
+            each[name] = (end[name] - self._begun[name] - self._at_rest[name] * ratio) / count
         rows = [(name, 1000 * each[name, "cpu"], each[name, "turns"]) for name in (*self._names.values(), "pods")]
         rows.append(("sum", sum(row[1] for row in rows), sum(row[2] for row in rows)))
         lines = [f"{name:44} {ms:9.1f} {turns:9.1f}" for name, ms, turns in rows]
         return [f"{'daemon':44} {'CPU ms':>9} {'wake-ups':>9}", *lines]
 
-    def _read(self) -> Counter[tuple[str, str]]:
+    def _read(self) -> defaultdict[tuple[str, str], float]:
         ended = Path(f"/proc/{self._supervisor}/stat").read_text().rpartition(")")[2].split()
-        usage = Counter({("", "s"): time.monotonic(), ("pods", "cpu"): sum(map(int, ended[13:15])) / _TICKS})
+        usage = defaultdict[tuple[str, str], float](float)
+        usage["", "s"], usage["pods", "cpu"] = time.monotonic(), sum(map(int, ended[13:15])) / _TICKS
         for pid, name in self._names.items():
             usage[name, "cpu"] = cpu_s(pid)
             usage[name, "turns"] = sum(turns for _, turns in threads_of(pid).values())
@@ -75,7 +78,7 @@ def report_notes(notes: Path, starts: Sequence[tuple[float, float]]) -> list[str
 
     ``starts`` are the times of a request and its response.
     """
-    times, used_s = defaultdict[str, list[float]](list), Counter[str]()
+    times, used_s = defaultdict[str, list[float]](list), defaultdict[str, float](float)
     latest = dict[str, tuple[str, float]]()
     for line in sorted(notes.read_text().splitlines()):
         at_s, pid, cpu, what = line.split(" ", 3)

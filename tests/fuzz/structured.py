@@ -28,6 +28,7 @@ from serving.core.model.accessrules import JwtRule
 from serving.core.model.errors import UNREADABLE, ClusterError, InvalidValue
 from serving.core.model.identities import CallerIdentity
 from serving.core.traffic.clients import client_address, network_of
+from serving.core.traffic.traceparents import read_traceparent
 from serving.home.apiserver.content import wanted
 from serving.home.apiserver.requests import Fault, field_manager, target_of
 from serving.home.containers.nameserver import NameResponses, failure
@@ -37,7 +38,6 @@ from serving.home.kubelet.container import RestartSettings
 from serving.home.kubelet.replacements import ReplacementPauses
 from serving.home.store.state import filter_of
 from serving.net.aio.supervise import TaskOwner
-from serving.net.metrics.tracing import read_traceparent
 from serving.net.wire.tokens import caller_token, read_caller_token
 
 PARTS = b"\n--\n"

@@ -42,10 +42,8 @@ STEPS = (
 
 
 def _request(_: object, request: Any) -> str:  # noqa: ANN401 - an aiohttp request
-    agent, _, below = (
-        request.headers.get("User-Agent", "").partition("/")[0],
-        *request.path.partition("/namespaces/")[1:],
-    )
+    agent = request.headers.get("User-Agent", "").partition("/")[0]
+    below = request.path.partition("/namespaces/")[2]
     return "" if "watch" in request.query else f"request: {agent} {request.method} {'/'.join(below.split('/')[1::2])}"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from serving.core.model.requestlines import LoggedRequest, LoggedRevision, headers_named, request_line
-from serving.net.metrics.tracing import read_traceparent
+from serving.core.traffic.traceparents import read_traceparent
 from serving.net.proxy.forwarding.accesslog import ExchangeLog, write_to_stdout
 from serving.net.proxy.forwarding.exchange import Exchange
 from serving.net.proxy.http1.requesthead import RequestHead

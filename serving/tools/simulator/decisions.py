@@ -283,10 +283,10 @@ class Decisions:
         self._adopt(counts, now_s)
         self._record_seconds(now_s, has_reports=counts.ready > 0)
         observed = self._windows.query(now_s)
-        conclusion = self._decide(counts, observed, now_s, cause)
+        conclusion = self._decide(counts, observed, now_s=now_s, cause=cause)
         if conclusion.to_prove:
             self._proved_at_s = now_s
-            conclusion = self._decide(counts, observed, now_s, DecisionCause.PROOF)
+            conclusion = self._decide(counts, observed, now_s=now_s, cause=DecisionCause.PROOF)
         if self._state.resets_windows:
             self._windows.reset(self._spec)
             self._seconds.reset()
@@ -463,7 +463,7 @@ class Decisions:
             self.policy.observe(SecondOfLoad(number, load, float(arrivals)))
 
     def _decide(
-        self, counts: RevisionCounts, observed: Observation | NoData, now_s: float, cause: DecisionCause
+        self, counts: RevisionCounts, observed: Observation | NoData, *, now_s: float, cause: DecisionCause
     ) -> Conclusion:
         self.count += 1
         view = ScalerView(
@@ -475,8 +475,8 @@ class Decisions:
             proxy_since_s=self._proxy_since_s,
             path=self.path,
         )
-        conclusion = self._repeated(counts, view, observed, now_s) or self._decide_in_full(
-            counts, view, observed, now_s, cause
+        conclusion = self._repeated(counts, view, observed, now_s=now_s) or self._decide_in_full(
+            counts, view, observed, now_s=now_s, cause=cause
         )
         if conclusion.to_reserve:
             self._serving_state = ServingState.RESERVE
@@ -486,7 +486,7 @@ class Decisions:
         return conclusion
 
     def _repeated(
-        self, counts: RevisionCounts, view: ScalerView, observed: Observation | NoData, now_s: float
+        self, counts: RevisionCounts, view: ScalerView, observed: Observation | NoData, *, now_s: float
     ) -> Conclusion | None:
         """The conclusion of an earlier decision with the same inputs; None: decide in full."""
         self._key = None
@@ -503,8 +503,10 @@ class Decisions:
             quirks=self._settings.quirks,
         )
         advice = self._advice(counts, detail, now_s) if self.policy.observes else NEUTRAL
-        self._key = key = key_of(view, detail, advice, state.gate, is_busy=counts.inside > 0, spec=spec, now_s=now_s)
-        repeated = steady.repeated(key, state.gate, kpa, now_s)
+        self._key = key = key_of(
+            view, detail, advice, gate=state.gate, is_busy=counts.inside > 0, spec=spec, now_s=now_s
+        )
+        repeated = steady.repeated(key, gate=state.gate, kpa=kpa, now_s=now_s)
         if repeated is None:
             return None
         self._state, conclusion = repeated
@@ -533,6 +535,7 @@ class Decisions:
         counts: RevisionCounts,
         view: ScalerView,
         observed: Observation | NoData,
+        *,
         now_s: float,
         cause: DecisionCause,
     ) -> Conclusion:

@@ -96,7 +96,7 @@ class SteadyConclusions:
         self._conclusions[key] = conclusion
 
     def repeated(
-        self, key: Key, gate: GateState, kpa: KpaState, now_s: float
+        self, key: Key, *, gate: GateState, kpa: KpaState, now_s: float
     ) -> tuple[RevisionState, Conclusion] | None:
         """The next state and the stored conclusion; None if no decision had these inputs."""
         conclusion = self._conclusions.get(key)
@@ -116,8 +116,8 @@ def key_of(  # noqa: PLR0913 - all that a conclusion depends on
     view: ScalerView,
     detail: ScaleDecision | NoData,
     advice: Advice,
-    gate: GateState,
     *,
+    gate: GateState,
     is_busy: bool,
     spec: ScalingSpec,
     now_s: float,

@@ -100,6 +100,8 @@ _OF_OTHERS = {
     "serving/tools/cli/system/clusterdoctor.py": "Kubernetes' reviews of access",
     "serving/nodes/nodegroup/io/clouds/clusterapi.py": "Cluster API's",
     "serving/controller/routes/httproutes.py": "the Gateway API's",
+    "serving/home/acme/issuer.py": "cert-manager's",
+    "serving/tools/cli/system/issuance.py": "cert-manager's",
 }
 
 

@@ -403,8 +403,9 @@ def test_a_reason_that_changes_does_not_restart_the_time() -> None:
 def test_decisions_with_equal_comparisons_differ_only_in_the_time_to_the_next_check() -> None:
     """Each state at many times: equal comparisons with the clock give equal decisions and phases."""
     spec = spec_with(scale_to_zero_pod_retention_s=45.0)
+    counts: tuple[int | NoData, ...] = (0, 1, UNDECIDED)
     for phase, desired, proxy_since_s, proved_at_s in itertools.product(
-        GatePhase, (0, 1, UNDECIDED), (None, 0.0, 20.0), (None, -1.0, 29.0)
+        GatePhase, counts, (None, 0.0, 20.0), (None, -1.0, 29.0)
     ):
         seen: dict[tuple[bool, ...], tuple[GatePhase, InactiveReason | None, GateAction, GateReason]] = {}
         for now_s in [*range(1, 90), 629.0, 630.0, 631.0]:

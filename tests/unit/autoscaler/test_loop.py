@@ -625,7 +625,9 @@ def test_a_climb_is_published_before_it_is_decided_and_withdrawn_when_it_is_over
 
     during, scale, after = run_virtually(run())
     assert during is not None
-    assert (scale, during.count, after) == (4, 5, None)
+    # How far ahead depends on the second of the decision.
+    assert during.count in (5, 6)
+    assert (scale, after) == (4, None)
 
 
 def test_without_a_boot_time_nothing_is_published() -> None:

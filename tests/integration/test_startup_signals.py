@@ -17,6 +17,7 @@ MODULES = [
     "serving.autoscaler.main",
     "serving.controller.main",
     "serving.tools.dashboard.main",
+    "serving.home.acme.main",
     "serving.home.main",
     "serving.home.processes.template",
     "serving.nodes.nodegroup.main",

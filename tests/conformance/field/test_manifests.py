@@ -89,8 +89,10 @@ def test_nothing_of_an_http_scaled_object_vanishes() -> None:
         [{"name": "X-Preview", "value": "1"}],
     )
     assert spec["scaling"] == {"min": 0, "max": 4, "target": 25, "metric": "concurrency"}
-    assert (spec["responseStartTimeoutSeconds"], spec["waitTimeoutSeconds"]) == (20, 10)
-    fields = ("coldStartTimeoutFailoverRef", "initialCooldownPeriod")
-    notes = [f"HTTPScaledObject tickets: spec.{field} has no effect" for field in fields]
-    notes += ["Deployment tickets stays as it is"]
+    assert (spec["responseStartTimeoutSeconds"], spec["waitTimeoutSeconds"]) == (20, 3)
+    assert spec["coldStart"] == {"fallback": {"name": "waiting-room", "port": 8080}}
+    notes = [
+        "HTTPScaledObject tickets: spec.initialCooldownPeriod has no effect",
+        "Deployment tickets stays as it is",
+    ]
     assert [note for note in notes if f"note: {note}" not in done.stderr] == []

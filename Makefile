@@ -104,14 +104,14 @@ demo-adopt: $(VENV)/.runtime  ## A plain Deployment with an Ingress, to zero and
 demo-nodes: $(VENV)/.runtime  ## Requests, pods, nodes and back, on virtual nodes of this machine; about a minute
 	$(BIN)/python bench/demo_nodes.py
 
-# Two thirds of the time of a test of processes is waiting: six workers keep two cores busy, and steal tests from each other at the
+# Three quarters of the time of a test of processes is waiting: eight workers keep two cores busy, and steal tests from each other at the
 # end. Unit tests compute all the time. `make check` has run tests/tidy. Coverage more than doubles the time of what computes: it
 # is measured of the packages that decide, by their own unit tests.
 PYTEST := timeout --foreground --kill-after 30 1800 $(BIN)/python -m pytest -m 'not slow'
 COVERED := $(addprefix tests/unit/,core nodes/placement autoscaler queueproxy activator controller nodes/nodegroup)
 test: $(VENV)/.ready  ## Every test but the slow ones and those of `make check`
 	$(PYTEST) -n 2 $(COVERED) --cov --cov-report=term
-	$(PYTEST) -n 6 --dist worksteal tests $(addprefix --ignore=,tests/tidy $(COVERED))
+	$(PYTEST) -n 8 --dist worksteal tests $(addprefix --ignore=,tests/tidy $(COVERED))
 
 PYTHONS ?=
 test-pythons: $(VENV)/.ready  ## The unit, property and conformance suites and a wake on every Python that this machine can get; PYTHONS=NAME... some

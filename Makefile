@@ -4,8 +4,8 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Chromium for tests of the dashboard, Prometheus for metrics, crun and runc for containers, busybox for their
-# images, skopeo and a registry to pull from, clients.
-DEBIAN_PACKAGES := chromium chromium-driver prometheus crun runc iproute2 busybox-static skopeo docker-registry binutils curl mosquitto mosquitto-clients faketime debootstrap debian-archive-keyring $(if $(shell command -v kubectl),,kubernetes-client)
+# images, skopeo and a registry to pull from, an ACME server, clients.
+DEBIAN_PACKAGES := pebble chromium chromium-driver prometheus crun runc iproute2 busybox-static skopeo docker-registry binutils curl mosquitto mosquitto-clients faketime debootstrap debian-archive-keyring $(if $(shell command -v kubectl),,kubernetes-client)
 
 # moto, which stands for AWS in tests, needs boto3. boto3 asks for a python-dateutil below 3, kubernetes for one from 3 on; both work
 # with it, so these come without what they ask for.

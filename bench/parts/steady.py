@@ -19,8 +19,8 @@ from websockets.exceptions import WebSocketException
 RESPONSE_WITHIN_S = 60.0
 ECHO_PERIOD_S = 1.0
 RECONNECT_S = 0.1
-# A client replaces its stream before the pod of it can have reached its grace period, which ends streams by contract.
-STREAM_MIN_S, STREAM_MAX_S = 20.0, 40.0
+# A pod that ends sends its app SIGTERM after 30 s, which ends streams by contract: no stream lasts as long.
+STREAM_MIN_S, STREAM_MAX_S = 10.0, 20.0
 
 
 class Observed(msgspec.Struct, frozen=True):

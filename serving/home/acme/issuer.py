@@ -39,6 +39,7 @@ from serving.net.aio.clock import stamp, wall_s
 from serving.net.aio.supervise import supervise
 from serving.net.cluster.events import announce
 from serving.net.cluster.kinds import CERTIFICATE, ROUTE, SECRET
+from serving.net.cluster.kubeclient import with_type
 from serving.net.cluster.port import Cluster
 from serving.net.cluster.reflector import CacheChange, Reflector, start_synced
 from serving.net.cluster.workqueue import WorkQueue
@@ -179,7 +180,7 @@ class CertificateIssuer:
                 "metadata": {
                     "name": name,
                     "namespace": namespace_of(certificate),
-                    "ownerReferences": [owner_reference(_with_kind(certificate))],
+                    "ownerReferences": [owner_reference(with_type(CERTIFICATE, certificate))],
                 },
                 "type": "kubernetes.io/tls",
                 "data": data,
@@ -216,7 +217,7 @@ class CertificateIssuer:
     async def _announce(self, certificate: Object, reason: str, message: str, *, is_warning: bool = False) -> None:
         """Write an Event of the Service, Route or DomainMapping whose host it is."""
         words = EventText(reason=reason, message=message, is_warning=is_warning)
-        subject = _owner_of(certificate) or _with_kind(certificate)
+        subject = _owner_of(certificate) or with_type(CERTIFICATE, certificate)
         if subject["kind"] == ROUTE.name:
             with contextlib.suppress(ClusterError):
                 route = await self._cluster.get(ROUTE, namespace_of(subject), name_of(subject))
@@ -280,8 +281,3 @@ def _owner_of(resource: Object) -> Object | None:
         return None
     metadata = {"name": owner["name"], "namespace": namespace_of(resource), "uid": owner["uid"]}
     return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "metadata": metadata}
-
-
-def _with_kind(certificate: Object) -> Object:
-    """The Certificate with the fields that items of a list lack."""
-    return {**certificate, "apiVersion": CERTIFICATE.api_version, "kind": CERTIFICATE.name}

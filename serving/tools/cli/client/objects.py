@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable
+from typing import Any
 
 from serving.controller.values.naming import deployment_name
 from serving.core.model.errors import InvalidValue, ServingError
@@ -43,8 +44,13 @@ def selector_of(*services: str) -> str:
 
 def object_of(api: ApiClient, kind: Kind, name: str) -> Object:
     """One object by name. If the object is missing, the command ends with the names of existing objects."""
-    status, response = api.call("GET", path_of(kind, api.namespace, name))
-    if status == 404:
+    return _known_object(api, kind, name, reply=api.call("GET", path_of(kind, api.namespace, name)))
+
+
+def _known_object(api: ApiClient, kind: Kind, name: str, *, reply: tuple[int, Any]) -> Object:
+    """The object of a reply to a GET; a reply without one ends the command, as in ``object_of``."""
+    status, response = reply
+    if status == _NOT_FOUND:
         fail(absence_of(api, kind, name))
     if status >= 400:
         fail(str(response.get("message", response)))
@@ -91,12 +97,9 @@ def service_of(api: ApiClient, name: str) -> Object:
 
 def served_of(api: ApiClient, name: str) -> Object:
     """One Knative Service or ScaledWorkload by name, as in ``object_of``."""
-    workload = (
-        {}
-        if api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))[0] != _NOT_FOUND
-        else api.peek(path_of(SCALED_WORKLOAD, api.namespace, name))
-    )
-    return workload or service_of(api, name)
+    reply = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
+    workload = api.peek(path_of(SCALED_WORKLOAD, api.namespace, name)) if reply[0] == _NOT_FOUND else {}
+    return workload or _known_object(api, SERVING_SERVICE, name, reply=reply)
 
 
 def is_workload(served: Object) -> bool:
@@ -123,17 +126,18 @@ def pods_by(api: ApiClient, selectors: Iterable[str]) -> list[Object]:
 def items_of(api: ApiClient, kind: Kind, selector: str = "", *, everywhere: bool = False) -> list[Object]:
     """All objects of a kind in the namespace or in all namespaces, sorted by name."""
     path = path_of(kind, None if everywhere else api.namespace)
-    listing = api.must(ApiCall(path=path, query={"labelSelector": selector}))
-    # Items of a list lack the kind; a single object has the kind.
-    own = {"apiVersion": kind.api_version, "kind": kind.name}
-    return sorted(({**own, **entry} for entry in listing.get("items", ())), key=_place)
+    return _items(kind, api.must(ApiCall(path=path, query={"labelSelector": selector})))
 
 
 def workloads_of(api: ApiClient, selector: str = "", *, everywhere: bool = False) -> list[Object]:
     """The ScaledWorkloads by name; empty where the API lacks the kind or the user lacks the right."""
     path = path_of(SCALED_WORKLOAD, None if everywhere else api.namespace)
-    listing = api.peek(path, labelSelector=selector)
-    own = {"apiVersion": SCALED_WORKLOAD.api_version, "kind": SCALED_WORKLOAD.name}
+    return _items(SCALED_WORKLOAD, api.peek(path, labelSelector=selector))
+
+
+def _items(kind: Kind, listing: Object) -> list[Object]:
+    # Items of a list lack the kind; a single object has the kind.
+    own = {"apiVersion": kind.api_version, "kind": kind.name}
     return sorted(({**own, **entry} for entry in listing.get("items", ())), key=_place)
 
 

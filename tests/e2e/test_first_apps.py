@@ -6,6 +6,7 @@ PyPI and npm provide them.
 import json
 import subprocess
 import sys
+import time
 import venv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -42,6 +43,15 @@ _DJANGO = {
 }
 _FLASK = "from flask import Flask\n{0} = Flask(__name__)\n{0}.route('/')(lambda: 'hello')\n"
 _FASTAPI = "from fastapi import FastAPI\napp = FastAPI()\napp.get('/')(lambda: 'hello')\n"
+_AT_ZERO_S = 120.0
+_HTTP_SERVER = """import http.server, os
+class H(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'hello')
+http.server.HTTPServer(('', int(os.environ.get('PORT', 8000))), H).serve_forever()
+"""
 
 
 def _package(dependencies: Mapping[str, str], **scripts: str) -> str:
@@ -170,11 +180,65 @@ APPS = {
             "    await send({'type': 'http.response.body', 'body': b'hello'})\n",
         }
     ),
-    "http-server": App(
-        {"server.py": "import http.server, os\nclass H(http.server.BaseHTTPRequestHandler):\n    def do_GET(self):\n"
-         "        self.send_response(200)\n        self.end_headers()\n        self.wfile.write(b'hello')\n"
-         "http.server.HTTPServer(('', int(os.environ.get('PORT', 8000))), H).serve_forever()\n"}
+    "uv": App(
+        {
+            "pyproject.toml": '[project]\nname = "shop"\nversion = "0.1.0"\nrequires-python = ">=3.11"\ndependencies = ["flask>=3"]\n',
+            "uv.lock": "version = 1\n",
+            "main.py": f"{_FLASK.format('app')}\ndef main():\n    app.run()\nif __name__ == '__main__':\n    main()\n",
+        }
     ),
+    # `uv init --package`: a program of the project.
+    "uv-package": App(
+        {
+            "pyproject.toml": '[project]\nname = "shop"\nversion = "0.1.0"\ndependencies = ["bottle"]\n[project.scripts]\nshop = "shop:main"\n'
+            '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n',
+            "src/shop/__init__.py": "import os, bottle\nbottle.route('/')(lambda: 'hello')\ndef main():\n    bottle.run(port=os.environ['PORT'])\n",
+        }
+    ),
+    "poetry": App(
+        {
+            "pyproject.toml": '[tool.poetry]\nname = "shop"\nversion = "0.1.0"\ndescription = ""\nauthors = []\npackage-mode = false\n'
+            '[tool.poetry.dependencies]\npython = "^3.11"\nflask = "^3.0"\nwaitress = "*"\n'
+            '[build-system]\nrequires = ["poetry-core"]\nbuild-backend = "poetry.core.masonry.api"\n',
+            "shop/app.py": _FLASK.format("app"),
+            "shop/__init__.py": "",
+        }
+    ),
+    # Neither setuptools nor Poetry finds its package.
+    "pyproject-flat": App(
+        {
+            "pyproject.toml": '[project]\nname = "x"\nversion = "1"\ndependencies = ["fastapi", "uvicorn"]\n'
+            '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n',
+            "app/main.py": "from app.words import WORD\n" + _FASTAPI.replace("'hello'", "WORD"),
+            "app/words.py": "WORD = 'hello'\n",
+            "static/x.css": "",
+        }
+    ),
+    "src-layout": App(
+        {
+            "pyproject.toml": '[project]\nname = "x"\nversion = "1"\ndependencies = ["flask", "gunicorn"]\n'
+            '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n',
+            "src/shop/__init__.py": "",
+            "src/shop/words.py": "WORD = 'hello'\n",
+            "src/shop/main.py": "from shop.words import WORD\n" + _FLASK.format("app").replace("'hello'", "WORD"),
+        }
+    ),
+    "flaskr": App(
+        {
+            "requirements.txt": "flask\n",
+            "flaskr/__init__.py": "from flask import Flask\ndef create_app(test_config=None):\n    app = Flask(__name__)\n"
+            "    from . import pages\n    app.register_blueprint(pages.bp)\n    return app\n",
+            "flaskr/pages.py": "from flask import Blueprint\nbp = Blueprint('pages', __name__)\nbp.route('/')(lambda: 'hello')\n",
+        }
+    ),
+    "module-main": App({"shop/__init__.py": "", "shop/__main__.py": _HTTP_SERVER.replace("'PORT', 8000", "'PORT', 0")}),
+    "if-main": App(
+        {"app.py": _HTTP_SERVER.replace("http.server.HTTPServer((", "if __name__ == '__main__':\n    http.server.HTTPServer((")}
+    ),
+    "procfile": App({"Procfile": "release: true\nweb: python3 -u serve_it.py\n", "serve_it.py": _HTTP_SERVER}),
+    "gunicorn": App({"requirements.txt": "gunicorn\n", "wsgi.py": "def application(environ, start_response):\n"
+        "    start_response('200 OK', [])\n    return [b'hello']\n", "gunicorn.conf.py": "workers = 2\n"}),
+    "http-server": App({"server.py": _HTTP_SERVER}),
     "pages": App({"index.html": "<p>hello</p>"}),
     "dist": App({"package.json": '{"scripts": {"dev": "vite"}}', "dist/index.html": "<p>hello</p>"}),
     "express": App(
@@ -206,6 +270,41 @@ APPS = {
         },
         "/socket.io/?EIO=4&transport=polling",
         '"sid"',
+    ),
+    "koa": App(
+        {
+            "package.json": _package({"koa": "2"}, start="node index.js"),
+            "index.js": "const app = new (require('koa'))()\napp.use(c => { c.body = 'hello' })\napp.listen(process.env.PORT || 3000)\n",
+        }
+    ),
+    # Its template has a fixed port and is built by TypeScript.
+    "hono": App(
+        {
+            "package.json": json.dumps(
+                {
+                    "private": True,
+                    "type": "module",
+                    "dependencies": {"hono": "4", "@hono/node-server": "1"},
+                    "devDependencies": {"typescript": "5", "@types/node": "20"},
+                    "scripts": {"dev": "tsx watch src/index.ts", "build": "tsc", "start": "node dist/index.js"},
+                }
+            ),
+            "tsconfig.json": '{"compilerOptions": {"module": "NodeNext", "target": "ES2022", "outDir": "dist", "rootDir": "src", "skipLibCheck": true}}',
+            "src/index.ts": "import { serve } from '@hono/node-server'\nimport { Hono } from 'hono'\nconst app = new Hono()\n"
+            "app.get('/', (c) => c.text('hello'))\nserve({ fetch: app.fetch, port: 3000 })\n",
+        }
+    ),
+    "node-http-server": App(
+        {"package.json": _package({"http-server": "14"}, start="http-server -p 8081 pages"), "pages/index.html": "<p>hello</p>"}
+    ),
+    "vite-preview": App(
+        {
+            "package.json": json.dumps(
+                {"private": True, "devDependencies": {"vite": "5"}, "scripts": {"build": "vite build", "start": "vite preview"}}
+            ),
+            "index.html": "<script type=module src=/main.js></script>hello",
+            "main.js": "console.log(1)",
+        }
     ),
     "vite": App(
         {
@@ -246,7 +345,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     download = [f"{folder}/venv/bin/python", "-m", "pip", "download", "--no-deps", "-d", str(folder), "itsdangerous"]
     if subprocess.run(download, capture_output=True, check=False).returncode:
         pytest.skip("no package index here")
-    with staged(folder / "state") as stage:
+    with staged(folder / "state", SERVING_AUTOSCALER_POLICY="knative", SERVING_AUTOSCALER_STABLE_WINDOW_S="6") as stage:
         yield stage
 
 
@@ -257,6 +356,11 @@ def test_an_app_is_deployed_without_an_option(serving: Stage, name: str, tmp_pat
     done = serving("deploy", str(folder), "--build")
     sys.stderr.write(done.stderr)
     service = name.replace(".", "-")
+    assert app.text in serving("invoke", service, app.path).stdout
+    until_s = time.monotonic() + _AT_ZERO_S
+    while pods := serving("get", "pods", "-o", "name").stdout:
+        assert time.monotonic() < until_s, pods
+        time.sleep(0.2)
     assert app.text in serving("invoke", service, app.path).stdout
     serving("delete", service)
 

@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 import sys
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from serving.tools.cli.services.pythonapps import (
     lone_programs,
     python_apps,
 )
+from serving.tools.cli.services.pythonpackages import pip_arguments, project_scripts
 
 _WEB = re.compile(r"web\s*:\s*(\S.*)")
 _URL = re.compile(r"\S+://\S+")
@@ -30,7 +30,11 @@ _PORT_OPTION = re.compile(
 )
 # Build output comes before the source.
 _PAGES = ("dist", "build", "out", "", "public", "_site", "site")
-_NODE_SERVERS = ("server.js", "index.js", "app.js", "server.mjs", "index.mjs")
+_NODE_SERVERS = tuple(
+    f"{below}{name}"
+    for below in ("", "src/", "dist/", "build/", ".output/server/")
+    for name in ("server.js", "index.js", "app.js", "main.js", "server.mjs", "index.mjs")
+)
 _VIRTUALENV = ".venv"
 _NAME_MAX = 63
 
@@ -47,7 +51,7 @@ def choices(folder: Path, *, has: Callable[[str], bool], python: str) -> list[Ch
     if (folder / "manage.py").is_file():
         of_python = [django_command(folder, has=has, python=python)]
     else:
-        of_python = of_apps(python_apps(folder))
+        of_python = of_apps(python_apps(folder)) or [*_project_scripts(folder, has)]
     return [*of_python, *_node(folder)] or [*_pages(folder)][:1] or of_apps(lone_programs(folder))
 
 
@@ -60,6 +64,12 @@ def _procfile(folder: Path) -> Choice | None:
     if command is None:
         raise InvalidValue(text=str(path), expected="a line `web: COMMAND` in it, or --command")
     return Choice(source="web: of the Procfile", command=command.strip())
+
+
+def _project_scripts(folder: Path, has: Callable[[str], bool]) -> Iterator[Choice]:
+    for name in project_scripts(folder):
+        if has(name):
+            yield Choice(source=f"scripts of pyproject.toml: {name}", command=shlex.quote(name))
 
 
 def _node(folder: Path) -> Iterator[Choice]:
@@ -112,13 +122,14 @@ def _pages(folder: Path) -> Iterator[Choice]:
 def build_commands(folder: Path, virtualenv: Path | None, *, missing: str = "", again: bool = False) -> list[str]:
     """The commands that install a folder's packages and ``missing``. ``again`` repeats an earlier installation."""
     commands = []
-    packages = _python_packages(folder)
-    if missing or (packages and (virtualenv is None or again)):
+    listed = pip_arguments(folder) if virtualenv is None or again else []
+    if missing or listed:
         place = virtualenv or folder / _VIRTUALENV
         if virtualenv is None:
             commands.append(f"python3 -m venv {shlex.quote(str(place))}")
-        words = f"{packages} {missing}" if virtualenv is None or again else missing
-        commands.append(f"{shlex.quote(str(place / 'bin' / 'python'))} -m pip install {words.strip()}")
+        pip = f"{shlex.quote(str(place / 'bin' / 'python'))} -m pip install"
+        ways = [f"{pip} {words} {missing}".rstrip() for words in listed] or [f"{pip} {missing}"]
+        commands.append(ways[0] if len(ways) == 1 else f"({' || '.join(ways)})")
     package = node_package(folder)
     depends = package.get("dependencies") or (
         package.get("devDependencies") if "build" in package.get("scripts", {}) else None
@@ -128,22 +139,6 @@ def build_commands(folder: Path, virtualenv: Path | None, *, missing: str = "", 
         if "build" in package.get("scripts", {}):
             commands.append(f"npm --prefix {shlex.quote(str(folder))} run build")
     return commands
-
-
-def _python_packages(folder: Path) -> str:
-    """The arguments for pip in a folder, as shell words; "" if no file lists packages."""
-    requirements, project = folder / "requirements.txt", folder / "pyproject.toml"
-    if requirements.is_file():
-        return f"-r {shlex.quote(str(requirements))}"
-    if not project.is_file():
-        return ""
-    try:
-        settings = tomllib.loads(project.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InvalidValue(text=str(project), expected=f"TOML ({error})") from None
-    if "build-system" in settings:
-        return f"-e {shlex.quote(str(folder))}"
-    return shlex.join(map(str, (settings.get("project") or {}).get("dependencies") or ()))
 
 
 def named_port(command: str) -> int | None:

@@ -63,6 +63,8 @@ _SERVERS: Final = {
 _ENTRIES: Final = ("asgi.py", "wsgi.py")
 _MODULES: Final = ("main.py", "app.py", "server.py", "api.py", "application.py", "index.py", "run.py")
 _FOLDERS: Final = ("", "app", "src", "src/app")
+_MAIN: Final = "__main__.py"
+_NO_APPS: Final = ("tests", "test", "docs", "migrations")
 _FACTORIES: Final = ("create_app", "make_app")
 _NAMES: Final = ("app", "application", "api", "server")
 _DEPTH_MAX = 3
@@ -163,7 +165,28 @@ def python_apps(folder: Path) -> list[PythonApp]:
                 apps.setdefault(app.origin, app)
         if apps:
             return [*apps.values()]
-    return _programs(folder, [path for path in _files(folder, _MODULES) if path.name != "__init__.py"])
+    programs = _programs(folder, [path for path in _files(folder, _MODULES) if path.name != "__init__.py"])
+    return programs or [*_packaged_apps(folder)]
+
+
+def _packaged_apps(folder: Path) -> Iterator[PythonApp]:
+    """The app of each package at the top or below src, else its ``__main__.py``."""
+    for package in _packages(folder):
+        paths = [package / name for name in (*_ENTRIES, *_MODULES, "__init__.py", _MAIN)]
+        paths = [path for path in paths if (folder / path).is_file()]
+        apps = {app.origin: app for path in reversed(paths) for app in _apps_of(folder, path)}
+        mains = [path for path in paths if path.name == _MAIN]
+        if apps:
+            yield from [*apps.values()][-1:]
+        elif mains:
+            yield PythonApp(path=mains[0], name="", kind=SCRIPT, origin=(mains[0], ""))
+
+
+def _packages(folder: Path) -> Iterator[Path]:
+    for below in ("", "src"):
+        for path in sorted((folder / below).glob("*/__init__.py")):
+            if path.parent.name not in _NO_APPS:
+                yield path.parent.relative_to(folder)
 
 
 def lone_programs(folder: Path) -> list[PythonApp]:
@@ -246,7 +269,7 @@ def _local(module: _Module, dotted: str) -> tuple[_Module, str] | None:
     """The module in the folder for a name such as "shop.web.app", and the name inside the module."""
     parent, _, name = dotted.rpartition(".")
     below = Path(*parent.split(".")) if parent else Path()
-    for base in dict.fromkeys((Path(), module.path.parent)):
+    for base in dict.fromkeys((Path(), Path("src"), module.path.parent)):
         for path in (base / below.with_suffix(".py"), base / below / "__init__.py") if parent else ():
             if (module.folder / path).is_file() and path != module.path:
                 return _Module(module.folder, path), name
@@ -269,16 +292,17 @@ def command_of_app(folder: Path, app: PythonApp, *, has: Callable[[str], bool], 
     module = _Module(folder, app.path)
     packages = {name.partition(".")[0] for name in module.imports.values()}
     path = shlex.quote(str(app.path))
+    root = _root_of(folder, app.path, packages)
+    dotted = ".".join(app.path.relative_to(root).with_suffix("").parts)
+    prefix = f"PYTHONPATH={shlex.quote(str(root))} " if root.parts else ""
     if not app.name:
         tool = next((tool for tool in _TOOLS if tool in packages and has(tool)), None)
         variable = next((text for package, text in _VARIABLES.items() if package in packages), "")
         command = _TOOLS[tool].format(path=path) if tool else f"{variable}{python} {path}"
+        if app.path.name == _MAIN and "." in dotted:
+            command = f"{prefix}{variable}{python} -m {dotted.rpartition('.')[0]}"
         return Choice(source=str(app), command=command, is_grpc=not tool and "grpc" in packages)
-    # A file that imports its neighbours by their own names runs from its folder.
-    is_inner = any(_is_module(folder / app.path.parent, name) and not _is_module(folder, name) for name in packages)
-    dotted = ".".join(app.path.with_suffix("").parts[-1:] if is_inner else app.path.with_suffix("").parts)
     target = f"{dotted.removesuffix('.__init__')}:{app.name}"
-    prefix = f"PYTHONPATH={shlex.quote(str(app.path.parent))} " if is_inner else ""
     for program, template in _SERVERS[app.kind].items():
         if has(program):
             is_called = app.is_factory and app.kind == WSGI
@@ -287,6 +311,14 @@ def command_of_app(folder: Path, app: PythonApp, *, has: Callable[[str], bool], 
                 source=str(app), command=f"{prefix}{command}{' --factory' if app.is_factory and not is_called else ''}"
             )
     return Choice(source=str(app), missing=next(iter(_SERVERS[app.kind])))
+
+
+def _root_of(folder: Path, path: Path, imported: Collection[str]) -> Path:
+    """The folder from which an app's module runs: src for a package in it, or one whose modules the app imports."""
+    if path.parts[0] == "src" and len(path.parts) > 2 and not (folder / "src" / "__init__.py").exists():
+        return Path("src")
+    is_inner = any(_is_module(folder / path.parent, name) and not _is_module(folder, name) for name in imported)
+    return path.parent if is_inner else Path()
 
 
 def _is_module(folder: Path, name: str) -> bool:

@@ -48,6 +48,14 @@ def commands_of(folder: Path, *programs: str) -> list[str]:
         ({"app/__init__.py": FLASK}, GUNICORN.format("app:app")),
         ({"src/main.py": f"import helper\n{FASTAPI}", "src/helper.py": ""}, f"PYTHONPATH=src {UVICORN.format('main:app')}"),
         ({"main.py": "from shop.web import app", "shop/web.py": FASTAPI, "api.py": "x = 1"}, UVICORN.format("main:app")),
+        ({"src/app/main.py": f"from app.db import x\n{FASTAPI}", "src/app/db.py": ""}, f"PYTHONPATH=src {UVICORN.format('app.main:app')}"),
+        # Packages with a name of their own.
+        ({"shop/__init__.py": "from flask import Flask\ndef create_app(config=None):\n    return Flask('x')", "tests/__init__.py": FLASK}, GUNICORN.format("'shop:create_app()'")),
+        ({"shop/__init__.py": "", "shop/app.py": FLASK, "shop/__main__.py": "print(1)"}, GUNICORN.format("shop.app:app")),
+        ({"src/shop/__init__.py": "from .web import app", "src/shop/web.py": FASTAPI}, f"PYTHONPATH=src {UVICORN.format('shop:app')}"),
+        ({"src/shop/__init__.py": "", "src/shop/__main__.py": "print(1)"}, "PYTHONPATH=src python -m shop"),
+        ({"shop/__init__.py": "", "shop/__main__.py": "import gradio"}, "GRADIO_SERVER_PORT=$PORT python -m shop"),
+        ({"main.py": "import uvicorn\nuvicorn.run('shop.app:app')", "shop/__init__.py": "", "shop/app.py": FASTAPI}, "python main.py"),
         # Files that are run.
         ({"app.py": "import streamlit as st\nst.title('x')"}, "streamlit run app.py --server.port $PORT --server.headless true --browser.gatherUsageStats false"),
         ({"app.py": "import gradio as gr\ngr.Interface(f).launch()"}, "GRADIO_SERVER_PORT=$PORT python app.py"),

@@ -32,7 +32,7 @@ Ports = Mapping[str, int]
 
 
 def bind(ports: Ports, *, unheard: Collection[str] = (), exposed: Collection[str] = ()) -> dict[str, socket.socket]:
-    """A listening socket on 127.0.0.1 for each port; those named in ``exposed`` are on all IPv4 addresses.
+    """A listening socket on 127.0.0.1 for each port; those named in ``exposed`` are on all addresses.
 
     Sockets named in ``unheard`` are bound, but refuse connections until the activator listens. They are omitted if
     their port is taken.
@@ -42,10 +42,17 @@ def bind(ports: Ports, *, unheard: Collection[str] = (), exposed: Collection[str
     """
     listeners: dict[str, socket.socket] = {}
     errors: dict[str, OSError] = {}
+    has_ipv6 = socket.has_dualstack_ipv6()
     for name, port in ports.items():
+        is_dual = name in exposed and has_ipv6
+        family = socket.AF_INET6 if is_dual else socket.AF_INET
         address = "" if name in exposed else "127.0.0.1", port
         try:
-            listeners[name] = _bound(address) if name in unheard else socket.create_server(address, backlog=_BACKLOG)
+            listeners[name] = (
+                _bound(address, family)
+                if name in unheard
+                else socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual)
+            )
         except OSError as error:
             if name in unheard and name not in exposed:
                 continue
@@ -89,10 +96,12 @@ def _holder(port: int) -> Path | None:
     return None
 
 
-def _bound(address: tuple[str, int]) -> socket.socket:
-    listener = socket.socket()
+def _bound(address: tuple[str, int], family: socket.AddressFamily) -> socket.socket:
+    listener = socket.socket(family)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.bind(address)
     except OSError:
         listener.close()

@@ -16,6 +16,12 @@ from serving.net.proxy.http1.responsehead import ResponseHead
 _RESET = struct.pack("ii", 1, 0)
 
 
+def peer_address(name: object) -> str:
+    """The address in a socket's peer name, or "unknown". An IPv4-mapped address becomes IPv4."""
+    address = str(name[0]) if isinstance(name, tuple) else "unknown"
+    return address.removeprefix("::ffff:") if "." in address else address
+
+
 class Pause(enum.IntFlag):
     """Why reading from a client's connection is paused."""
 

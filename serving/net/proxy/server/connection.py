@@ -12,7 +12,14 @@ import math
 import time
 from typing import ClassVar, cast
 
-from serving.net.proxy.forwarding.client import BODY_TOO_LARGE, BODY_TOO_SLOW, Pause, Registry, ResponseSink
+from serving.net.proxy.forwarding.client import (
+    BODY_TOO_LARGE,
+    BODY_TOO_SLOW,
+    Pause,
+    Registry,
+    ResponseSink,
+    peer_address,
+)
 from serving.net.proxy.forwarding.exchange import Exchange, Wiring
 from serving.net.proxy.forwarding.pace import BodyPace
 from serving.net.proxy.http1.body import CHUNKS_AT_ONCE, BadBody, ChunkedBody, LengthBody
@@ -104,8 +111,7 @@ class Connection(ResponseProtocol):
         """Register the connection and wait for the first head."""
         # uvloop's transports do not inherit from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
-        name = self._transport.get_extra_info("peername")
-        self._address = name[0] if isinstance(name, tuple) else "unknown"
+        self._address = peer_address(self._transport.get_extra_info("peername"))
         is_tls, identity = bool(transport.get_extra_info("sslcontext")), transport.get_extra_info(IDENTITY, "")
         self._peer = self._wiring.peer_at(self._address, is_tls=is_tls, identity=identity)
         too_many = self._registry.opened(self, self._address)

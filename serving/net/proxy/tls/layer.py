@@ -20,7 +20,7 @@ from typing import cast
 import msgspec
 
 from serving.net.aio.mutualtls import identity_of, reason_of
-from serving.net.proxy.forwarding.client import Registry
+from serving.net.proxy.forwarding.client import Registry, peer_address
 from serving.net.proxy.forwarding.exchange import Wiring
 from serving.net.proxy.http1.rendering import render_date, render_response
 from serving.net.proxy.server.connection import Connection
@@ -75,8 +75,7 @@ class TlsLayer(TlsTransport):
         """Start the handshake and its time limit."""
         # uvloop's transports do not inherit from asyncio's.
         self._outer = cast("asyncio.Transport", transport)
-        name = self._outer.get_extra_info("peername")
-        self._address = name[0] if isinstance(name, tuple) else "unknown"
+        self._address = peer_address(self._outer.get_extra_info("peername"))
         if self._registry.opened(self, self._address) is not None or self._registry.finishing:
             # A response would need a handshake, whose cost may be the goal of a client with too many connections.
             self._fail("too many connections")

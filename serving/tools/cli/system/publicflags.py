@@ -23,7 +23,7 @@ with_public_flags = adding(
         "--public",
         "public_domain",
         metavar="DOMAIN",
-        help="Serve NAME.NAMESPACE.DOMAIN to other machines, at ports 80 and 443 of all IPv4 addresses.",
+        help="Serve NAME.NAMESPACE.DOMAIN to other machines, at ports 80 and 443 of all addresses.",
     ),
     click.option(
         "--acme",

@@ -13,7 +13,23 @@ def test_public_listeners_are_on_all_addresses_and_others_on_one() -> None:
     listeners = bind({"public": 0, "tls": 0, "inner": 0}, unheard=("tls",), exposed=("public", "tls"))
     try:
         addresses = {name: listener.getsockname()[0] for name, listener in listeners.items()}
-        assert addresses == {"public": "0.0.0.0", "tls": "0.0.0.0", "inner": "127.0.0.1"}  # noqa: S104 - as asked for
+        everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - as asked for
+        assert addresses == {"public": everywhere, "tls": everywhere, "inner": "127.0.0.1"}
+        port = listeners["public"].getsockname()[1]
+        for host in ("127.0.0.1", *(["::1"] if socket.has_dualstack_ipv6() else [])):
+            socket.create_connection((host, port)).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", listeners["tls"].getsockname()[1]))
+    finally:
+        for listener in listeners.values():
+            listener.close()
+
+
+def test_a_machine_without_ipv6_has_public_listeners_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    listeners = bind({"public": 0, "tls": 0}, unheard=("tls",), exposed=("public", "tls"))
+    try:
+        assert {listener.family for listener in listeners.values()} == {socket.AF_INET}
     finally:
         for listener in listeners.values():
             listener.close()

@@ -1,0 +1,17 @@
+import pytest
+
+from serving.net.proxy.forwarding.client import peer_address
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        (("192.0.2.7", 80), "192.0.2.7"),
+        (("::ffff:192.0.2.7", 80, 0, 0), "192.0.2.7"),
+        (("2001:db8::1", 80, 0, 0), "2001:db8::1"),
+        ("", "unknown"),
+        (None, "unknown"),
+    ],
+)
+def test_a_client_of_a_listener_of_both_families_has_its_own_address(name: object, address: str) -> None:
+    assert peer_address(name) == address

@@ -5,13 +5,14 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 import msgspec
 
 from serving.core.model.errors import ServingError
+from serving.core.model.launch import ACME_DIRECTORY_VARIABLE
 from serving.core.model.objects import is_true, name_of, namespace_of, nested
 from serving.home.pods.claims import OVER_SIZE
 from serving.home.processes.process_lifetime import FORKED_NAMES, age_s, children_of
@@ -58,9 +59,13 @@ _NAME_WIDTH = 14
 
 def check_daemons(state: Path, holder: int) -> Iterator[Finding]:
     """Check that each daemon runs, and does not restart repeatedly."""
-    pids = {_started_as(pid): pid for pid in children_of(holder)}
+    processes = children_of(holder)
+    pids = {_started_as(pid): pid for pid in processes}
     up_s = age_s(holder)
-    for child in CHILDREN(_activator_count(state)):
+    ports = _ports(state)
+    activator_count = max(1, sum(name.startswith("activator") for name in ports))
+    has_acme = any(_has_variable(pid, ACME_DIRECTORY_VARIABLE) for pid in processes)
+    for child in CHILDREN(activator_count, has_node_groups="nodegroup-metrics" in ports, has_acme=has_acme):
         index = child.environment.get("SERVING_ACTIVATOR_INDEX", "")
         pid, log = pids.get((child.module, index)), state / "logs" / f"{child.name}.log"
         if pid is None:
@@ -152,13 +157,19 @@ def _reached(name: str, port: int) -> Finding:
     return Finding(name=f"port {name}", state="ok", text=text)
 
 
-def _activator_count(state: Path) -> int:
-    """The expected number of activators: each has a port for its metrics."""
+def _ports(state: Path) -> Mapping[str, int]:
+    """The ports by name; empty without a readable file, which ``check_reach`` reports."""
     try:
-        ports = StateFolder(state).read_ports()
+        return StateFolder(state).read_ports()
     except (OSError, ValueError):
-        return 1
-    return max(1, sum(name.startswith("activator") for name in ports))
+        return {}
+
+
+def _has_variable(pid: int, name: str) -> bool:
+    try:
+        return f"\0{name}=".encode() in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
 
 
 def _started_as(pid: int) -> tuple[str, str]:

@@ -1,8 +1,10 @@
 import json
 import os
 import socket
+import subprocess
 from pathlib import Path
 
+from serving.core.model.launch import ACME_DIRECTORY_VARIABLE
 from serving.home.state import kubeconfig
 from serving.home.supervisor.children import CHILDREN
 from serving.tools.cli.system.doctor import check_daemons, check_reach
@@ -28,6 +30,17 @@ def test_each_of_several_activators_is_looked_for(tmp_path: Path) -> None:
     (tmp_path / "ports.json").write_text(json.dumps(ports))
     found = [one.name for one in check_daemons(tmp_path, os.getpid())]
     assert found[-3:] == ["activator", "activator-1", "activator-2"]
+
+
+def test_daemons_of_certificates_and_node_groups_are_looked_for_where_they_belong(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "ports.json").write_text(json.dumps({"api": 1, "nodegroup-metrics": 2}))
+    # As each daemon of `serving up --acme` has it.
+    environment = {**os.environ, ACME_DIRECTORY_VARIABLE: "https://localhost:1/dir"}
+    with subprocess.Popen(["sleep", "60"], env=environment) as daemon:
+        findings = {finding.name: finding.state for finding in check_daemons(tmp_path, os.getpid())}
+        daemon.terminate()
+    assert findings["acme"] == findings["nodegroup"] == "fail"
 
 
 def test_a_port_without_a_response_is_in_the_way(tmp_path: Path) -> None:

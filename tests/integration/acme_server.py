@@ -35,7 +35,8 @@ class Refusal(Exception):
 
 
 class AcmeServer:
-    """The server. ``refusals`` answer the next new orders, challenges of ``unauthorized`` hosts fail; ``orders`` are the hosts of each order, in order."""
+    """The server. ``refusals`` answer the next new orders, challenges of ``unauthorized`` hosts fail; ``orders`` are the hosts of each order, in order;
+    ``renewal_s`` is the suggested time to renew, in a window of a second."""
 
     def __init__(self, *, challenge_port: int) -> None:
         self.challenge_port = challenge_port
@@ -43,6 +44,7 @@ class AcmeServer:
         self.refusals: list[Refusal] = []
         self.unauthorized: set[str] = set()
         self.orders: list[list[str]] = []
+        self.renewal_s: float | None = None
         self.accounts: list[JWK] = []
         self._state: list[dict[str, Any]] = []
         self._nonces: set[str] = set()
@@ -89,7 +91,12 @@ class AcmeServer:
                 elif request.path == "/directory":
                     names = {"newNonce": "nonce", "newAccount": "account", "newOrder": "order"}
                     status, headers = 200, {}
+                    names |= {} if self.renewal_s is None else {"renewalInfo": "renewal"}
                     body = {name: f"{self.url}/{path}" for name, path in names.items()}
+                elif request.path.startswith("/renewal/") and self.renewal_s is not None:
+                    ends = [dt.datetime.fromtimestamp(self.renewal_s + second, dt.UTC).isoformat() for second in (0, 1)]
+                    body = {"suggestedWindow": dict(zip(("start", "end"), ends, strict=True))}
+                    status, headers = 200, {"Retry-After": "3600"}
                 else:
                     status, body, headers = 200, None, {}
             except Refusal as refusal:
@@ -191,7 +198,7 @@ class AcmeServer:
         csr = x509.load_der_x509_csr(csr_der)
         now = dt.datetime.fromtimestamp(self.clock(), dt.UTC)
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
-        certificate = (
+        builder = (
             x509.CertificateBuilder()
             .subject_name(x509.Name([]))
             .issuer_name(name)
@@ -200,6 +207,9 @@ class AcmeServer:
             .not_valid_before(now)
             .not_valid_after(now + dt.timedelta(days=DAYS))
             .add_extension(csr.extensions.get_extension_for_class(x509.SubjectAlternativeName).value, critical=False)
-            .sign(self._key, hashes.SHA256())
         )
+        if self.renewal_s is not None:
+            authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+            builder = builder.add_extension(authority, critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
         return certificate.public_bytes(serialization.Encoding.PEM)

@@ -32,7 +32,7 @@ from serving.core.model.objects import (
     owner_reference,
     uid_of,
 )
-from serving.home.acme.orders import IssuedPair, OrderFailed
+from serving.home.acme.orders import IssuedPair, OrderFailed, SuggestedRenewal
 from serving.home.acme.pace import Failures, host_failed, renewal_at_s, server_failed
 from serving.home.state import write_private
 from serving.net.aio.clock import stamp, wall_s
@@ -51,6 +51,8 @@ _ATTEMPTS = "attempts.json"
 # The key of the server in the file of failures; no host is empty.
 _SERVER = ""
 _LOOK_S = 600.0
+# The pause after a failed query, as RFC 9773 recommends.
+_QUERY_PAUSE_S = 6 * 3600.0
 _HOST = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 
 
@@ -59,6 +61,10 @@ class Orders(Protocol):
 
     def issue(self, hosts: Sequence[str]) -> IssuedPair:
         """Order a certificate for hosts. Raises ``OrderFailed``."""
+        ...
+
+    def suggest_renewal(self, certificate_pem: bytes) -> SuggestedRenewal:
+        """Query when to renew a certificate. Raises ``OrderFailed``."""
         ...
 
 
@@ -85,6 +91,8 @@ class CertificateIssuer:
         self._queue: WorkQueue[Key] = WorkQueue("certificates")
         self._reflector = Reflector(cluster, CERTIFICATE, on_change=self._changed)
         self._failures = self._read_failures()
+        # By the certificate's PEM: the suggested time to renew it, and the time of the next query.
+        self._suggestions: dict[bytes, tuple[float | None, float]] = {}
 
     async def run(self) -> None:
         """Issue and renew until cancelled."""
@@ -108,6 +116,8 @@ class CertificateIssuer:
         host, now_s = hosts[-1], self._clock()
         path = self._folder / f"{host}.pem"
         pair = await asyncio.to_thread(read_pair, path)
+        if pair is not None:
+            await self._query_renewal(pair)
         due_s = self._due_s(host, pair)
         error = ""
         if now_s >= due_s:
@@ -124,9 +134,25 @@ class CertificateIssuer:
         """The time of the next order."""
         renewal_s = 0.0
         if pair is not None:
+            suggested_s, _ = self._suggestions.get(pair.certificate_pem, (None, 0.0))
             renewal_s = renewal_at_s(host, not_before_s=pair.not_before_s, not_after_s=pair.not_after_s)
+            renewal_s = renewal_s if suggested_s is None else min(suggested_s, pair.not_after_s)
         pauses = [self._failures[name].retry_at_s for name in (host, _SERVER) if name in self._failures]
         return max(renewal_s, *pauses, 0.0)
+
+    async def _query_renewal(self, pair: "StoredPair") -> None:
+        """Query the server's time for a renewal if it is time; a failed query keeps the earlier answer."""
+        now_s = self._clock()
+        suggested_s, query_s = self._suggestions.get(pair.certificate_pem, (None, 0.0))
+        if now_s < query_s or now_s >= pair.not_after_s:
+            return
+        pause_s = _QUERY_PAUSE_S
+        try:
+            suggestion = await asyncio.to_thread(self._orders.suggest_renewal, pair.certificate_pem)
+            suggested_s, pause_s = suggestion.at_s, max(suggestion.ask_after_s, self._look_s)
+        except OrderFailed as error:
+            _log.info("renewal.unknown", extra={"error": str(error)})
+        self._suggestions[pair.certificate_pem] = suggested_s, now_s + pause_s
 
     async def _order(
         self, certificate: Object, hosts: Sequence[str], path: Path, *, before: "StoredPair | None"
@@ -147,6 +173,8 @@ class CertificateIssuer:
             )
             await self._announce(certificate, "IssuingFailed", f"no certificate for {host}: {reason}", is_warning=True)
             return before, reason
+        if before is not None:
+            self._suggestions.pop(before.certificate_pem, None)
         self._failures.pop(host, None)
         self._failures.pop(_SERVER, None)
         self._write_failures()
@@ -233,7 +261,9 @@ class CertificateIssuer:
             return {}
 
     def _write_failures(self) -> None:
-        write_private(self._folder / _ATTEMPTS, msgspec.json.encode(self._failures))
+        # A full disk shortens pauses after a restart; it stops no certificate.
+        with contextlib.suppress(OSError):
+            write_private(self._folder / _ATTEMPTS, msgspec.json.encode(self._failures))
 
 
 class StoredPair(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,9 @@ challenge from its file. The client library is ``acme``, certbot's; the extra ``
 """
 
 import contextlib
+import datetime as dt
 import hashlib
+import math
 import time
 from collections.abc import Iterator, Sequence
 from email.utils import parsedate_to_datetime
@@ -16,6 +18,8 @@ import msgspec
 import requests
 from acme import challenges, client, crypto_util, messages
 from acme import errors as acme_errors
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from josepy.jwa import ES256
@@ -49,6 +53,13 @@ class IssuedPair(msgspec.Struct, frozen=True, kw_only=True):
 
     certificate_pem: bytes
     key_pem: bytes
+
+
+class SuggestedRenewal(msgspec.Struct, frozen=True, kw_only=True):
+    """The time to renew a certificate, None if the server suggests none, and the time until the next query."""
+
+    at_s: float | None
+    ask_after_s: float
 
 
 class _Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,14 +112,9 @@ class AcmeOrders:
 
     def _client(self) -> client.ClientV2:
         """A client with the account, which is registered first if there is none."""
-        account = None
-        if self._account_path.exists():
-            account = msgspec.json.decode(self._account_path.read_bytes(), type=_Account)
+        account = self._account()
         key_pem = _pem(ec.generate_private_key(ec.SECP256R1())) if account is None else account.key_pem.encode()
-        key = JWKEC(key=ComparableECKey(_private_key(key_pem)))
-        net = client.ClientNetwork(key, alg=ES256, user_agent="serving", timeout=_TIMEOUT_S)
-        net.session.hooks["response"].append(self._read_retry_after)
-        acme = client.ClientV2(client.ClientV2.get_directory(self._directory_url, net), net)
+        acme = self._connected(JWKEC(key=ComparableECKey(_private_key(key_pem))))
         if account is None:
             if acme.external_account_required():
                 raise OrderFailed(
@@ -117,8 +123,41 @@ class AcmeOrders:
             registration = acme.new_account(messages.NewRegistration(terms_of_service_agreed=True))
             account = _Account(key_pem=key_pem.decode(), url=registration.uri)
             write_private(self._account_path, msgspec.json.encode(account))
-        net.account = messages.RegistrationResource(uri=account.url, body=messages.Registration())
+        acme.net.account = messages.RegistrationResource(uri=account.url, body=messages.Registration())
         return acme
+
+    def _account(self) -> _Account | None:
+        """The stored account; None without a file. An unreadable file stays: its key may be in a backup."""
+        path = self._account_path
+        try:
+            account = msgspec.json.decode(path.read_bytes(), type=_Account)
+            _private_key(account.key_pem.encode())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+            expected = "a readable account: restore it from a backup, or move it away, and a new account is registered"
+            raise OrderFailed(
+                f"the account file {path} cannot be read ({error}); expected {expected}", of_server=True
+            ) from error
+        return account
+
+    def _connected(self, key: JWKEC | None) -> client.ClientV2:
+        net = client.ClientNetwork(key, alg=ES256, user_agent="serving", timeout=_TIMEOUT_S)
+        net.session.hooks["response"].append(self._read_retry_after)
+        return client.ClientV2(client.ClientV2.get_directory(self._directory_url, net), net)
+
+    def suggest_renewal(self, certificate_pem: bytes) -> SuggestedRenewal:
+        """Query when to renew a certificate (RFC 9773). Raises ``OrderFailed``."""
+        try:
+            at, again = self._connected(None).renewal_time(certificate_pem)
+        except x509.ExtensionNotFound:
+            # The query names the authority's key, which a private authority may leave out.
+            return SuggestedRenewal(at_s=None, ask_after_s=math.inf)
+        except (acme_errors.Error, josepy.errors.Error, requests.RequestException, ValueError) as error:
+            raise OrderFailed(f"{self._directory_url}: {_transport_text(error)}", of_server=True) from error
+        # The library's second time is a local one without a zone.
+        ask_after_s = (again - dt.datetime.now(again.tzinfo)).total_seconds()
+        return SuggestedRenewal(at_s=None if at is None else at.timestamp(), ask_after_s=ask_after_s)
 
     @contextlib.contextmanager
     def _published(self, acme: client.ClientV2, challenge: messages.ChallengeBody) -> Iterator[None]:

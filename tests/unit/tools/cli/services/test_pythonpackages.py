@@ -42,7 +42,7 @@ def test_a_version_of_poetry_becomes_one_of_pip(tmp_path: Path, version: str, ex
 
 def test_another_source_and_an_unreadable_file_are_named(tmp_path: Path) -> None:
     written(tmp_path, {"pyproject.toml": '[tool.poetry.dependencies]\nx = {git = "https://x"}'})
-    with pytest.raises(InvalidValue, match="pyproject.toml: x. is not a version"):
+    with pytest.raises(InvalidValue, match=r"pyproject\.toml: x. is not a version"):
         pip_arguments(tmp_path)
     written(tmp_path, {"pyproject.toml": "["})
     with pytest.raises(InvalidValue, match="TOML"):

@@ -1,9 +1,9 @@
 """The adaptive policy of one revision: observes seconds of load, and gives advice for each decision.
 
 While requests are in flight, Knative's algorithm decides. Once the revision is idle, its earlier gaps decide how long
-its last pod stays, and whether a pod is started ahead of the next request. The last pod stays as long as under Knative
-until five gaps are known, and while the learnt keep-alive would have cost more (``KeepRegret``). Costs are counted in
-pod-seconds.
+its last pod stays, and whether a pod is started ahead of the next request; that request keeps the pod. The last pod
+stays as long as under Knative until five gaps are known, and while the learnt keep-alive would have cost more
+(``KeepRegret``). Costs are counted in pod-seconds.
 """
 
 import math
@@ -26,7 +26,16 @@ from serving.core.scaling.adaptive.gaps import (
 )
 from serving.core.scaling.adaptive.policy_story import HazardCurve
 from serving.core.scaling.adaptive.regret import KeepRegret, difference
-from serving.core.scaling.decision.policy import NEUTRAL, Advice, KeepReason, PolicyView, RevisionPolicy, SecondOfLoad
+from serving.core.scaling.decision.policy import (
+    KEEP_ALIVE,
+    NEUTRAL,
+    Advice,
+    KeepReason,
+    PolicyView,
+    RevisionPolicy,
+    SecondOfLoad,
+)
+from serving.core.scaling.kpa.merge import Proposal
 from serving.core.scaling.spec import ScalingSpec
 from serving.core.settings.autoscaler import ADAPTIVE_POLICY, AdaptiveSettings, AutoscalerSettings
 
@@ -46,6 +55,7 @@ _REPEATED_AFTER_S = 10.0
 _WINDOW_SLACK_S = 3.0
 # Shortest time to the next check, in seconds; rounding must not cause a busy loop.
 _RECHECK_MIN_S = 0.05
+_KEEPS_BUSY_POD = Advice(proposals=(Proposal(decider=KEEP_ALIVE, desired=1, reason="a request is in flight"),))
 
 
 class AdaptivePolicy(RevisionPolicy):
@@ -146,8 +156,12 @@ class AdaptivePolicy(RevisionPolicy):
             return NEUTRAL
         if not in_flight and not isinstance(wanted, NoData) and now_s - self.idle_since_s < self._kept_min_s:
             self._tail_count = max(1, wanted)
-        if in_flight > 0 or not _is_learnt_used(self._gaps, self._regret, spec=self._spec, settings=self._settings):
-            regret = self._regret.reason(self._spec.cold_start_worth_s) if self._explains and not in_flight else None
+        is_learnt = _is_learnt_used(self._gaps, self._regret, spec=self._spec, settings=self._settings)
+        if in_flight > 0:
+            # The windows are still empty if the pod was kept for longer than they last, or started ahead.
+            return _KEEPS_BUSY_POD if wanted == 0 and is_learnt else NEUTRAL
+        if not is_learnt:
+            regret = self._regret.reason(self._spec.cold_start_worth_s) if self._explains else None
             return NEUTRAL if regret is None else Advice(regret=regret)
         age_s = max(0.0, now_s - self.idle_since_s)
         min_s = self._kept_min_s

@@ -5,12 +5,19 @@ import pytest
 
 from serving.core.model.errors import InvalidValue
 from serving.core.model.nodata import NoData
+from serving.core.model.stat import Stat
 from serving.core.scaling.adaptive.policy import AdaptivePolicy, adaptive_policy
 from serving.core.scaling.adaptive.regret import KeepRegret
 from serving.core.scaling.decision.policy import NEUTRAL, Advice, PolicyView, RegretReason, SecondOfLoad
+from serving.core.scaling.decision.records import DecisionCause, InFlight
+from serving.core.scaling.decision.step import RevisionState, StepInputs, step
+from serving.core.scaling.kpa.decide import KpaState
 from serving.core.scaling.kpa.merge import Proposal
-from serving.core.settings.autoscaler import AdaptiveSettings, AutoscalerSettings
+from serving.core.scaling.kpa.window import Observation
+from serving.core.scaling.kpa.zero import GatePhase, GateState
+from serving.core.settings.autoscaler import SAFE, AdaptiveSettings, AutoscalerSettings
 from tests.unit.core.scaling.kpa_builders import spec_with
+from tests.unit.core.scaling.scaler_builders import facts_of
 
 ADAPTIVE = spec_with(policy="adaptive", cold_start_worth_s=120.0)
 TAIL = Proposal(decider="kpa", desired=1, reason="stable")
@@ -57,6 +64,25 @@ def test_requests_in_flight_leave_the_algorithms_count() -> None:
 
     assert advice_at(policy, last + 5.0, in_flight=1.0) is NEUTRAL
     assert advice_at(policy, last + 5.0, in_flight=None) is NEUTRAL
+
+
+def test_a_request_in_flight_keeps_its_pod_although_the_windows_are_still_empty() -> None:
+    policy = made()
+    at_s = called_every(90, policy) + 89.0
+    inputs = StepInputs(
+        at_s=at_s,
+        cause=DecisionCause.PERIOD,
+        view=facts_of(1),
+        in_flight=InFlight(present=Stat(concurrency=1.0), is_waiting=False),
+        observed=Observation(stable=0.0, panic=0.0),
+        spec=ADAPTIVE,
+        quirks=SAFE,
+    )
+    gate = GateState(since_s=0.0, phase=GatePhase.ACTIVE, reason=None, is_initialized=True)
+
+    state, outcome = step(RevisionState(kpa=KpaState(), gate=gate), inputs, policy)
+
+    assert (state.gate.phase, state.latest_count, outcome.to_prove) == (GatePhase.ACTIVE, 1, False)
 
 
 def test_the_last_pod_stays_as_long_as_requests_are_expected() -> None:

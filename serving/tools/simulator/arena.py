@@ -95,6 +95,9 @@ def row_of(
     """The row of a policy. ``reports``, ``first`` and both bounds have one report per seed."""
     own = reports[policy]
     figures = {name: interval_of([value(report) for report in own]) for name, value in _FIGURES.items()}
+    attained = [report.attained_share for report in own if report.attained_share is not None]
+    if attained:
+        figures["attained"] = interval_of(attained)
     for name, bound, value in (
         ("cost of oracle", "oracle", CHANGES["cost"]),
         ("pod-seconds of clairvoyant", "clairvoyant", CHANGES["pod-seconds"]),

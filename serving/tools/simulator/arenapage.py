@@ -120,7 +120,7 @@ def _losers(first: str, section: ArenaSection) -> _Part:
 
 def _figure(name: str, interval: Interval) -> str:
     unit = "{:.2f}" if " of " in name or name == "p99 wait" else "{:,.1f}" if name == "flaps" else "{:,.0f}"
-    unit = "{:.2%}" if name == "late" else unit
+    unit = "{:.2%}" if name in {"late", "attained"} else unit
     value, half = unit.format(interval.mean), "" if interval.half is None else unit.format(interval.half)
     return value if not half.strip("0.%") else f"{value} ± {half}"
 

@@ -19,6 +19,7 @@ import yaml
 
 import serving
 from serving.core.model.errors import Problem, SettingsError
+from serving.core.model.slo import read_slo
 from serving.core.settings.queueproxy import QueueProxySettings
 from serving.core.settings.yamltext import JsonTypesLoader
 from serving.net.aio.inputfile import open_input, read_input_text
@@ -56,6 +57,9 @@ class ArenaWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     service_s: SomeTime = 0.25
     starts_s: Annotated[tuple[SomeTime, ...], msgspec.Meta(min_length=1)] = (2.0,)
     """Start times of a pod. Each runs with each limit."""
+
+    slo: str = ""
+    """A goal for latency, such as p95-wait<1s: which share of the requests attains it. No policy follows it."""
 
     limits: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1)] = (10,)
     """Concurrent requests per pod; 0 is no limit."""
@@ -106,7 +110,7 @@ def plan_text(plan: ArenaPlan) -> str:
 
 
 def workloads_of(workload: ArenaWorkload, traces: Path) -> Iterator[tuple[float, int, Workload]]:
-    """Each start time and limit, with the workload under both. Raises ``SettingsError``."""
+    """Each start time and limit, with the workload under both. Raises ``SettingsError`` or ``InvalidValue``."""
     until_s = math.inf if workload.until_s is None else workload.until_s
     functions: Sequence[FunctionTrace]
     if workload.shape is None:
@@ -123,6 +127,7 @@ def workloads_of(workload: ArenaWorkload, traces: Path) -> Iterator[tuple[float,
     functions = [function for function in functions if function.request_count]
     if not functions:
         raise SettingsError.of(f"workload {workload.name}", "this part has no request", "a part with requests")
+    slo = read_slo(workload.slo) if workload.slo else None
     for start_s in workload.starts_s:
         for limit in workload.limits:
             yield (
@@ -135,6 +140,7 @@ def workloads_of(workload: ArenaWorkload, traces: Path) -> Iterator[tuple[float,
                     start=_constant(start_s),
                     queue_proxy=QueueProxySettings(container_concurrency=limit),
                     concurrency=limit,
+                    slo=slo,
                 ),
             )
 

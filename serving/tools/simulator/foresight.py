@@ -52,10 +52,18 @@ def run_with_foresight(
     starts_s = (took_s + config.probe_delay_s for took_s in durations_of(config.start, f"start:{config.seed}:{name}"))
     bill = _Bill(name, drain_s=drain_s, until_s=until_s)
     bill.result.requests = len(requests)
+    judge = bill.result.judge_of(config.spec.slo or config.slo)
     if kind is Foresight.CLAIRVOYANT:
         _run_clairvoyant(demand, bill, starts_s=starts_s, drain_s=drain_s)
+        waits_s = [0.0] * len(requests)
     else:
-        _Oracle(demand, bill, config, starts_s=starts_s, until_s=until_s).run(requests)
+        oracle = _Oracle(demand, bill, config, starts_s=starts_s, until_s=until_s)
+        oracle.run(requests)
+        waits_s = oracle.waits_s
+    if judge is not None:
+        for (at_s, took_s), wait_s in zip(requests, waits_s, strict=False):
+            judge.serve(at_s + wait_s, wait_s, took_s)
+        judge.report(until_s)
     return bill.finish()
 
 
@@ -178,6 +186,7 @@ class _Oracle:
         self._kept: dict[int, tuple[float, float]] = {}
         self._starting = self._running = 0
         self._latest_ready_s = -math.inf
+        self.waits_s: list[float] = []
 
     def run(self, requests: Sequence[tuple[float, float]]) -> None:
         """Simulate up to the end."""
@@ -219,6 +228,7 @@ class _Oracle:
     def _serve(self, at_s: float) -> None:
         while self._queue and self._running < len(self._ready) * self._slots:
             arrived_s, took_s = self._queue.popleft()
+            self.waits_s.append(at_s - arrived_s)
             self._bill.result.record_wait(at_s - arrived_s, is_cold=self._latest_ready_s > arrived_s)
             self._running += 1
             self._use(self._demand.pods_for(self._running), at_s)

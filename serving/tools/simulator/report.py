@@ -44,6 +44,9 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
     flaps_per_hour: float
     """Changes of direction of the scale, over all revisions."""
 
+    attained_share: float | None
+    """Share of the requests that met the limit of the goal for latency; None without a goal."""
+
     refused: float
     per_revision: Mapping[str, float]
     """Medians over the revisions with requests, and the 75th percentile of their cold share."""
@@ -151,6 +154,7 @@ def report_of(results: Sequence[RevisionResult], length_s: float, *, nodes: Node
         wait_p999_s=waits.percentile(0.999, requests=requests),
         late_share=sum(result.late_requests for result in results) / requests if requests else 0.0,
         flaps_per_hour=sum(result.flaps for result in results) / hours,
+        attained_share=attained_share(results),
         refused=sum(result.refused for result in results),
         per_revision=_medians([result for result in results if result.requests]),
         failed_starts=sum(result.failed_starts for result in results),
@@ -161,6 +165,13 @@ def report_of(results: Sequence[RevisionResult], length_s: float, *, nodes: Node
     )
 
 
+def attained_share(results: Sequence[RevisionResult]) -> float | None:
+    """The share of the requests that met the limit of a goal; None if no request was judged."""
+    judged = [counts for result in results for counts in result.minutes.values()]
+    count = sum(count for count, _ in judged)
+    return 1.0 - sum(late for _, late in judged) / count if count else None
+
+
 def mean_report(reports: Sequence[PolicyReport]) -> PolicyReport:
     """The mean of the reports of several seeds."""
     if len(reports) == 1:
@@ -169,8 +180,9 @@ def mean_report(reports: Sequence[PolicyReport]) -> PolicyReport:
     mean = {
         key: statistics.fmean(fields[key] for fields in values)
         for key in values[0]
-        if key not in ("per_revision", "pod_series", "nodes")
+        if key not in ("per_revision", "pod_series", "nodes", "attained_share")
     }
+    attained = [report.attained_share for report in reports if report.attained_share is not None]
     nodes = [report.nodes for report in reports if report.nodes is not None]
     return PolicyReport(
         per_revision={
@@ -178,6 +190,7 @@ def mean_report(reports: Sequence[PolicyReport]) -> PolicyReport:
         },
         pod_series=[total / len(reports) for total in summed([report.pod_series for report in reports])],
         nodes=_mean_nodes(nodes) if nodes else None,
+        attained_share=statistics.fmean(attained) if attained else None,
         **mean,
     )
 
@@ -258,9 +271,10 @@ _BAR = "█"
 def policy_table(reports: Mapping[str, PolicyReport]) -> Iterator[str]:
     """A line for each policy."""
     width = max(8, *(len(name) for name in reports))
+    has_goal = any(report.attained_share is not None for report in reports.values())
     yield (
         f"{'policy':<{width}} {'requests':>10} {'cold':>9} {'starts':>9} {'pod-hours':>10} {'wasted':>7} {'p99 wait':>9} "
-        f"{'p99.9':>9} {'late':>7} {'flaps/h':>9} {'refused':>8}"
+        f"{'p99.9':>9} {'late':>7} {'flaps/h':>9} {'refused':>8}" + has_goal * f" {'attained':>9}"
     )
     for name, report in reports.items():
         wasted = report.wasted_pod_seconds / report.pod_seconds if report.pod_seconds else 0.0
@@ -268,6 +282,8 @@ def policy_table(reports: Mapping[str, PolicyReport]) -> Iterator[str]:
             f"{name:<{width}} {report.requests:>10.0f} {report.cold_requests:>9.0f} {report.pod_starts:>9.0f} "
             f"{report.pod_seconds / 3600:>10.2f} {wasted:>7.0%} {report.wait_p99_s:>7.2f} s {report.wait_p999_s:>7.2f} s "
             f"{report.late_share:>7.2%} {report.flaps_per_hour:>9.1f} {report.refused:>8.0f}"
+            + has_goal
+            * f" {'-' if report.attained_share is None else f'{report.attained_share:.1%}':>9}"
         )
 
 

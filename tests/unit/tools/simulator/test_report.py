@@ -1,15 +1,60 @@
 """The output of one run: a line for each change, a plot, and a summary."""
 
+import array
 import math
 
+import pytest
+
+from serving.core.model.slo import read_slo
 from serving.core.scaling.resolve import resolve
 from serving.core.settings.annotations import ScalingAnnotations
 from serving.core.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
-from serving.tools.simulator.report import plot, summary, timeline, worst_functions
+from serving.tools.simulator.curve import POLICIES
+from serving.tools.simulator.report import (
+    PolicyReport,
+    mean_report,
+    plot,
+    policy_table,
+    report_of,
+    summary,
+    timeline,
+    worst_functions,
+)
 from serving.tools.simulator.results import RevisionResult, RunLog
 from serving.tools.simulator.revision_run import RevisionRun, RunConfig
+from serving.tools.simulator.trace import RecordedFunction
+from serving.tools.simulator.workload_run import Workload, run_workload
 
 UNTIL_S = 200.0
+
+
+def reported(policy: str, slo: str | None) -> PolicyReport:
+    """Two requests of 0.25 s: the first waits for a start of 2 s."""
+    arrivals_s = array.array("d", [10.5, 20.0])
+    unknown_s = array.array("d", [math.nan, math.nan])
+    function = RecordedFunction(name="f", arrivals_s=arrivals_s, durations_s=unknown_s)
+    goal = None if slo is None else read_slo(slo)
+    workload = Workload(functions=[function], length_s=UNTIL_S, slo=goal)
+    return report_of(run_workload(workload, POLICIES[policy]), UNTIL_S)
+
+
+@pytest.mark.parametrize(
+    ("policy", "slo", "share"),
+    [
+        ("knative", "p95<1s", 0.5),
+        ("knative", "p95-wait<3s", 1.0),
+        ("oracle", "p95-wait<1s", 0.5),
+        ("clairvoyant", "p95<1s", 1.0),
+        ("clairvoyant", "p95<0.2s", 0.0),
+        ("knative", None, None),
+    ],
+)
+def test_a_goal_is_attained_by_the_requests_within_its_limit(policy: str, slo: str | None, share: float | None) -> None:
+    report = reported(policy, slo)
+    assert report.attained_share == mean_report([report, report]).attained_share == share
+    header, line = policy_table({policy: report})
+    assert ("attained" in header) is (slo is not None)
+    assert slo is None or line.endswith(f" {share:.1%}")
 
 
 def run(*times_s: float) -> tuple[RunLog, RevisionResult]:

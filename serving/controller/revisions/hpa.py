@@ -4,9 +4,11 @@ Input: a revision, its existing HorizontalPodAutoscaler, the autoscaler's settin
 HorizontalPodAutoscaler cannot scale to zero: at least one pod exists, and requests go to pods directly. Follows
 knative/serving 98e5ef90, pkg/reconciler/autoscaling/hpa:
 
-| metric | target | compared with | |---|---|---| | cpu, the default | percent | the CPU usage of pods relative to their
-requests | | memory | MiB | the memory usage of a pod | | any other | a number | the average of the pod metric of that
-name, from custom.metrics.k8s.io |
+| metric | target | compared with |
+|---|---|---|
+| cpu, the default | percent | the CPU usage of pods relative to their requests |
+| memory | MiB | the memory usage of a pod |
+| any other | a number | the average of the pod metric of that name, from custom.metrics.k8s.io |
 
 Without a target Kubernetes uses 80 percent of the CPU. A window applies to both directions.
 """

@@ -3,11 +3,13 @@
 ``PodSetup`` has what all kinds need: sources, volumes, environments and isolation. A kind makes the start orders of
 containers.
 
-| kind | its apps are | starts first | is probed at | |---|---|---|---| | ``ProcessPod`` | processes in the network of
-the machine | app | 127.0.0.1, its assigned port | | ``PreloadedPod`` | forks of their revision's warm process |
-queue-proxy | as a process | | ``InAppPod`` | processes, with the queue-proxy inside the serving process | app | the
-pod's address, 8012 | | ``NetworkedPod`` | processes in a separate network | app | 127.0.0.1 there, containerPort | |
-``ContainerPod`` | containers of images | queue-proxy | as a networked pod |
+| kind | its apps are | starts first | is probed at |
+|---|---|---|---|
+| ``ProcessPod`` | processes in the network of the machine | app | 127.0.0.1, its assigned port |
+| ``PreloadedPod`` | forks of their revision's warm process | queue-proxy | as a process |
+| ``InAppPod`` | processes, with the queue-proxy inside the serving process | app | the pod's address, 8012 |
+| ``NetworkedPod`` | processes in a separate network | app | 127.0.0.1 there, containerPort |
+| ``ContainerPod`` | containers of images | queue-proxy | as a networked pod |
 
 Cgroups enforce limits of cpu and memory where they take them; otherwise the kubelet watches memory.
 

@@ -1,9 +1,27 @@
+import contextlib
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serving.core.model.errors import IllegalTransition
 from serving.home.kubelet.podstate import TRANSITIONS, PodEvent, PodState, advance, observation
 
 PREPARED = [PodEvent.ADMITTED, PodEvent.PREPARED]
+
+
+LIVES = st.lists(st.sampled_from(list(PodEvent)), max_size=20)
+
+
+def possible(events: list[PodEvent]) -> list[tuple[PodState, PodEvent, PodState]]:
+    """The transitions that the table allows, as (state, event, state); other events are skipped."""
+    transitions, state = [], PodState.PLANNED
+    for event in events:
+        with contextlib.suppress(IllegalTransition):
+            following = advance(state, event)
+            transitions.append((state, event, following))
+            state = following
+    return transitions
 
 
 def states(*events: PodEvent) -> list[PodState]:
@@ -44,6 +62,38 @@ def test_a_pod_is_freed_in_any_state_and_stopped_once(state: PodState) -> None:
     assert advance(state, PodEvent.FREED) is PodState.REMOVED
     stoppable = state not in {PodState.PLANNED, PodState.TERMINATING, PodState.REMOVED}
     assert (state in TRANSITIONS[PodEvent.STOPPED]) is stoppable
+
+
+@pytest.mark.parametrize("event", [PodEvent.UNREADY, PodEvent.PROBED, PodEvent.READY, PodEvent.FREED])
+def test_reports_and_the_removal_are_possible_in_each_state_of_an_admitted_pod(event: PodEvent) -> None:
+    assert set(TRANSITIONS[event]) >= set(PodState) - {PodState.PLANNED}
+
+
+@given(LIVES)
+def test_a_terminating_pod_is_only_removed_and_a_removed_pod_stays(events: list[PodEvent]) -> None:
+    for state, _, following in possible(events):
+        if state in {PodState.TERMINATING, PodState.REMOVED}:
+            assert following in {state, PodState.REMOVED}
+
+
+@given(LIVES)
+def test_a_pod_is_ready_exactly_from_a_report_after_its_start_to_the_next_other_one(events: list[PodEvent]) -> None:
+    has_started = is_ready = False
+    for _, event, following in possible(events):
+        if event in {PodEvent.STOPPED, PodEvent.FREED}:
+            has_started = is_ready = False
+        elif event is PodEvent.PROXY_STARTED:
+            has_started = True
+        elif event in {PodEvent.UNREADY, PodEvent.PROBED, PodEvent.READY}:
+            is_ready = has_started and event is PodEvent.READY
+        assert (following is PodState.READY) is is_ready
+
+
+@given(LIVES)
+def test_a_start_never_returns_to_a_state_before_the_queue_proxy(events: list[PodEvent]) -> None:
+    order = list(PodState)
+    for state, _, following in possible(events):
+        assert order.index(following) >= min(order.index(state), order.index(PodState.PROXY_STARTED))
 
 
 @pytest.mark.parametrize(

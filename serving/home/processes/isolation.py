@@ -2,8 +2,8 @@
 
 - ``default``: a pod's process cannot read the state folder and closed folders except its own. It can signal and trace
   only the pod's processes, and listen only on the pod's ports. It has no capabilities and cannot gain any, and makes no
-  system call that Docker forbids. As root it has a user that no other pod has. - ``strict``: as ``default``, and as
-  root with a pid namespace. A pod whose layers fail does not start.
+  system call that Docker forbids. As root it has a user that no other pod has.
+- ``strict``: as ``default``, and as root with a pid namespace. A pod whose layers fail does not start.
 - ``none``: it has the rights of the user that runs ``serving up``.
 """
 
@@ -13,7 +13,7 @@ import functools
 import json
 import os
 import re
-import shutil
+import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -143,10 +143,12 @@ def _is_in(path: str, folder: str) -> bool:
 
 def closed_above(path: str) -> str:
     """The first parent folder of a path that other users cannot enter; "" without one."""
-    for parent in reversed(Path(path).parents):
+    names = path.rstrip("/").split("/")
+    for count in range(1, len(names)):
+        parent = "/".join(names[:count]) or "/"
         try:
-            if not parent.stat().st_mode & _OTHERS_MAY_ENTER:
-                return str(parent)
+            if not os.stat(parent).st_mode & _OTHERS_MAY_ENTER:  # noqa: PTH116 - a Path for each parent costs more
+                return parent
         except OSError:
             return ""
     return ""
@@ -166,37 +168,55 @@ def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: s
     The installation of a program in a folder "bin" is the parent of that folder: /venv for /venv/bin/python. For a
     virtual environment, the installation of its Python is included. ``folder`` is where the command runs.
     """
-    program = shutil.which(arguments[0], path=environment.get("PATH")) if arguments else None
-    texts = [program or "", *arguments, environment.get("PYTHONPATH", "")]
+    program_folders = environment.get("PATH", os.defpath).split(os.pathsep)
+    texts = [*arguments, environment.get("PYTHONPATH", "")]
     texts = [_VARIABLE.sub(lambda match: environment.get(match[1], match[0]), text) for text in texts]
     words = [word for text in texts for word in _WORD.findall(text)]
     # A shell finds programs in PATH by name, as in "exec gunicorn".
-    in_path = [
-        shutil.which(word, path=environment.get("PATH")) or "" for word in dict.fromkeys(words) if "/" not in word
-    ]
-    texts, words = [*texts, *in_path], [*words, *filter(None, in_path)]
-    texts += [outside for word in dict.fromkeys(words) if (outside := _path_outside(folder, word))]
-    texts += [script for word in dict.fromkeys(words) if (script := _script(os.path.join(folder, word)))]  # noqa: PTH118 - may be absolute
+    names = dict.fromkeys(word for word in (*arguments[:1], *words) if "/" not in word)
+    programs = [program for name in names if (program := _program(name, program_folders))]
+    texts += programs
+    words = list(dict.fromkeys([*words, *programs]))
+    top = os.path.realpath(folder)
+    texts += [outside for word in words if (outside := _path_outside(folder, top, word))]
+    texts += [script for word in words if (script := _script(os.path.join(folder, word)))]  # noqa: PTH118 - may be absolute
     paths: dict[str, None] = {}
-    named = [path for text in texts for path in _PATH.findall(text)]
-    for name in [*named, *filter(None, map(_python_below, named))]:
-        for path in (Path(name), Path(os.path.realpath(name))):
-            if path.exists():
-                installation = _installation_of(path, is_target=str(path) != name)
-                # A home folder with a "bin" folder is not an installation.
-                closed = closed_above(str(path))
-                paths[str(path if closed and not _is_in(str(installation), closed) else installation)] = None
-                paths |= dict.fromkeys(_editable_projects(installation))
+    named = dict.fromkeys(path for text in texts for path in _PATH.findall(text))
+    for name in dict.fromkeys([*named, *filter(None, map(_python_below, named))]):
+        # False also for text that is no path, as it is too long.
+        if not os.path.exists(name):  # noqa: PTH110
+            continue
+        for path in dict.fromkeys((Path(name), Path(os.path.realpath(name)))):
+            installation = _installation_of(path, is_target=str(path) != name)
+            # A home folder with a "bin" folder is not an installation.
+            closed = closed_above(str(path))
+            paths[str(path if closed and not _is_in(str(installation), closed) else installation)] = None
+            paths |= dict.fromkeys(_editable_projects(installation))
     return [path for path in paths if path not in _TOO_MUCH]
 
 
-def _path_outside(folder: str, word: str) -> str:
-    """The target of a relative word that leads outside ``folder`` by a link, such as .venv/bin/python; else ""."""
-    above, _, name = os.path.join(folder, word).rpartition("/")  # noqa: PTH118 - may be absolute
-    above, top = os.path.realpath(above), os.path.realpath(folder)
+def _program(name: str, folders: Sequence[str]) -> str:
+    """The program that a shell finds by name in folders; "" if none."""
+    for folder in folders:
+        path = f"{folder}/{name}"
+        if os.access(path, os.X_OK) and not os.path.isdir(path):  # noqa: PTH112
+            return path
+    return ""
+
+
+def _path_outside(folder: str, top: str, word: str) -> str:
+    """The target of a relative word that leads outside ``folder`` by a link, such as .venv/bin/python; else "".
+
+    ``top`` is the real path of ``folder``.
+    """
+    path = os.path.join(folder, word)  # noqa: PTH118 - may be absolute
+    above, _, name = path.rpartition("/")
+    if not name or not os.path.lexists(path):
+        return ""
+    above = os.path.realpath(above)
     path = f"{above}/{name}"
     is_inside = all(place == top or _is_in(place, top) for place in (above, os.path.realpath(path)))
-    return "" if is_inside or not name or not os.path.lexists(path) else path
+    return "" if is_inside else path
 
 
 def _installation_of(path: Path, *, is_target: bool) -> Path:
@@ -218,7 +238,7 @@ def _python_below(program: str) -> str:
     "" for other programs.
     """
     with contextlib.suppress(OSError, ValueError):
-        for line in (Path(program).parent.parent / "pyvenv.cfg").read_text().splitlines():
+        for line in _content(f"{Path(program).parent.parent}/pyvenv.cfg").decode().splitlines():
             key, _, value = line.partition("=")
             if key.strip() == "home":
                 return f"{value.strip()}/python3"
@@ -239,7 +259,7 @@ def _editable_in(folders: Sequence[Path], changed_ns: Sequence[int]) -> tuple[st
     projects = []
     for note in (note for folder in folders for note in folder.glob("*.dist-info/direct_url.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            origin = json.loads(note.read_text())
+            origin = json.loads(_content(note))
             if origin["dir_info"].get("editable") and Path(path := unquote(urlsplit(origin["url"]).path)).is_dir():
                 projects.append(path)
     return tuple(projects)
@@ -247,12 +267,27 @@ def _editable_in(folders: Sequence[Path], changed_ns: Sequence[int]) -> tuple[st
 
 def _script(path: str) -> str:
     """The text of a script, which ``sh`` also runs without "#!"; "" for a program."""
+    with contextlib.suppress(OSError, ValueError):
+        content = _content(path)
+        return "" if b"\0" in content else content.removeprefix(b"#!").decode(errors="replace")
+    return ""
+
+
+def _content(path: str | Path) -> bytes:
+    """The beginning of a regular file; nothing of another file, because opening or reading a pipe would block.
+
+    Raises:
+        OSError: when it cannot be read.
+        ValueError: when the path is none.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
+        return b""
+    # It may have been replaced by a pipe.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        with Path(path).open("rb") as file:
-            content = file.read(_SCRIPT_BYTES_MAX) if Path(path).is_file() else b""
-    except (OSError, ValueError):
-        return ""
-    return "" if b"\0" in content else content.removeprefix(b"#!").decode(errors="replace")
+        return os.read(descriptor, _SCRIPT_BYTES_MAX)
+    finally:
+        os.close(descriptor)
 
 
 def isolation_of(mode: str, state: Path, *, is_root: bool | None = None) -> Isolation | None:

@@ -190,6 +190,21 @@ def test_scripts_that_a_command_names_are_read_for_files(closed: Path) -> None:
     assert str(closed / "app") not in files_of(("cat", "data", "missing"), {}, str(closed))
 
 
+def test_pipes_that_a_command_names_are_not_read(closed: Path) -> None:
+    pipe, program = closed / "pipe", closed / "app" / "bin" / "serve"
+    program.write_text("")
+    os.mkfifo(pipe)
+    os.mkfifo(closed / "app" / "pyvenv.cfg")
+    # An open pipe would block forever.
+    assert files_of(("cat", str(pipe), str(program)), {"PATH": ""}) == [str(pipe), str(closed / "app")]
+
+
+def test_text_that_is_too_long_for_a_path_is_none(closed: Path) -> None:
+    program = closed / "app" / "bin" / "serve"
+    program.write_text("")
+    assert files_of((str(program), f"--text=/{'x' * 300}"), {"PATH": ""}) == [str(closed / "app")]
+
+
 def test_a_program_in_the_path_is_found(closed: Path) -> None:
     program = closed / "app" / "bin" / "serve"
     program.write_text("#!/bin/sh\n")

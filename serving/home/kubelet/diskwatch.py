@@ -18,12 +18,10 @@ from serving.home.kubelet.pod import PodRun
 from serving.home.kubelet.podwarnings import pod_event
 from serving.home.kubelet.replacements import ReplacementPauses, lineage_of, write_pauses
 from serving.home.pods.diskbudget import EVICTED, DiskUse, PodOnDisk, has_budget, overuse, pod_to_evict
-from serving.home.pods.podstatus import evicted_status
 from serving.home.pods.volumequota import tree_bytes, tree_files
 from serving.net.aio.clock import now_s, stamp, wall_s
 from serving.net.aio.periodic import next_beat
 from serving.net.cluster.events import write_once
-from serving.net.cluster.kinds import POD
 
 _log = logging.getLogger("kubelet")
 
@@ -94,21 +92,16 @@ class DiskWatch:
 
     async def _evict(self, pod: PodRun, message: str) -> None:
         _log.warning("pod.evicted", extra={"pod": pod.key[1], "namespace": pod.key[0], "reason": message})
-        pod.evicted = message
         # Before its replacement is created.
         self._pauses.evicted(lineage_of(pod.manifest), began_s=pod.began_s, at_s=now_s())
         write_pauses(self._pauses, self._node.evictions, now_s=now_s(), wall_s=wall_s())
         event = pod_event(pod.manifest, reason=EVICTED, message=message, now=stamp())
         try:
             await write_once(self._node.cluster, event)
-            # Immediately, so that its Deployment replaces it and it gets no requests while it ends.
-            status = evicted_status(pod.manifest, message=message, stamp=stamp())
-            await self._node.cluster.patch(POD, *pod.key, patch={"status": status}, subresource="status")
         except ClusterError as error:
             # On a full disk nothing can be written; the end of the pod releases space.
             _log.warning("pod.eviction_not_written", extra={"pod": pod.key[1], "error": str(error)})
-        pod.grace_s = _GRACE_S
-        pod.stop.set()
+        await pod.evict(message, grace_s=_GRACE_S)
 
 
 def _load(pod: PodRun) -> float:

@@ -221,8 +221,7 @@ class Kubelet:
             self._group.start(self._run_pod(uid, pod), name=f"pod {key[0]}/{key[1]}")
         if pod is not None and (metadata.get("deletionTimestamp") or not is_there):
             # The object was already deleted by force.
-            pod.grace_s = float(metadata.get("deletionGracePeriodSeconds") or 0) if is_there else 0.0
-            pod.stop.set()
+            pod.end(grace_s=float(metadata.get("deletionGracePeriodSeconds") or 0) if is_there else 0.0)
 
     def _location_for(self, pod: PodRun) -> PodLocation:
         taken_over = self._taken_over.pop(pod.id, None)
@@ -241,7 +240,7 @@ class Kubelet:
         """Stop a pod with the same name but another uid, whose deletion was missed."""
         for other_uid in self._uids.get(key, ()):
             if other_uid != uid and (pod := self._running.get(other_uid)) is not None:
-                pod.stop.set()
+                pod.end()
 
     async def _run_pod(self, uid: str, pod: PodRun) -> None:
         """Run a pod until it has ended and is deleted.
@@ -259,16 +258,16 @@ class Kubelet:
                 break
             except Exception as error:  # noqa: BLE001 - the outermost frame of a pod
                 _log.exception("pod.failed", extra={"pod": pod.key[1], "namespace": pod.key[0], "error": str(error)})
-                await self._free(pod)
+                await pod.free()
                 why = f"the pod cannot be run: {_error_text(error, self._node.pods)}"
-                await self._report_broken(pod, why, reason=BROKEN)
+                await pod.write_status(broken_status(pod.manifest, message=why, stamp=stamp(), reason=BROKEN))
             if await wait_for(pod.stop, until_s=now_s() + pauses.after(now_s() - began_s)):
                 break
             pod = self._running[uid] = pod.again()
         pod.turn.release()
         # The object is removed last.
         if location is not None:
-            await self._free(pod)
+            await pod.free()
             self._locations.release(location)
         if not (pod.evicted and await self._keep_evicted(pod, uid)):
             await self._delete(pod, uid)
@@ -284,7 +283,8 @@ class Kubelet:
         due_s = self._replacements.due_s(lineage_of(pod.manifest))
         if due_s > now_s():
             message = f"pods in its place were evicted one after another; starts in {due_s - now_s():.0f} s"
-            await self._report_broken(pod, message, reason="CrashLoopBackOff")
+            status = broken_status(pod.manifest, message=message, stamp=stamp(), reason="CrashLoopBackOff")
+            await pod.write_status(status)
             if await wait_for(pod.stop, until_s=due_s):
                 return False
         is_started = await pod.turn.acquire(pod.stop)
@@ -320,24 +320,6 @@ class Kubelet:
                 await asyncio.sleep(_DELETE_PAUSE_S)
             else:
                 return
-
-    async def _report_broken(self, pod: PodRun, message: str, *, reason: str) -> None:
-        """Write why a pod does not run into its status."""
-        status = broken_status(pod.manifest, message=message, stamp=stamp(), reason=reason)
-        try:
-            written = await self._node.cluster.patch(POD, *pod.key, patch={"status": status}, subresource="status")
-            # The next attempt clears the reports of this one.
-            pod.manifest = {**pod.manifest, "status": written["status"]}
-        except NotFound:
-            pod.stop.set()
-        except ClusterError as refused:
-            _log.warning("pod.status_not_written", extra={"pod": pod.key[1], "error": str(refused)})
-
-    async def _free(self, pod: PodRun) -> None:
-        try:
-            await pod.free()
-        except OSError as error:
-            _log.warning("pod.not_freed", extra={"pod": pod.key[1], "error": str(error)})
 
     async def _watch_memory(self) -> None:
         """Kill containers above their memory limit."""

@@ -37,7 +37,6 @@ from serving.home.pods.podplan import (
     as_new,
     container_name_of,
     init_containers,
-    is_own_proxy,
 )
 from serving.home.pods.podstatus import evicted_status, pod_status, with_dormancy, with_isolation
 from serving.home.pods.sources import Sources
@@ -87,7 +86,7 @@ class PodNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodRun:
-    """Runs one pod. ``id`` is its name in the runtime; ``stop`` ends it, within ``grace_s`` if set."""
+    """Runs one pod. ``id`` is its name in the runtime; ``stop`` is set by ``end``."""
 
     location: PodLocation
     _setup: PodSetup
@@ -98,24 +97,22 @@ class PodRun:
         self.key: Key = (metadata["namespace"], metadata["name"])
         self.node_name: str = manifest["spec"].get("nodeName", "")
         self.stop = asyncio.Event()
-        self.grace_s: float | None = None
-        self.evicted = ""  # Why it is evicted.
+        self.evicted = ""
+        """Why it is evicted."""
         self.began_s = now_s()
         self._node = node
         self.manifest = manifest
         self._note = note
-        self._was_draining = note is not None and note.is_draining
+        self._grace_s: float | None = None
         self.keepers: dict[str, ContainerKeeper] = {}
         self.inputs: dict[str, ContainerInput] = {}
         self._states: dict[str, ContainerState] = {}
         self.kind: ProcessPod | None = None
         """None until its images are there."""
         self.state = PodState.PLANNED
-        self._has_proxy = self._is_proxy_ready = False
+        self._is_proxy_ready = False
         self.sleep = AppSleep()
         """Whether its app sleeps."""
-        # The name of the container with the queue-proxy.
-        self._proxy_name = QUEUE_PROXY
         self._unready: Unready | None = None
         self.turn = node.pacer.turn_of(manifest, runs_already=note is not None)
         self._is_dirty = asyncio.Event()
@@ -153,25 +150,29 @@ class PodRun:
             if (process := keeper.process) is not None and process.pid and not process.ended.done()
         }
 
+    def end(self, *, grace_s: float | None = None) -> None:
+        """Drain the pod, within ``grace_s`` seconds; None is an earlier call's, or else its manifest's grace period."""
+        if grace_s is not None:
+            self._grace_s = grace_s
+        self.stop.set()
+
+    async def evict(self, message: str, *, grace_s: float) -> None:
+        """Report the eviction, and end the pod."""
+        self.evicted = message
+        # Immediately, so that its Deployment replaces it and it gets no requests while it ends.
+        await self.write_status(evicted_status(self.manifest, message=message, stamp=stamp()))
+        self.end(grace_s=grace_s)
+
     async def run(self, location: PodLocation) -> None:
-        """Run until ``stop`` is set, then drain; the caller releases it. On cancellation the pod keeps running."""
+        """Run until ``stop`` is set, then drain; the caller frees it. On cancellation the pod keeps running."""
         self._advance(PodEvent.ADMITTED)
         self.location = location
         self._setup = PodSetup(node=self._node, manifest=self.manifest, pod_id=self.id, location=location)
-        self._has_proxy = self._setup.has_proxy
-        if self._has_proxy and self._setup.scaling_spec.dormant_after_s is not None:
+        if self._setup.has_proxy and self._setup.scaling_spec.dormant_after_s is not None:
             self.sleep.reach((location.address, QUEUE_PORTS[1]), secret=self._setup.secret)
         if not (containers := self.manifest["spec"]["containers"]):
             raise InvalidValue(text=str(containers), expected="a list of containers")
-        inside = (container for container in containers if is_own_proxy(self.manifest, container))
-        self._proxy_name = next(map(container_name_of, inside), QUEUE_PROXY)
-        make_folder(self.folder)
-        if self._node.isolation is not None and self._node.isolation.user_of(location.address):
-            # The pod writes in it, and leaves other files unchanged.
-            self.folder.chmod(_OWN_USER_MODE)
-            if self.folder.parent != self._node.pods:
-                self.folder.parent.chmod(_ENTERED_MODE)
-        make_folder(self.logs)
+        self._make_folders()
         async with supervise() as group:
             warnings = PodWarnings(self._node.cluster, self.manifest, group)
             reporting = group.start(self._report_status(), name="status")
@@ -189,6 +190,15 @@ class PodRun:
             await self._drain()
             reporting.cancel()
 
+    def _make_folders(self) -> None:
+        make_folder(self.folder)
+        if self._node.isolation is not None and self._node.isolation.user_of(self.location.address):
+            # The pod writes in it, and leaves other files unchanged.
+            self.folder.chmod(_OWN_USER_MODE)
+            if self.folder.parent != self._node.pods:
+                self.folder.parent.chmod(_ENTERED_MODE)
+        make_folder(self.logs)
+
     def _process_ids(self) -> list[int] | None:
         """The main processes of its containers; None until one can start."""
         return None if self.kind is None else list(self.sessions.values())
@@ -201,17 +211,20 @@ class PodRun:
         # Each refers to this pod: without cycles its memory is released immediately (``serving.net.aio.daemon``).
         self.keepers.clear()
         self._node.runtime.forget(self.id)
-        if self._node.containers is not None:
-            await asyncio.to_thread(self._node.containers.remove, self.id)
-        elif self._node.cgroups is not None:
-            await asyncio.to_thread(self._node.cgroups.remove, self.id)
-        await asyncio.to_thread(remove_folder, self.folder)
+        try:
+            if self._node.containers is not None:
+                await asyncio.to_thread(self._node.containers.remove, self.id)
+            elif self._node.cgroups is not None:
+                await asyncio.to_thread(self._node.cgroups.remove, self.id)
+            await asyncio.to_thread(remove_folder, self.folder)
+        except OSError as error:
+            _log.warning("pod.not_freed", extra={"pod": self.key[1], "error": str(error)})
         self._advance(PodEvent.FREED)
 
     def again(self) -> "PodRun":
         """The same pod for another attempt, with the same stop event."""
         other = PodRun(self._node, self.manifest, pod_id=self.id)
-        other.stop, other.grace_s, other.turn = self.stop, self.grace_s, self.turn
+        other.stop, other.turn, other._grace_s = self.stop, self.turn, self._grace_s
         return other
 
     def _advance(self, event: PodEvent) -> None:
@@ -223,7 +236,7 @@ class PodRun:
         """Advance the state by the reports of the containers and the queue-proxy."""
         apps = self._apps
         is_fit = bool(apps) and all(keeper.is_fine for keeper in apps)
-        self._advance(observation(is_reached=self._is_proxy_ready if self._has_proxy else is_fit, is_fit=is_fit))
+        self._advance(observation(is_reached=self._is_proxy_ready if self._setup.has_proxy else is_fit, is_fit=is_fit))
 
     async def _start(self, group: SupervisedTasks, warnings: PodWarnings) -> None:
         """Start all containers as soon as their sources exist, or adopt running ones."""
@@ -245,7 +258,7 @@ class PodRun:
         await self.turn.acquire_again(self.stop, group, self._process_ids)
         if not await self._run_init_containers([spec for spec in first if spec is not None], group):
             return
-        has_proxy_process = self._has_proxy and self._proxy_name == QUEUE_PROXY
+        has_proxy_process = self._setup.has_proxy and self._setup.proxy_name == QUEUE_PROXY
         proxies = [self._spec(kind.start_proxy(), warnings)] if has_proxy_process else []
         for spec in (*proxies, *apps) if kind.is_proxy_first else (*apps, *proxies):
             self._advance(PodEvent.PROXY_STARTED if spec in proxies else PodEvent.APP_STARTED)
@@ -353,7 +366,7 @@ class PodRun:
         return ContainerSpec(
             start=start,
             on_state=lambda state: self._set_state(name, state),
-            on_ready=self._set_proxy_ready if name == self._proxy_name else None,
+            on_ready=self._set_proxy_ready if name == self._setup.proxy_name else None,
             on_warning=warnings.send_later,
             first=self._states.get(name, ContainerState()),
         )
@@ -374,7 +387,7 @@ class PodRun:
             self._states.pop(name, None)
         else:
             self._states[name] = state
-            if name == self._proxy_name and not state.is_running:
+            if name == self._setup.proxy_name and not state.is_running:
                 self._is_proxy_ready = False
                 self.sleep.report(is_dormant=False)
             if (before or ContainerState()).progress != state.progress:
@@ -385,6 +398,11 @@ class PodRun:
         self._is_dirty.set()
         if before is not None or not state.is_running:
             self._is_urgent.set()
+
+    @property
+    def _was_draining(self) -> bool:
+        """Whether an earlier control process has begun the drain."""
+        return self._note is not None and self._note.is_draining
 
     def _keep_note(self) -> None:
         note = PodNote(
@@ -407,33 +425,41 @@ class PodRun:
                 await wait_for(self._is_urgent, until_s=now_s() + _STATUS_LAG_S)
             self._is_dirty.clear()
             self._is_urgent.clear()
-            address = self._node.reported_network + self.location.address.removeprefix("127.")
-            status = pod_status(
-                self.manifest,
-                self._states,
-                address=address,
-                ready=self.is_ready,
-                stamp=stamp(),
-                unready=self._unready,
-                image_ids=self.kind.image_ids if self.kind else None,
-            )
-            if self.sleep.can_sleep:
-                status = with_dormancy(status, self.manifest, is_dormant=self.sleep.is_dormant, stamp=stamp())
-            if self._node.isolation_gap and self.kind and not self.kind.has_images:
-                status = with_isolation(status, self.manifest, gap=self._node.isolation_gap, stamp=stamp())
-            if self.evicted:
-                status = evicted_status(self.manifest, message=self.evicted, stamp=stamp())
-            try:
-                written = await self._node.cluster.patch(POD, *self.key, patch={"status": status}, subresource="status")
-                self.manifest = {**self.manifest, "status": written["status"]}
-            except NotFound:
-                self.stop.set()
-                return
-            except ClusterError as error:
-                # A pod continues even if the store accepts no status, as on a full disk.
-                _log.warning("pod.status_not_written", extra={"pod": self.key[1], "error": str(error)})
+            if not await self.write_status(self._status()):
                 self._is_dirty.set()
                 await asyncio.sleep(_RETRY_S)
+
+    def _status(self) -> Object:
+        if self.evicted:
+            return evicted_status(self.manifest, message=self.evicted, stamp=stamp())
+        status = pod_status(
+            self.manifest,
+            self._states,
+            address=self._node.reported_network + self.location.address.removeprefix("127."),
+            ready=self.is_ready,
+            stamp=stamp(),
+            unready=self._unready,
+            image_ids=self.kind.image_ids if self.kind else None,
+        )
+        if self.sleep.can_sleep:
+            status = with_dormancy(status, self.manifest, is_dormant=self.sleep.is_dormant, stamp=stamp())
+        if self._node.isolation_gap and self.kind and not self.kind.has_images:
+            status = with_isolation(status, self.manifest, gap=self._node.isolation_gap, stamp=stamp())
+        return status
+
+    async def write_status(self, status: Object) -> bool:
+        """Write the pod's status; False if the store refuses it. A pod without an object ends."""
+        try:
+            written = await self._node.cluster.patch(POD, *self.key, patch={"status": status}, subresource="status")
+        except NotFound:
+            self.stop.set()
+        except ClusterError as error:
+            # A pod continues even if the store accepts no status, as on a full disk.
+            _log.warning("pod.status_not_written", extra={"pod": self.key[1], "error": str(error)})
+            return False
+        else:
+            self.manifest = {**self.manifest, "status": written["status"]}
+        return True
 
     @property
     def _apps(self) -> list[ContainerKeeper]:
@@ -475,11 +501,11 @@ class PodRun:
         """
         self._advance(PodEvent.STOPPED)
         self._keep_note()
-        grace_s = self.grace_s
+        grace_s = self._grace_s
         if grace_s is None:
             grace_s = self.manifest["spec"].get("terminationGracePeriodSeconds", _GRACE_DEFAULT_S)
         end_s = now_s() + grace_s
-        keeper = self.keepers.pop(self._proxy_name, None)
+        keeper = self.keepers.pop(self._setup.proxy_name, None)
         proxy = None if keeper is None else keeper.process
         apps = [app.process for app in self.keepers.values() if app.process is not None]
         if proxy is not None and grace_s > 0:

@@ -151,6 +151,13 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         return REVISION_LABEL in labels_of(self.manifest)
 
     @property
+    def proxy_name(self) -> str:
+        """The name of the container whose process is, or contains, the queue-proxy."""
+        containers = self.manifest["spec"]["containers"]
+        inside = (container for container in containers if is_own_proxy(self.manifest, container))
+        return next(map(container_name_of, inside), QUEUE_PROXY)
+
+    @property
     def folder(self) -> Path:
         """The folder of the pod."""
         return self.node.folder_of(self.manifest, self.pod_id)
@@ -320,27 +327,22 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             return not real.is_relative_to(state) or any(map(real.is_relative_to, ours))
 
         claims = claim_folders(self.node.volumes, self.manifest)
-        mounted = [
-            volume_mount for volume_mount in container.get("volumeMounts") or () if volume_mount["name"] in claims
+        mounts = [
+            (volume["name"], f"/{volume['mountPath'].strip('/')}") for volume in container.get("volumeMounts") or ()
         ]
         # Each pod has its own user, which owns a claim's files both below HOME and at their mount.
-        theirs = [str(claims[mount["name"]]) for mount in mounted] + [
-            "/" + mount["mountPath"].strip("/") for mount in mounted
-        ]
-        named_files = [*files_of(plan.arguments, plan.environment, plan.folder), *links]
+        theirs = [path for name, place in mounts if name in claims for path in (str(claims[name]), place)]
         # Mounts of the manifest are visible, also at or below /tmp.
-        named_files += [
-            "/" + volume_mount["mountPath"].strip("/") for volume_mount in container.get("volumeMounts") or ()
+        named_files = [
+            *files_of(plan.arguments, plan.environment, plan.folder),
+            *links,
+            *(place for _, place in mounts),
         ]
         return isolation.confinement(
             address=self.location.address,
             shown=[path for path in (str(self.folder), plan.folder, *named_files) if is_allowed(path)],
             owned=[
-                *(
-                    path
-                    for path in used
-                    if path.startswith("/") and path != "/" and Path(path).is_dir() and is_allowed(path)
-                ),
+                *(path for path in used if path.startswith("/") and Path(path).is_dir() and is_allowed(path)),
                 *theirs,
             ],
             ports=ports,

@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Any
 
 from serving.home.state import StateFolder
+from serving.net.cluster.kinds import POD
 from tests.integration.activator_stage import send_request, staged
 from tests.integration.local_stage import controlled, manifest, template_process
 from tests.tidy.sources import ROOT
@@ -47,7 +48,7 @@ async def test_a_request_takes_its_way() -> None:
     assert found == drawn
 
 
-async def test_the_start_of_a_pod_takes_its_way(tmp_path: Path) -> None:
+async def test_the_start_and_the_end_of_a_pod_take_their_way(tmp_path: Path) -> None:
     elsewhere = ("queueproxy/", "home/processes/template", "home/processes/spawn")
     drawn = [step for step in WAYS["a pod's start"] if not step[0].startswith(elsewhere)]
     with template_process(tmp_path):
@@ -55,4 +56,6 @@ async def test_the_start_of_a_pod_takes_its_way(tmp_path: Path) -> None:
             with called(drawn) as found:
                 await machine.start(manifest())
                 await machine.ready()
+                await machine.cluster.delete(POD, "default", "p")
+                await machine.until_gone()
     assert found == drawn

@@ -11,26 +11,26 @@ from serving.core.model.errors import IllegalTransition
 
 
 class PodState(enum.StrEnum):
-    """The state of a pod, in the order of a start."""
+    """The state of a pod, in the order of a start, and what the pod's status reports in it (``pods.podstatus``)."""
 
     PLANNED = "planned"
-    """Bound to this node; waiting for a start slot."""
+    """Bound to this node; waiting for a start slot. The status is its creator's, or a crash loop's after evictions."""
     ADMITTED = "admitted"
-    """Has an address; waiting for sources and images."""
+    """Has an address; waiting for sources and images. Pending, with the reason for which a container waits."""
     NETWORK = "network"
-    """Has volumes and network; runs init containers."""
+    """Has volumes and network; runs init containers. Pending, and not Initialized until all have exited with 0."""
     APP_STARTED = "app started"
-    """An app is started; the queue-proxy is next."""
+    """An app is started; the queue-proxy is next. Running with the first process, and not Ready, until ``READY``."""
     PROXY_STARTED = "queue-proxy started"
     """The queue-proxy, if any, is started. Some kinds start their apps after it."""
     PROBED = "probed"
     """The queue-proxy has reached the app; a kubelet probe has not passed, or a container is not running."""
     READY = "ready"
-    """Receives requests."""
+    """Receives requests. Ready."""
     TERMINATING = "terminating"
-    """Deleted or evicted; draining."""
+    """Deleted or evicted; draining. Not Ready; Failed if evicted."""
     REMOVED = "removed"
-    """Processes, network and files are removed."""
+    """Processes, network and files are removed, and then the object, unless the pod was evicted or is retried."""
 
 
 class PodEvent(enum.StrEnum):

@@ -23,7 +23,7 @@ _KNOWN_MAX = 4_096
 def announcement_of(claim: PodClaim, pod: Object, *, host: str, port: str) -> str | NoData:
     """The announcement of a pod's address; ``NoData`` with the reason if it must not be announced.
 
-    The pod p at 10.1.0.7 with port "8012": 10.1.0.7:8012.
+    Example: the pod p at 10.1.0.7 with port "8012" is announced as 10.1.0.7:8012.
     """
     status = pod.get("status") or {}
     revision = labels_of(pod).get(REVISION_LABEL)

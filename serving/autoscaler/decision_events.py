@@ -28,14 +28,14 @@ Write = Callable[[bytes], bool]
 
 
 class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscriber's filter: one revision or all (None); each decision as a sample, or only logged ones."""
+    """A subscriber's filter: one revision or all (None), and whether to send every decision or only logged ones."""
 
     key: RevisionKey | None = None
     namespace: str | None = None
     samples: bool = False
 
     def lets_through(self, event: str, key: RevisionKey) -> bool:
-        """Whether the subscriber wants an event about the revision."""
+        """Whether the filter matches an event about the revision."""
         return (
             (self.samples or event != "sample")
             and self.key in {None, key}
@@ -58,7 +58,7 @@ def follow_request_of(names: Mapping[str, str]) -> FollowRequest:
 
 
 class Followers:
-    """All subscribers to decisions. ``on_samples`` is called for each subscriber to samples."""
+    """All subscribers to decisions. ``on_samples`` is called when a subscriber to samples is added."""
 
     __slots__ = ("_on_samples", "_requests")
 
@@ -94,12 +94,12 @@ class Followers:
 
 
 def event_bytes(event: str, body: bytes) -> bytes:
-    """An event as sent; ``body`` is JSON without line breaks."""
+    """Encode a server-sent event; ``body`` is JSON without line breaks."""
     return b"event: %b\ndata: %b\n\n" % (event.encode(), body)
 
 
 class PolicyBook:
-    """The costs of both policies by revision. ``scaler`` returns the scaler of a revision; None if there is none."""
+    """The costs of both policies by revision. ``scaler`` returns a revision's scaler, or None."""
 
     def __init__(
         self, *, keys: Callable[[], Iterable[RevisionKey]], scaler: Callable[[RevisionKey], Scaler | None]
@@ -142,7 +142,7 @@ class PolicyBook:
 
 
 class DecisionEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A new decision. ``entry`` is None if it changes nothing and is not a sample."""
+    """A new decision. ``entry`` is None for a decision that changes nothing and is not sampled."""
 
     revision: ScaledRevision
     scaler: Scaler
@@ -163,7 +163,7 @@ def explained(key: tuple[str, str], entry: HistoryEntry) -> ExplainedDecision:
 
 
 class DecisionPublisher:
-    """Publishes decisions: ``log`` receives lines, ``change`` a revision with a sentence; None disables either."""
+    """Publishes decisions to ``log`` (lines) and ``change`` (a revision and a sentence). None disables either."""
 
     def __init__(
         self,

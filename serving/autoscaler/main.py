@@ -115,7 +115,7 @@ def measured(revision: ScaledRevision, outcome: ScalerOutcome) -> RevisionNumber
 
 
 def rule_of(outcome: ScalerOutcome) -> str:
-    """The rule that decided: the last effective one in the chain."""
+    """The rule that decided the count: the last rule that changed it."""
     merged, decided = outcome.merged, outcome.decided
     if isinstance(merged, NoData):
         return "no-data"

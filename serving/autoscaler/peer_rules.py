@@ -22,7 +22,7 @@ _POD_NAMES = {"namespace", "revision", "pod"}
 
 
 class StatsPeer(msgspec.Struct, frozen=True, kw_only=True):
-    """The sender of a request: TLS, SPIFFE id ("" without a certificate), address, and whether it is in this pod."""
+    """The sender of a request: TLS or plain, SPIFFE id ("" without a certificate), address, and whether in this pod."""
 
     is_tls: bool = False
     identity: str = ""

@@ -40,14 +40,14 @@ class PodClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SeenPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod as last observed, with the revision of its label."""
+    """The last observed state of a pod, with the revision named by its label."""
 
     revision: str
     uid: str
 
 
 class PodProof(msgspec.Struct, frozen=True, kw_only=True):
-    """Proof that a token belongs to this pod, and to a service account of its namespace."""
+    """A review's proof that a token belongs to this pod and to a service account of its namespace."""
 
     namespace: str
     pod: str

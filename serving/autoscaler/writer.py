@@ -30,7 +30,7 @@ class Calls(Protocol):
     """The available writes. ``io.scale_writes.ScaleClient`` implements them."""
 
     async def reserve(self, revision: ScaledRevision) -> tuple[bool, Mapping[str, Any] | None]:
-        """Set a revision to Reserve if it is unchanged; return whether it was, and the current object."""
+        """Set a revision to Reserve if it is unchanged; return whether it was set, and the current object."""
         ...
 
     async def wake(self, revision: ScaledRevision) -> Mapping[str, Any] | None:
@@ -42,7 +42,7 @@ class Calls(Protocol):
         ...
 
     async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:
-        """Set a Deployment's scale; return its new version."""
+        """Set a Deployment's scale; return its new resourceVersion."""
         ...
 
     async def mark(self, namespace: str, costs: Costs) -> None:
@@ -51,7 +51,7 @@ class Calls(Protocol):
 
 
 class WriteView(msgspec.Struct, frozen=True, kw_only=True):
-    """The known state of one revision at one moment; None for unknown parts."""
+    """The known state of one revision at one moment. Unknown parts are None."""
 
     revision: ScaledRevision | None
     deployment: ScaledDeployment | None
@@ -77,7 +77,7 @@ class RevisionWritten(msgspec.Struct, frozen=True):
 
 
 class ScaleWritten(msgspec.Struct, frozen=True):
-    """The scale was set; the Deployment has this version."""
+    """The scale was set; the Deployment has this resourceVersion."""
 
     count: int
     version: str
@@ -111,7 +111,7 @@ class Writer:
         self._prove = prove
 
     async def write(self, key: RevisionKey) -> float | None:
-        """Execute the remaining writes of the latest decision. None: nothing to retry before the next decision."""
+        """Execute the remaining writes of the latest decision. Returns None: the next decision is the retry."""
         latest = self._latest(key)
         if latest is not None and latest.to_prove:
             await self._prove_path(key)
@@ -129,7 +129,7 @@ class Writer:
             await self._wake(key)
 
     def _is_contested(self, key: RevisionKey) -> bool:
-        """Whether another controller scales the target, so that both would undo each other's writes. Never at zero."""
+        """Whether another controller also scales the target, and would undo each write. False at scale 0."""
         view = self._view(key)
         if view is None or view.revision is None or view.deployment is None:
             return False
@@ -154,7 +154,7 @@ class Writer:
         self._learn(key, PathProved())
 
     async def _reserve(self, key: RevisionKey) -> bool:
-        """Set the revision to Reserve; return whether it is set. A conflict may mean that a request woke it."""
+        """Set the revision to Reserve; return whether it was set. A conflict may mean that a request has woken it."""
         view = self._view(key)
         revision = None if view is None else view.revision
         if view is None or revision is None or revision.serving_state is not ServingState.ACTIVE:
@@ -170,7 +170,7 @@ class Writer:
         return written
 
     async def _wake(self, key: RevisionKey) -> None:
-        """Set a revision Active that gets pods without a request."""
+        """Set a revision from Reserve to Active when it gets pods without a request."""
         view = self._view(key)
         if view is None or view.revision is None or view.revision.serving_state is not ServingState.RESERVE:
             return
@@ -202,9 +202,10 @@ def cost_changes(
 ) -> list[tuple[str, str | None]]:
     """Changed deletion costs by pod; None removes the annotation.
 
-    Example: to remove two of a, b and c with 3, 0 and 1 requests in flight, b and c get -1, unless they have it.
-    Dormant pods are removed first, the longest idle one before others. The rest is ordered by name, so that a repeated
-    decision selects the same pods. If prompts choose pods, the pod whose prompt cache has saved least is removed first.
+    Example: pods a, b and c have 3, 0 and 1 requests in flight, and two are to be removed. b and c get -1, unless they
+    have it already. Dormant pods are removed first, the longest idle one before others. The rest is ordered by name, so
+    that a repeated decision selects the same pods. If prompts choose pods, the pod whose prompt cache has saved least
+    is removed first.
     """
 
     def rank(pod: ScaledPod) -> tuple[float, float, float, str]:

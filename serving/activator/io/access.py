@@ -41,7 +41,7 @@ class AccessGate:
         return refusal is not None
 
     def _refuse_without_token(self, exchange: Exchange, rule: AccessRule, now_s: float) -> bool:
-        """Reject a request without a private service's token; otherwise remove the token's header."""
+        """Reject a request that lacks the private service's token; otherwise hide the token from the app."""
         head = exchange.head
         own, usual = [*head.values(OWN_AUTHORIZATION)], [*head.values(b"authorization")]
         token = access_token(self._key, namespace=rule.namespace, route=rule.route, version=rule.version)
@@ -83,7 +83,7 @@ class TokenGate:
 
 
 def client_of(exchange: Exchange, clients: Clients) -> ClientLoad:
-    """Return the load of a request's client: the connection's peer, unless a trusted proxy names another."""
+    """The load of a request's client: the connection's peer, or the client that a trusted proxy names."""
     peer = exchange.peer
     if peer.is_trusted:
         return clients.load_of(peer.address.decode(), [*exchange.head.values(b"x-forwarded-for")])

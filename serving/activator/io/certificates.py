@@ -42,7 +42,7 @@ class CertificateWatch:
         """Number of reloads so far."""
 
     def set_mapped(self, secrets: Mapping[str, tuple[str, str]]) -> None:
-        """Set the Secrets (namespace and name, by host) of mapped hosts and routes, and reload immediately."""
+        """Set the Secret (namespace, name) of each mapped host and route host, and reload immediately."""
         if secrets != self._mapped:
             self._mapped = secrets
             self._changed.set()
@@ -75,7 +75,7 @@ class CertificateWatch:
             news.cancel()
 
     async def reload(self) -> None:
-        """Reload all certificates. An invalid one keeps its last version, and the error is logged once."""
+        """Reload all certificates. An invalid certificate is logged once, and its last valid version stays in use."""
         secrets = {name: await self._secret(self._namespace, name) for name in self._settings.secret_names}
         hosts_by_secret: dict[tuple[str, str], list[str]] = {}
         for host, secret in self._mapped.items():

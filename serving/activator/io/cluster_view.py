@@ -55,10 +55,10 @@ _log = logging.getLogger("activator")
 
 
 class ClusterView:
-    """Updates an ingress from cluster watches. ``flip`` and ``synced`` need a running ``run``.
+    """Updates an ingress from cluster watches. ``flip`` and ``synced`` work only while ``run`` runs.
 
-    ``on_route`` is called with each changed route, and with None for a deleted route. ``on_secrets`` is called when the
-    Secrets change: of each mapped host, and of each host with a separate certificate.
+    ``on_route`` is called with each changed route, and with None for a deleted route. ``on_secrets`` is called after
+    changes with the Secret (namespace, name) of each host that has one.
     """
 
     def __init__(  # noqa: PLR0913 - what it is wired with
@@ -169,7 +169,7 @@ class ClusterView:
             self._revision_seen(change.new)
 
     def _revision_seen(self, revision: Object) -> ServedRevision | None:
-        """Route to an unmodified revision; None if it cannot be read."""
+        """Add a listed or changed revision to the routes and the router; return None if it cannot be read."""
         served = revision_of(revision, self._scaling)
         if isinstance(served, NoData):
             _log_unreadable("Revision", revision, served.missing)
@@ -189,7 +189,7 @@ class ClusterView:
             self._ingress.apply(self._ingress.router.remove_revision(change.key, self._clock()))
 
     def _workload_seen(self, workload: Object) -> ServedRevision | None:
-        """Route to an unmodified workload; None if it cannot be read."""
+        """Add a listed or changed workload to the routes and the router; return None if it cannot be read."""
         try:
             spec = ScaledWorkloadSpec.from_object(workload)
         except SettingsError as error:
@@ -209,7 +209,7 @@ class ClusterView:
         return served
 
     def _set_backend(self, key: RevisionKey, backend: WorkloadBackend | None) -> None:
-        """Replace the slices of a workload or fallback by those of its Service."""
+        """Replace the Service of a workload or fallback, and the slices that belong to the Service."""
         if self._backends.backend(key) == backend:
             return
         cached = self._workload_slices.cache(key[0])

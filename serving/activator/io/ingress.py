@@ -331,10 +331,10 @@ class Ingress:
         return response is not None or site is None
 
     def _requeue(self, exchange: Exchange) -> bool:
-        """Requeue a request and eject its pod; False if the request has no tries left.
+        """Requeue a request and eject its pod; return False if the request has no tries left.
 
-        A pod without a readiness probe is listed as ready before its app listens. For a pod of a ScaledWorkload, the
-        time to wait for a pod therefore bounds the tries.
+        A pod without a readiness probe is listed as ready before its app listens. While a ScaledWorkload's pod starts,
+        tries are therefore limited by time and not by count.
         """
         visit = exchange.context
         assert isinstance(visit, Visit)
@@ -387,7 +387,7 @@ class Ingress:
         return read_prompt(head.target, body, length=length, secret=self._prompt_secret)
 
     def _weight_of(self, exchange: Exchange) -> int:
-        """Most memory of a queued request: its head, and the buffered part of its body."""
+        """The most memory that a queued request may use: its head, and the buffered part of its body."""
         head, held_max = exchange.head, self._settings.http.body_held_bytes_max
         if not head.has_body:
             return exchange.weight_bytes

@@ -102,7 +102,7 @@ class InnerWays:
 
 
 class PodConnector:
-    """Opens connections to queue-proxies by ``inner``, and to apps by the scheme of their Service's port.
+    """Connects to queue-proxies with ``inner``, and to apps with the scheme of their Service's port.
 
     An app's certificate is not verified, because it is issued for names and not for a pod's address.
     """

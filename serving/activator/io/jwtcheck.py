@@ -76,7 +76,7 @@ def verify(token: str, rule: JwtRule, keys: Mapping[str, SigningKey], *, at_s: f
 
 
 def _key_of(head: Mapping[str, Any], keys: Mapping[str, SigningKey]) -> SigningKey:
-    """The key of a token. The token's algorithm must be one of the key's."""
+    """The key that signed a token. Raises ``BadToken`` if the key does not allow the token's algorithm."""
     if "crit" in head or head.get("b64") is False:
         raise BadToken("it has extensions that are not known here")
     kid = head.get("kid")

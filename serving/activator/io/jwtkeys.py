@@ -182,7 +182,7 @@ def _is_usual(key: Any) -> bool:  # noqa: ANN401 - of RSA
 
 
 class KeySet:
-    """The keys of one URL. ``hold`` calls back after a fetch."""
+    """The signing keys of one URL."""
 
     def __init__(self, url: str, issuer: str, *, clock: Callable[[], float], held_max: int = 1_000) -> None:
         self.keys: dict[str, SigningKey] = {}
@@ -206,7 +206,7 @@ class KeySet:
             self._begin(_PAUSE_S)
 
     def hold(self, then: Callable[[], None]) -> bool:
-        """Fetch the keys, then call ``then``; False if the last fetch was too recent."""
+        """Fetch the keys, then call ``then``. Return False without a fetch if the last fetch was too recent."""
         if len(self._held) >= self._held_max or not self._begin(_PAUSE_S if self.is_usable else _FAILED_PAUSE_S):
             return False
         self._held.append(then)

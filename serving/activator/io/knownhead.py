@@ -18,7 +18,7 @@ HeadMarks = tuple[str | None, bytes, bytes]
 
 
 class KnownHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The routing facts of a head; valid until the routes' ``turn`` changes.
+    """The routing facts of a head; outdated as soon as ``Routes.turn`` changes.
 
     ``session`` is a ``session_number``, or None. ``starts_session``: the response sets a session cookie. ``is_grpc``:
     the request is a gRPC call.
@@ -48,7 +48,7 @@ def marks_of(head: RequestHead) -> HeadMarks:
 
 
 def known_head(head: RequestHead, site: Site, marks: HeadMarks, *, turn: int) -> KnownHead:
-    """The routing facts of a head with these marks at a site."""
+    """The routing facts of a head. ``site`` is the site of its host, ``marks`` its routing headers."""
     tag, _, traceparent = marks
     policy = site.policy
     if tag is None and policy.header_rules:

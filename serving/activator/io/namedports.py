@@ -101,7 +101,7 @@ class NamedPorts:
             await self.serve(gateways, stop)
 
     async def serve(self, gateways: Mapping[str, Collection[int]], stop: asyncio.Event) -> None:
-        """Listen behind the gateways with these addresses and ports, until ``stop`` is set."""
+        """Listen at the named addresses of ``gateways`` (ports by address) until ``stop`` is set."""
         async with supervise() as group:
             syncing = group.start(self._sync(gateways), name="named ports")
             await stop.wait()
@@ -152,7 +152,7 @@ class NamedPorts:
             self._open.add((address, port))
 
     def tcp_claim(self, gateway: str, address: str, port: int) -> NamedPort | None:
-        """The service for TCP connections to a port of a namespace; the alphabetically first if there are several."""
+        """The TCP service at a port of a namespace address; of several services the alphabetically first."""
         claims = (
             claim
             for claim in self.claims.values()

@@ -86,7 +86,7 @@ class TcpListeners:
             self._changed.set()
 
     async def run(self, address: str, stop: asyncio.Event) -> None:
-        """Open and close listeners by the claims until ``stop`` is set; listen at ``address``."""
+        """Open and close listeners at ``address`` as routes claim ports, until ``stop`` is set."""
         async with supervise() as tasks:
             stopped = tasks.start_background(stop.wait(), name="tcp stop")
             while not stop.is_set():
@@ -153,7 +153,7 @@ class TcpListeners:
         return site is not None and site.route in self._sharing.get(port, ())
 
     def _due_reports(self, outcome: dict[TcpClaim, str], *, now_s: float) -> list[tuple[TcpClaim, str]]:
-        """Claims to report: those with a changed problem ("" is none), and those last reported long ago."""
+        """Claims to report: claims whose problem has changed ("" is none), and claims last reported long ago."""
         before, self._reported = self._reported, {}
         due: list[tuple[TcpClaim, str]] = []
         for claim, problem in outcome.items():

@@ -19,7 +19,7 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class RejectionReason(enum.StrEnum):
-    """Why a request is rejected: with 503, or with the placeholder of a ScaledWorkload that is starting."""
+    """Why a request is rejected. The response is a 503, or the placeholder of a ScaledWorkload that is starting."""
 
     QUEUE_COUNT = "queue-count"
     QUEUE_BYTES = "queue-bytes"
@@ -59,7 +59,10 @@ class Rejection(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
 
 
 class RevisionWake(msgspec.Struct, frozen=True, kw_only=True):
-    """Set a revision Active if ``flip``, unless ``resource_version`` is outdated; send ``poke`` unless it is None."""
+    """A wake of a revision: set it Active if ``flip``, and send ``poke`` unless it is None.
+
+    A flip is skipped if ``resource_version`` is outdated.
+    """
 
     key: RevisionKey
     flip: bool
@@ -68,7 +71,7 @@ class RevisionWake(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SilentPod(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """An ejected silent pod, and its requests; ``is_new`` marks a new ejection."""
+    """A pod that was ejected because it is silent, and its requests. ``is_new``: it was ejected just now."""
 
     key: RevisionKey
     pod: ServedPod
@@ -77,7 +80,7 @@ class SilentPod(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
 
 
 class RoutingOutcome(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """All actions after an event, in this order."""
+    """All actions that follow from one event. They are executed in the order of the fields."""
 
     dispatches: Sequence[Dispatch[RequestId]] = ()
     rejections: Sequence[Rejection[RequestId]] = ()
@@ -87,7 +90,7 @@ class RoutingOutcome(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=Tr
 
 
 def rejected_at_once(request: RequestId, revision: ServedRevision) -> Rejection[RequestId] | None:
-    """An immediate rejection, for a revision without pods."""
+    """The immediate rejection of a request if no pod of its revision will serve it soon; None if it may wait."""
     if revision.serving_state is ServingState.RETIRED:
         text = f"revision {revision.key[1]} is retired"
         return Rejection(request=request, reason=RejectionReason.RETIRED, text=text)

@@ -25,7 +25,7 @@ _PODS_MAX = 1_024
 
 
 class AnnouncedPods:
-    """Pods that are ready by their own announcement, but not in any slice yet; at most 1,024.
+    """Pods that announced themselves as ready, but that no slice lists yet; at most 1,024.
 
     An announcement only gives the address of a pod. The pod gets requests once its queue-proxy has proved its identity
     to a probe. An announcement ends when a slice lists its address or its pod, or after a bounded time.
@@ -105,7 +105,7 @@ _GONE_MAX = 1024
 
 
 class PodProbe(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for a pod's readiness from its queue-proxy."""
+    """A probe that asks a pod's queue-proxy whether the pod is ready."""
 
     key: RevisionKey
     pod: ServedPod

@@ -78,7 +78,7 @@ class ServedRevision(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.cold_start.fallback is None else fallback_key(self.key)
 
     def bounded(self, settings: ActivatorSettings) -> ActivatorSettings:
-        """The activator's settings, with the lower bounds of this revision."""
+        """The activator's settings, with this revision's queue limits where they are lower."""
         if self.waiting_max is None and self.wait_max_s is None:
             return settings
         return msgspec.structs.replace(
@@ -117,7 +117,7 @@ class _Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def revision_of(revision: Mapping[str, Any], scaling: AutoscalerSettings) -> ServedRevision | NoData:
-    """Read a Revision object, with the target that ``scaling`` resolves to."""
+    """Read a Revision object. ``scaling`` supplies the target that the revision's annotations do not set."""
     try:
         read = msgspec.convert(revision, _Revision)
     except msgspec.ValidationError as error:

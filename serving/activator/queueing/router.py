@@ -45,7 +45,7 @@ class SlotBook(Protocol[RequestId_contra]):
     """Shares the slots of pods with other processes of this machine; the router calls it around each event."""
 
     def rights(self, key: RevisionKey, pods: Iterable[str]) -> Mapping[str, int] | None:
-        """This process's slots of each pod; None for pods without a limit."""
+        """The slots of each pod that this process may use; None if pods have no concurrency limit."""
 
     def is_trading(self, key: RevisionKey) -> bool:
         """Whether any process has asked for slots of a revision; if not, ended requests affect no other process."""
@@ -54,7 +54,7 @@ class SlotBook(Protocol[RequestId_contra]):
         """Pass the slot of an ending request to another process that needs it."""
 
     def settle(self, key: RevisionKey, now_s: float) -> None:
-        """Give or ask for slots after requests of a revision arrived, began or ended, and at its ticks."""
+        """Give away or request slots. Called after requests of a revision arrived, began or ended, and at its ticks."""
 
     def return_unused(self) -> None:
         """Return slots of deleted pods to their owners."""
@@ -75,8 +75,8 @@ class RevisionTable(Generic[RequestId]):
 class RequestRouter(Generic[RequestId]):
     """Routes requests to pods. Calls with an unknown request have no effect.
 
-    ``random`` returns numbers in [0, 1). ``view`` shows requests. ``slots`` is not None if processes share pods; it
-    uses the same ``table``.
+    ``random`` returns numbers in [0, 1). ``view`` reads facts about requests. ``slots`` is set if several processes
+    share pods; it then uses the same ``table``.
     """
 
     def __init__(
@@ -149,8 +149,8 @@ class RequestRouter(Generic[RequestId]):
     ) -> Dispatch[RequestId] | Queued | Rejection[RequestId]:
         """Dispatch, queue or reject a request.
 
-        A queued request uses ``weight_bytes``. It prefers the pod of its session or prompt. ``client`` is the sender of
-        a request whose body is incomplete.
+        A queued request uses ``weight_bytes`` of memory. ``session`` or a prompt selects the preferred pod. ``client``
+        is the sender of a request whose body is incomplete.
         """
         throttler = self.throttlers.get(key)
         if (throttler is None or not throttler.pods) and self.directory.is_gone(key):
@@ -188,7 +188,7 @@ class RequestRouter(Generic[RequestId]):
     def finish(
         self, key: RevisionKey, request: RequestId, now_s: float, *, has_response: bool = True
     ) -> Sequence[Dispatch[RequestId]]:
-        """End a request, with or without a response from the pod; return the requests that begin."""
+        """End a request, with or without a response from the pod; return the resulting dispatches."""
         throttler = self.throttlers.get(key)
         if throttler is None:
             return ()
@@ -200,7 +200,7 @@ class RequestRouter(Generic[RequestId]):
         return dispatches
 
     def requeue(self, key: RevisionKey, request: RequestId, now_s: float) -> Sequence[Dispatch[RequestId]]:
-        """Requeue a request whose pod was gone or ended before its response; return the requests that begin."""
+        """Requeue a request whose pod was gone or ended before its response; return the resulting dispatches."""
         throttler = self.throttlers.get(key)
         if throttler is None:
             return ()
@@ -291,7 +291,7 @@ class RequestRouter(Generic[RequestId]):
         ]
 
     def _set_pods(self, keys: Iterable[RevisionKey], now_s: float) -> list[Dispatch[RequestId]]:
-        """Assign pods to revisions with requests. A pod's capacity is known only with its revision."""
+        """Pass the current pods of known revisions with requests to their throttlers."""
         dispatches: list[Dispatch[RequestId]] = []
         for key in keys:
             throttler, revision = self.throttlers.get(key), self.directory.revision(key)

@@ -82,7 +82,7 @@ class _Slice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def slice_of(endpoint_slice: Mapping[str, Any]) -> ServedSlice | NoData:
-    """Read an EndpointSlice; slices without a revision's label belong to other Services."""
+    """Read an EndpointSlice of a revision. Returns ``NoData`` for a slice without a revision's label."""
     read = _read(endpoint_slice)
     if isinstance(read, NoData):
         return read

@@ -44,7 +44,7 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 class RevisionThrottler(Generic[RequestId]):
     """The requests of one revision in one activator. All wait until the first ``set_pods``.
 
-    ``random`` returns numbers in [0, 1), ``view`` shows requests. Calls with an unknown request do nothing.
+    ``random`` returns numbers in [0, 1); ``view`` reads facts about requests. Calls with an unknown request do nothing.
     """
 
     __slots__ = (
@@ -168,7 +168,7 @@ class RevisionThrottler(Generic[RequestId]):
         return admission if isinstance(admission, Queued) else self._begin(request, 0.0)
 
     def finish(self, request: RequestId, now_s: float, *, has_response: bool = True) -> Sequence[Dispatch[RequestId]]:
-        """End a request, running or queued; return the requests that begin."""
+        """End a running or queued request; return the resulting dispatches."""
         self._session_of.pop(request, None)
         self._away_from.pop(request, None)
         address = self.address_of.pop(request, None)
@@ -191,7 +191,7 @@ class RevisionThrottler(Generic[RequestId]):
         return started
 
     def requeue(self, request: RequestId, now_s: float) -> Sequence[Dispatch[RequestId]]:
-        """Requeue a request whose pod was lost before its response; return the requests that begin, this one first.
+        """Requeue a request whose pod was lost before its response; return the resulting dispatches.
 
         The request goes to another pod, preferably on another node, or to the front of the queue. The lost pod is
         ejected for a while.
@@ -213,7 +213,7 @@ class RevisionThrottler(Generic[RequestId]):
         container_concurrency: int,
         slots: Mapping[str, int] | None = None,
     ) -> Sequence[Dispatch[RequestId]]:
-        """Replace the listed pods; return the requests that begin.
+        """Replace the listed pods; return the resulting dispatches.
 
         ``slots`` are this process's slots of each pod if processes share pods; None: all slots.
         """
@@ -230,7 +230,7 @@ class RevisionThrottler(Generic[RequestId]):
         return self._settle(now_s, has_changed=True)
 
     def set_slots(self, address: str, slots: int, now_s: float) -> Sequence[Dispatch[RequestId]]:
-        """Change this process's slots of one pod; return the requests that begin."""
+        """Change this process's slots of one pod; return the resulting dispatches."""
         assert self._slots is not None
         if address not in self.pods:
             return ()
@@ -239,7 +239,7 @@ class RevisionThrottler(Generic[RequestId]):
         return self._settle(now_s)
 
     def readmit(self, now_s: float) -> Sequence[Dispatch[RequestId]]:
-        """End expired ejections; return the requests that begin."""
+        """End expired ejections; return the resulting dispatches."""
         started = self._begin_all(self.admission.refresh(now_s))
         return [*started, *self._settle(now_s, has_changed=True)] if self.ejected.readmit(now_s) else started
 
@@ -286,7 +286,7 @@ class RevisionThrottler(Generic[RequestId]):
     def wake(
         self, revision: ServedRevision, now_s: float, settings: ActivatorSettings
     ) -> tuple[Sequence[RevisionWake], float | None]:
-        """Whether to wake the revision now, and when to check again if nothing changes."""
+        """The wake that is due now, if any, and when to check again if nothing changes."""
         has_rejected, self.has_rejected = self.has_rejected, False
         seen = WakeInput(
             level=self.level,
@@ -375,7 +375,7 @@ class RevisionThrottler(Generic[RequestId]):
 
 
 def _on_other_nodes(pods: Mapping[str, ServedPod], node: str, *, first_ratio: float) -> list[str]:
-    """Addresses of pods on other nodes, starting at ``first_ratio``; none if ``node`` is ""."""
+    """Addresses of pods on other nodes, rotated by ``first_ratio``; none if ``node`` is ""."""
     others = [address for address, pod in pods.items() if node and pod.node != node]
     first = int(first_ratio * len(others))
     return others[first:] + others[:first]

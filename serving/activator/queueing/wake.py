@@ -92,7 +92,7 @@ class WakeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WakeDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The wake that is due. ``next_wake_s`` is the time of the next check; None: check only after a change.
+    """The wake that is due. ``next_wake_s`` is the time of the next check; None: check again only after a change.
 
     While no request waits and at most ``quiet_level`` requests are in flight, no wake can be due.
     """
@@ -124,7 +124,7 @@ def wake(
 
 
 def calm(state: WakeState) -> WakeState:
-    """The state after the queue became empty: the next queued request counts as the first again."""
+    """The state after the queue became empty. The next queued request counts as the first one again."""
     return msgspec.structs.replace(state, known_waiting_count=0, flip_due_s=None, flip_count=0)
 
 
@@ -138,8 +138,8 @@ def reported(
 ) -> tuple[WakeState, RevisionLoad]:
     """The load of a period, minus the load already reported by pokes.
 
-    A mean of 90 after a poke of 100 is reported as 0, not as -10; for windows it is 90. Counts are per second of the
-    configured period.
+    Example: a mean of 90 after a poke of 100 is reported as 0, not as -10; its ``window_`` value is 90. Counts are
+    converted to a rate per second of the configured period.
     """
     load = RevisionLoad(
         concurrency=max(0.0, report.concurrency - state.poked_concurrency),

@@ -74,7 +74,7 @@ class WorkloadBackends:
             self._of_service.setdefault((namespace, backend.service), set()).add(name)
 
     def slices(self, endpoint_slice: Object) -> Iterator[ServedSlice | NoData]:
-        """The slice for each workload that uses its Service."""
+        """A slice for each workload that uses the Service of ``endpoint_slice``."""
         namespace, _ = key_of(endpoint_slice)
         service = labels_of(endpoint_slice).get(SERVICE_NAME_LABEL, "")
         for name in sorted(self._of_service.get((namespace, service), ())):

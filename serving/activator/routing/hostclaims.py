@@ -84,7 +84,7 @@ class _RouteStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """The routing facts of a Route; ``digest`` covers the whole object (``serving.core.model.routepolicy``)."""
+    """The routing facts of a Route; ``digest`` is a digest of all routing (``serving.core.model.routepolicy``)."""
 
     metadata: _RouteMetadata
     spec: _RouteSpec = _RouteSpec()
@@ -117,7 +117,7 @@ def route_of(route: Object, rules: HostRules) -> ServedRoute | NoData:
 
 
 def certificates_of(facts: ServedRoute, rules: HostRules) -> dict[str, tuple[str, str]]:
-    """The Secret (namespace and name) of the certificate of each name of a host.
+    """The Secret (namespace, name) with the certificate of each of a route's hosts.
 
     A public host has a certificate once its URL is https; a cluster-local host has one once the route's address is
     https.
@@ -159,9 +159,9 @@ def claims_of(facts: ServedRoute) -> Iterator[HostClaim]:
 
 
 def rules_of(facts: ServedRoute) -> list[HostRule]:
-    """The rules for hosts that a route shares by annotation.
+    """The rules for the shared hosts that a route's annotation names.
 
-    A cluster-local route shares them on the inner listener only.
+    The rules of a cluster-local route apply to the inner listener only.
     """
     policy = route_policy(facts.metadata.annotations or {})
     if not policy.shared_hosts:
@@ -207,7 +207,7 @@ def _own_site(facts: ServedRoute, policy: RoutePolicy) -> Site:
 def _site(
     facts: ServedRoute, shares: Iterable[tuple[str, int]], tags: Mapping[str, Site] = _NO_TAGS, *, policy: RoutePolicy
 ) -> Site:
-    """A site of the revisions with at least 1 percent; only its tag reaches a target with 0 percent."""
+    """A site with the revisions that have at least 1 percent. A target with 0 percent is reached only by its tag."""
     bounds: list[int] = []
     revisions: list[str] = []
     for revision, percent in shares:
@@ -254,7 +254,7 @@ class DomainTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _secret_of(mapping: Mapping[str, Any]) -> str | None:
-    """The Secret of a mapping's certificate: the user's, or once it is issued that of the host's own Certificate."""
+    """The Secret of a mapping's certificate: the user's Secret, or that of the issued Certificate."""
     own = nested(mapping, "spec", "tls", "secretName")
     provisioned = condition_of(mapping, "CertificateProvisioned")
     # A reason says why there is none.
@@ -312,7 +312,7 @@ class DomainTargets:
         return {domain.host: inner_host(domain.name, domain.namespace, rules).lower() for domain in self._owned()}
 
     def secrets(self, is_taken: Callable[[str], bool]) -> dict[str, tuple[str, str]]:
-        """The Secret (namespace and name) of each mapped host's certificate, except for hosts that a route has."""
+        """The Secret (namespace, name) of each mapped host's certificate. Hosts that a route claims are left out."""
         return {
             domain.host: (domain.namespace, domain.secret)
             for domain in self._owned()

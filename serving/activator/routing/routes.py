@@ -57,13 +57,13 @@ class Routes:
         return self._digests.get(key)
 
     def set_revision(self, key: RevisionKey) -> None:
-        """Add a revision, whose public Service leads here while pods are not its endpoints."""
+        """Add the host of a revision. Its public Service leads to the activators while it has no ready pods."""
         route = _of_revision(key)
         if route not in self._claims_of:
             self._set(route, [_claim_of_revision(route, key)])
 
     def holds(self, host: str) -> bool:
-        """Whether a route has this public host, and so overrides mappings of it."""
+        """Whether a route has this public host. Mappings of the host then have no effect."""
         return host in self._sites[Listener.PUBLIC]
 
     def holder_of(self, host: str) -> str:
@@ -137,7 +137,10 @@ class Routes:
     def _find_rule(
         self, listener: Listener, host: str, *, target: bytes, values: HeaderValues, site: Site | None
     ) -> Site | None:
-        """The site from the host table, if no route has the host, or if a route of the same namespace shares it."""
+        """The site of the matching host rule, unless another route has the host; otherwise ``site``.
+
+        A route of the same namespace shares its host with rules for paths or headers.
+        """
         rule = self._table.find(listener, host, target=target, values=values)
         if rule is None and listener is Listener.INNER and (whole := _whole(host)):
             rule = self._table.find(listener, whole, target=target, values=values)
@@ -146,14 +149,15 @@ class Routes:
         return rule.site
 
     def _chooser(self, host: str, key: RevisionKey) -> Site | None:
-        """The site of a host in a Gateway's request, if its policy selects among revisions that include ``key``."""
+        """The site of ``host`` for a Gateway's request, if its route selects by session, prompt or header among revisions that include ``key``.
+        """
         site = self._sites[Listener.PUBLIC].get(_bare(host)) or self._sites[Listener.INNER].get(_bare(host))
         if site is None or site.namespace != key[0] or not site.policy.chooses:
             return None
         return site if any(key[1] in candidate.revisions for candidate in (site, *site.tags.values())) else None
 
     def _guarded(self, site: Site | None) -> Site | None:
-        """The site with its routes' access rule if it is a revision's own; otherwise unchanged."""
+        """Add the access rule of the revision's routes to a revision's own site. Other sites are unchanged."""
         if site is None or not self._private or not site.route.endswith(_REVISION):
             return site
         rules = self._private.get((site.namespace, site.revisions[0]))

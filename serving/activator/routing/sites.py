@@ -60,9 +60,8 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
 class Site(msgspec.Struct, frozen=True, kw_only=True):
     """The backends of one host: revisions with their shares, and revisions by tag.
 
-    ``bounds`` are the sums of the percents up to each revision: 90 and 10 percent are bounds 90 and 100. A tag's own
-    host has one revision and no tags. ``policy`` is that of the route;
-    ``access`` is None for a public site.
+    ``bounds`` are the cumulative percents of the revisions: 90 and 10 percent have bounds 90 and 100. The host of a tag
+    has one revision and no tags. ``policy`` is the route's policy; ``access`` is None for a public site.
     """
 
     route: str

@@ -31,7 +31,7 @@ _OLDER_BY_S = 0.02
 
 
 class _PeerAsk(msgspec.Struct, kw_only=True):
-    """A peer's ask for slots of a revision. ``may_overtake`` is False once it got a slot ahead of a local request."""
+    """A peer's request for slots of a revision. ``may_overtake``: it may get a slot ahead of one local request."""
 
     waiting_count: int
     since_s: float
@@ -39,7 +39,7 @@ class _PeerAsk(msgspec.Struct, kw_only=True):
 
 
 class _OwnAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """This process's last ask for slots of a revision, and its time."""
+    """This process's last request for slots of a revision, and its time."""
 
     waiting_count: int
     since_s: float
@@ -49,8 +49,8 @@ class _OwnAsk(msgspec.Struct, frozen=True, kw_only=True):
 class SlotBroker(Generic[RequestId]):
     """The slot book of one router, when several processes share pods (``router.SlotBook``).
 
-    ``table`` is the router's, ``index`` that of this process. ``first_round`` must be greater than any of an earlier
-    process with this index; ``send`` sends a message to a peer.
+    ``table`` is shared with the router; ``index`` identifies this process. ``first_round`` must be greater than any
+    round of an earlier process with this index. ``send`` sends a message to a peer.
     """
 
     def __init__(self, table: RevisionTable[RequestId], *, index: int, first_round: int, send: Send) -> None:
@@ -62,7 +62,7 @@ class SlotBroker(Generic[RequestId]):
     # Events from peers.
 
     def set_peers(self, peers: Iterable[int], now_s: float) -> RoutingOutcome[RequestId]:
-        """Replace the set of other live processes, and dispatch the requests that begin."""
+        """Replace the set of other live processes, and return the resulting dispatches."""
         view = self.ledger.view_number
         self.ledger.set_peers(peers)
         for key, asks in list(self._peer_asks.items()):
@@ -71,7 +71,7 @@ class SlotBroker(Generic[RequestId]):
         return self._after(view, now_s)
 
     def receive(self, peer: int, message: SlotMessage, now_s: float) -> RoutingOutcome[RequestId]:
-        """Process a message from a peer, and dispatch the requests that begin."""
+        """Process a message from a peer, and return the resulting dispatches."""
         if peer not in self.ledger.peers:
             return RoutingOutcome()
         if isinstance(message, Ask):
@@ -96,7 +96,7 @@ class SlotBroker(Generic[RequestId]):
     # Called by the router.
 
     def rights(self, key: RevisionKey, pods: Iterable[str]) -> Mapping[str, int] | None:
-        """This process's slots of each pod; None for pods without a limit."""
+        """The slots of each pod that this process may use; None if pods have no concurrency limit."""
         slot_count = self._table.directory.slot_count(key)
         return {pod: self.ledger.right(key, pod, slot_count) for pod in pods} if slot_count else None
 
@@ -110,7 +110,7 @@ class SlotBroker(Generic[RequestId]):
             self._hand(key, pod, now_s, peer=peer, count=1)
 
     def settle(self, key: RevisionKey, now_s: float) -> None:
-        """Give unneeded slots to asking peers, and ask for missing ones."""
+        """Give unneeded slots to peers that requested some, and request missing ones."""
         self._share_out(key, now_s)
         self._ask(key, now_s)
 
@@ -136,7 +136,7 @@ class SlotBroker(Generic[RequestId]):
                     yield InUse(key=key, pod=pod, in_flight=in_flight, slot_count=slot_count)
 
     def _after(self, view: int, now_s: float) -> RoutingOutcome[RequestId]:
-        """Apply the new rights to all revisions and ask again, after a view has begun or ended."""
+        """After a view has begun or ended, apply the new rights to all revisions and request missing slots again."""
         if view == self.ledger.view_number:
             return RoutingOutcome()
         self._own_asks.clear()
@@ -157,7 +157,7 @@ class SlotBroker(Generic[RequestId]):
         )
 
     def _use(self, key: RevisionKey, pod: str, now_s: float) -> Sequence[Dispatch[RequestId]]:
-        """Set the throttler's slots of a pod to the current rights; return the requests that begin."""
+        """Set the throttler's slots of a pod to the current rights; return the resulting dispatches."""
         throttler, slot_count = self._table.throttlers.get(key), self._table.directory.slot_count(key)
         if throttler is None or not slot_count:
             return ()
@@ -198,7 +198,7 @@ class SlotBroker(Generic[RequestId]):
             self._peer_asks.pop(key, None)
 
     def _share_out(self, key: RevisionKey, now_s: float) -> None:
-        """Give unneeded slots to asking peers, the longest wait first."""
+        """Give unneeded slots to peers that requested some, the longest wait first."""
         if key not in self._peer_asks or self.ledger.is_frozen:
             return
         throttler = self._table.throttlers.get(key)
@@ -223,7 +223,7 @@ class SlotBroker(Generic[RequestId]):
             self._forget(key, peer)
 
     def _spare(self, key: RevisionKey) -> list[tuple[str, int]]:
-        """Pods with unneeded slots, in order. While requests wait, only ejected pods have any."""
+        """Pods and counts of unneeded slots, by address. While requests wait, only ejected pods are included."""
         slot_count = self._table.directory.slot_count(key)
         pods = set(self._table.directory.pods_of(key)) if slot_count else set()
         throttler = self._table.throttlers.get(key)
@@ -234,7 +234,7 @@ class SlotBroker(Generic[RequestId]):
         return [(pod, right - used.get(pod, 0)) for pod, right in rights if right > used.get(pod, 0)]
 
     def _passing(self, key: RevisionKey, request: RequestId) -> tuple[str, int] | None:
-        """The pod of an ending request, and the peer that gets its slot ahead of the local queue."""
+        """The pod whose slot an ending request releases, and the peer that gets it ahead of the local queue."""
         throttler, slot_count = self._table.throttlers.get(key), self._table.directory.slot_count(key)
         if throttler is None or not slot_count or not throttler.waiting_count or self.ledger.is_frozen:
             return None
@@ -250,5 +250,5 @@ class SlotBroker(Generic[RequestId]):
 
 
 def _in_flight(throttler: RevisionThrottler[RequestId] | None) -> dict[str, int]:
-    """This process's requests in flight of a revision, by pod."""
+    """The number of requests in flight from this process, by pod of the revision."""
     return {} if throttler is None else throttler.balancer.in_flight_by_pod()

@@ -24,10 +24,10 @@ _Slot = tuple[RevisionKey, str]
 
 
 def share_of(pod: str, *, slot_count: int, members: Sequence[int], index: int) -> int:
-    """The slots of process ``index`` in a pod, given the ordered ``members``.
+    """The slots that process ``index`` owns in a pod, given the ordered ``members``.
 
     Example: 3 slots and 2 processes give 2 and 1. The pod's address decides which process gets 2, so that shares are
-    equal over many pods. With 1 slot per pod and 2 processes, each process has the slots of half of the pods.
+    equal over many pods. With 1 slot per pod and 2 processes, each process owns the slots of half of the pods.
     """
     size, rest = divmod(slot_count, len(members))
     turn = (members.index(index) + zlib.crc32(pod.encode())) % len(members)
@@ -35,10 +35,10 @@ def share_of(pod: str, *, slot_count: int, members: Sequence[int], index: int) -
 
 
 def loans_between(shares: Sequence[int], in_use: Sequence[int]) -> dict[tuple[int, int], int]:
-    """The loans that cover the requests in flight of every process: slots by borrower and lender.
+    """The loans that cover the requests in flight of every process: slots by (borrower, lender).
 
-    Example: the shares are 1 and 1, and the second process uses 2: it borrows 1 from the first. Use beyond the sum of
-    the shares is no loan; only an excluded process can cause it.
+    Example: both processes own 1 slot, and the second uses 2: it borrows 1 from the first. Use beyond the sum of the
+    shares is no loan; only an excluded process can cause it.
     """
     loans: dict[tuple[int, int], int] = {}
     spare = [
@@ -99,7 +99,7 @@ class Ledger:
         return [peer for peer in self.peers if self.is_frozen and (own is None or self._ready.get(peer) != own)]
 
     def right(self, key: RevisionKey, pod: str, slot_count: int) -> int:
-        """This process's current slots of a pod, out of ``slot_count``."""
+        """The number of a pod's ``slot_count`` slots that this process may use now."""
         slot = (key, pod)
         if self._view is None:
             return self._frozen.get(slot, 0)

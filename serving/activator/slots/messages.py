@@ -43,20 +43,20 @@ class InUse(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Declare(_TaggedMessage, frozen=True, kw_only=True):
-    """The sender's requests in flight in round ``round``: its upper bound until the next view."""
+    """The requests in flight from the sender in ``round``. The sender starts no more until the next view."""
 
     round: int
     in_use: tuple[InUse, ...]
 
 
 class ViewReady(_TaggedMessage, frozen=True, kw_only=True):
-    """The declarations that the sender has; the view begins once all members have sent equal ones."""
+    """The declarations that the sender has received. The view begins once all members have sent equal sets."""
 
     rounds: Rounds
 
 
 class Ask(_TaggedMessage, frozen=True, kw_only=True):
-    """``waiting_count`` requests of a revision wait at the sender, the oldest for ``waited_s``. 0 withdraws the ask."""
+    """A request for slots: ``waiting_count`` requests wait, the oldest for ``waited_s``. A count of 0 withdraws it."""
 
     key: RevisionKey
     waiting_count: int
@@ -87,7 +87,7 @@ def encode(message: SlotMessage) -> bytes:
 
 
 class Frames:
-    """Parses messages from the bytes of one connection, however they are split."""
+    """Parses messages from the byte stream of one connection."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -96,7 +96,7 @@ class Frames:
         """The messages completed by ``data``.
 
         Raises:
-            InvalidValue: on bytes that are not a frame, or on a frame of a newer version. The connection cannot be read further.
+            InvalidValue: on bytes that are not a frame, or on a frame of a newer version. The connection is then unusable.
         """
         self._bytes += data
         while len(self._bytes) >= _LENGTH_BYTES:

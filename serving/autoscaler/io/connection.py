@@ -58,7 +58,7 @@ class Cut(msgspec.Struct, frozen=True):
 def cut(data: bytes, position: int) -> Cut | None:
     """The frame at ``position``; None while its header is incomplete, or if it is not a plain binary frame.
 
-    82 83 and a mask of 4 bytes at 0: the payload is at 6, the end at 9.
+    Example: for the bytes 82 83 and a mask of 4 bytes at position 0, the payload begins at 6 and ends at 9.
     """
     rest = len(data) - position
     if rest < 2:
@@ -86,7 +86,7 @@ _log.setLevel(logging.WARNING)
 
 
 class StatsHost(Protocol):
-    """The owner of the connections, as a connection uses it."""
+    """The interface that a connection uses of its owner."""
 
     @property
     def tasks(self) -> TaskOwner:
@@ -160,7 +160,7 @@ class StatsConnection(asyncio.Protocol):
             self._unfollow()
 
     def pause_writing(self) -> None:
-        """Close a client that does not read pongs; long responses may pause."""
+        """Close a websocket client that does not read pongs; a long response only pauses."""
         if self.sender is not None:
             self.abort()
 
@@ -190,7 +190,7 @@ class StatsConnection(asyncio.Protocol):
         return self._is_follower
 
     def was_active(self) -> bool:
-        """Whether data arrived within the last four checks, or two before authentication."""
+        """Whether data arrived within the last four checks; within the last two before authentication."""
         self._silent_checks += 1
         return self._is_follower or self._silent_checks < (_SILENT_CHECKS_MAX if self.sender is not None else 2)
 

@@ -302,7 +302,7 @@ class DecisionLoop:
         return short if budgeted is None or (short is not None and short.count <= budgeted.count) else budgeted
 
     def _publication(self, entry: RevisionEntry, outcome: ScalerOutcome, *, at_wall_s: float) -> Publication | None:
-        """The due publication of anticipated pods. Without a boot time, an existing one is removed."""
+        """The due publication of anticipated pods. If ``node_boot_s`` is 0, an existing publication is removed."""
         boot_s, scaler, revision = self.settings.node_boot_s, entry.scaler, entry.revision
         if scaler is None or revision is None or not (boot_s or revision.anticipated):
             return None
@@ -375,9 +375,9 @@ def _load(key: RevisionKey, load: Callable[[str], None], text: str) -> None:
 
 
 def _rest_s(entry: RevisionEntry, outcome: ScalerOutcome, period_s: float) -> float:
-    """Seconds in which no period can change the outcome; 0 if the next one may.
+    """Seconds in which the outcome cannot change; 0 if it may change in the next period.
 
-    Anticipated pods end within a period.
+    Published anticipated pods must be reconsidered in each period, so they give 0.
     """
     revision, scaler = entry.revision, entry.scaler
     if revision is None or scaler is None or revision.anticipated is not None:

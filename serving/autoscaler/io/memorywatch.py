@@ -44,7 +44,7 @@ class MemoryWatch:
             self.check()
 
     def check(self) -> None:
-        """Check once; nothing is read without a dormant pod."""
+        """Check once. Memory is read only while dormant or limited pods exist."""
         pods = [pod for entry in self._entries.values() for pod in _dormant_pods(entry)]
         for key in self.shortage.held_keys - self._entries.keys():
             self.shortage.forget(key)

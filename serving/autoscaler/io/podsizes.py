@@ -99,7 +99,7 @@ class PodSizes:
         await self._tasks.close()
 
     def _is_resized(self, key: PodKey) -> bool:
-        """Whether a pod may request other amounts than it should, as after a start with more cpu."""
+        """Whether a pod may request other amounts than configured, for example after a start with more cpu."""
         pod = self._pod(*key)
         return pod is not None and AWAKE_RESOURCES_ANNOTATION in annotations_of(pod)
 

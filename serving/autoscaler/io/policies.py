@@ -53,7 +53,7 @@ _STATUS_PERIODS = 0.9
 
 
 class UsageLearning(msgspec.Struct, frozen=True, kw_only=True):
-    """Receives usage. ``is_urgent``: decisions depend on it; ``record`` receives each list of measurements."""
+    """The receiver of usage measurements. ``is_urgent`` returns whether decisions depend on usage now."""
 
     is_urgent: Callable[[], bool]
     record: Callable[[Usages, float], None]

@@ -64,7 +64,7 @@ class RevisionListener(Protocol):
         """Schedule a decision because an input has changed."""
 
     def schedules_changed(self, change: CacheChange, schedules: Sequence[Schedule]) -> None:
-        """Store the schedules of a workload that has changed; none if it is deleted or not scaled here."""
+        """Store the schedules of a changed workload; an empty list if it is deleted or not scaled here."""
 
     def pod_gone(self, key: RevisionKey, name: str) -> None:
         """Drop a deleted pod of a decided revision."""
@@ -285,7 +285,7 @@ class _Workload:
 
 
 class WorkloadWatch:
-    """Watches workloads, and passes changes to ``sink``, their schedules to ``listener``. The caller runs ``jobs``."""
+    """Watches workloads; passes changes to ``sink`` and schedules to ``listener``. The caller runs ``jobs``."""
 
     def __init__(
         self, cluster: Cluster, *, settings: AutoscalerSettings, sink: RevisionWatch, listener: RevisionListener
@@ -330,7 +330,7 @@ class WorkloadWatch:
     def revision(self, key: RevisionKey, resource: Object) -> ScaledRevision | None:
         """A ScaledWorkload as a revision; None if it is being deleted.
 
-        Raises ``SettingsError`` if it could never be read.
+        Raises ``SettingsError`` if neither the present nor an earlier spec is readable.
         """
         return workload_of(resource, self._spec(key, resource), self._settings)
 
@@ -388,7 +388,7 @@ class WorkloadWatch:
         self._sink.set_deployment(gone, is_gone=True)
 
     def _choose(self) -> None:
-        """Watch targets and pods in namespaces that have workloads, and read other scales if there are any."""
+        """Watch the targets and pods of all namespaces with workloads, and start or stop the reads of other scales."""
         for kind, reflectors in self._targets.items():
             reflectors.choose({key[0] for key, workload in self._known.items() if _is_of(kind, workload.target)})
         self._pods.choose(self._names.keys())

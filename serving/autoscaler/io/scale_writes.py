@@ -69,7 +69,7 @@ def _state_patch(revision: ScaledRevision, state: ServingState) -> Object:
 
 
 class ScaleClient:
-    """Executes writes. Errors not documented at a method are raised."""
+    """Writes scales and states to the cluster. Errors that a method does not document are raised to the caller."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.counts = WriteCounts()
@@ -77,7 +77,7 @@ class ScaleClient:
         self._kinds = ScalableKinds(cluster)
 
     async def reserve(self, revision: ScaledRevision) -> tuple[bool, Object | None]:
-        """Set a revision to Reserve if it is unchanged; return whether it was, and the current object."""
+        """Set a revision to Reserve if it is unchanged; return whether it was set, and the current object."""
         patch = _state_patch(revision, ServingState.RESERVE)
         try:
             written = await self._cluster.patch(_kind_of(revision), *revision.key, patch=patch)
@@ -128,7 +128,7 @@ class ScaleClient:
         return written
 
     async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:
-        """Set the scale of a Deployment or target; return its new version, None if it has changed or is deleted.
+        """Set the scale of a Deployment or target; return its new resourceVersion, or None if it changed or is deleted.
 
         Each pod that becomes ready also changes the object; after such a change the write is retried.
         """

@@ -32,7 +32,7 @@ _NOTHING = encode_relayed_stats(RelayedStats(stats=[]))
 
 
 class Sharing:
-    """The groups of this process. It owns all until ``shards`` is set, which must precede the first decision."""
+    """The groups of revisions that this process owns; all groups until ``shards`` is set, before the first decision."""
 
     def __init__(self) -> None:
         self.shards: Shards | None = None
@@ -49,7 +49,7 @@ class Sharing:
 
     @contextlib.contextmanager
     def writing(self, group: Group) -> Iterator[None]:
-        """Guards writes for a group. Raises ``NotLeading`` if another process owns it, now or before the write ends."""
+        """Guards writes for a group. Raises ``NotLeading`` unless this process owns the group throughout."""
         shards = self.shards
         if shards is None:
             yield

@@ -58,9 +58,9 @@ class SharedStats(msgspec.Struct, frozen=True, kw_only=True):
 
     ``relayed`` receives stats relayed by another autoscaler. ``elsewhere`` returns the address of the autoscaler that
     answers a query, "" for this one. ``host_names`` are accepted in Host headers in addition to ``hosts``. ``reviewer``
-    reviews tokens that are not derived from the key; without a reviewer they are refused. ``issuer`` issues the
-    credentials of pods. If it has inner TLS, the port accepts TLS and plain HTTP. ``queries`` authorises queries; None
-    refuses all. ``pod`` returns the last observed pod. ``announce`` relays announced pods to other autoscalers.
+    reviews tokens that are not derived from the key; None refuses these tokens. ``issuer`` issues the credentials of
+    pods; if it has inner TLS, the port accepts TLS and plain HTTP. ``queries`` authorises queries; None refuses all.
+    ``pod`` returns the last observed pod. ``announce`` relays announced pods to other autoscalers.
     """
 
     relayed: Record | None = None
@@ -74,7 +74,7 @@ class SharedStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatsServer:
-    """Receives stats and calls ``record`` with each; serves queries, and ``page`` by Accept header."""
+    """Receives stats, calls ``record`` with each, and serves queries. ``page`` renders metrics for an Accept header."""
 
     def __init__(  # noqa: PLR0913 - what it connects
         self,
@@ -166,7 +166,7 @@ class StatsServer:
             del self._senders[sender.identity]
 
     def respond(self, protocol: ServerProtocol, request: Request, connection: StatsConnection) -> Response | None:
-        """The response to a request head; a websocket upgrade for authenticated peers. None: it follows later."""
+        """The response to a request head; None if it follows later. Authenticated peers may upgrade to a websocket."""
         path, names = parse_target(request.path)
         port = names.pop("port", "") if path == ANNOUNCE_PATH else ""
         secured = self._shared.issuer.secured if self._shared.issuer is not None else None
@@ -213,7 +213,7 @@ class StatsServer:
         return Response(http.HTTPStatus.OK, "OK", Headers({"Content-Type": "text/event-stream"}))
 
     def _query_refusal(self, protocol: ServerProtocol, request: Request) -> Response | None:
-        """The refusal of a query without the token, or with a foreign Host header (DNS rebinding)."""
+        """The refusal of a query without the token, or with a foreign Host header (DNS rebinding); None if allowed."""
         if not all(is_own_host(host, self._shared.host_names) for host in request.headers.get_all("Host")):
             return protocol.reject(http.HTTPStatus.MISDIRECTED_REQUEST, "not a known host name: see host-names\n")
         objection = self._queries.objection(request.headers.get_all("Authorization"))
@@ -231,7 +231,7 @@ class StatsServer:
         *,
         names: dict[str, str],
     ) -> Response | None:
-        """The response to an authenticated or rejected sender; None if the token needs a review first."""
+        """The response to a sender, authenticated or rejected; None if its token must be reviewed first."""
         sender, claim, token = self._sender(names, request), claim_of(names), _token_of(request)
         if sender is not None or claim is None or token is None or self._shared.reviewer is None:
             return respond(sender)

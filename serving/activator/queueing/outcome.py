@@ -59,10 +59,7 @@ class Rejection(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
 
 
 class RevisionWake(msgspec.Struct, frozen=True, kw_only=True):
-    """A wake of a revision: set it Active if ``flip``, and send ``poke`` unless it is None.
-
-    A flip is skipped if ``resource_version`` is outdated.
-    """
+    """A wake: set the revision Active if ``flip`` and ``resource_version`` is current; send ``poke`` unless None."""
 
     key: RevisionKey
     flip: bool

@@ -149,8 +149,7 @@ class Routes:
         return rule.site
 
     def _chooser(self, host: str, key: RevisionKey) -> Site | None:
-        """The site of ``host`` for a Gateway's request, if its route selects by session, prompt or header among revisions that include ``key``.
-        """
+        """The site of ``host`` if its route selects by session, prompt or header among revisions including ``key``."""
         site = self._sites[Listener.PUBLIC].get(_bare(host)) or self._sites[Listener.INNER].get(_bare(host))
         if site is None or site.namespace != key[0] or not site.policy.chooses:
             return None

@@ -84,7 +84,7 @@ def _wrong(entries: list[str]) -> Iterator[str]:
 class JwtRule(msgspec.Struct, frozen=True, kw_only=True):
     """A rule for tokens: issuer, audiences, the URL of the keys, and the claims passed to the app as headers.
 
-    ``jwks`` "": the issuer's OpenID configuration has the URL. ``issuer`` "": the rule is invalid.
+    ``jwks`` "" means that the issuer's OpenID configuration names the keys. ``issuer`` "" marks an invalid rule.
     """
 
     issuer: str = ""
@@ -94,7 +94,7 @@ class JwtRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def keys_url(self) -> str:
-        """The URL of the keys: the key set, or the OpenID configuration that names the key set."""
+        """The URL of the key set, or of the OpenID configuration that names the key set."""
         return self.jwks or f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"
 
 

@@ -13,7 +13,7 @@ from serving.core.model.knative import ANTICIPATED_PODS_ANNOTATION
 
 
 class AnticipatedPods(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """``count`` is the total number of pods, including existing ones; valid until ``until_s``, in unix seconds."""
+    """The number of pods expected until ``until_s`` (unix seconds). ``count`` includes existing pods."""
 
     count: int
     until_s: float

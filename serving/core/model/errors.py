@@ -163,7 +163,7 @@ class CloudError(ServingError):
 
 
 class CloudRefused(CloudError):
-    """The cloud refused a request: a bound, a quota, no capacity, unknown group. An early retry would fail again."""
+    """The cloud refused a request because of a bound, a quota, no capacity or an unknown group. Do not retry early."""
 
     reason: ClassVar[str] = "CloudRefused"
 

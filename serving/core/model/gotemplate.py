@@ -38,7 +38,7 @@ class _Broken(Exception):
 
 
 class Fields(dict[str, object]):
-    """A mapping with fixed keys, unlike Labels and Annotations. ``text`` shows it as a whole; "" is an error."""
+    """A mapping with fixed keys, unlike Labels and Annotations. ``text`` renders it; with "" rendering is an error."""
 
     def __init__(self, fields: Mapping[str, object], text: str = "") -> None:
         super().__init__(fields)
@@ -83,9 +83,9 @@ def _parts(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _block(parts: list[tuple[bool, str]], *, depth: int) -> tuple[_Value, str]:
-    """The text up to the next end or else, and that action; "" at the end of the template.
+    """Parse up to the next ``end`` or ``else``; return the text and that action, or "" at the end of the template.
 
-    ``parts`` has the next one last.
+    The next part is the last element of ``parts``.
     """
     if depth > _NESTED_MAX:
         raise _Broken("it is nested too deeply")
@@ -108,7 +108,7 @@ def _block(parts: list[tuple[bool, str]], *, depth: int) -> tuple[_Value, str]:
 
 
 def _branch(parts: list[tuple[bool, str]], text: str, *, depth: int) -> _Value:
-    """An ``if`` or, where it moves the dot, a ``with``."""
+    """Parse an ``if`` or ``with``. A ``with`` also moves the dot."""
     word = _word(text)
     condition = _pipe(text.removeprefix(word))
     then, ending = _block(parts, depth=depth)

@@ -61,7 +61,7 @@ class LoadMetric(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.gauge) and self.target_default is None
 
     def amount(self, stat: Stat) -> float:
-        """The load in a report; 0 if it is missing."""
+        """The load in a report; 0 if the report has none."""
         return self.of_stat(stat) or 0.0
 
 
@@ -167,9 +167,9 @@ def read_load(text: str) -> tuple[LoadWish, ...]:
 
 
 def gauges_of(metrics: str) -> tuple[str, ...]:
-    """The gauges named in an annotation, in order; none if it is invalid.
+    """The gauges named in an annotation, in order; none if the annotation is invalid.
 
-    Excludes ``TOKENS_GAUGE``, which is not the app's.
+    Excludes ``TOKENS_GAUGE``, which apps do not report.
     """
     try:
         gauges = (load_metric(wish.metric).gauge for wish in read_load(metrics))

@@ -59,13 +59,13 @@ def nested(value: object, *path: str | int) -> Any:  # noqa: ANN401 - JSON
 
 
 def object_at(value: Mapping[str, Any], key: str) -> Object:
-    """The object in a field of an object that is not checked yet; {} if the value is none."""
+    """The object in a field of unvalidated JSON; {} if the field has no object."""
     child = value.get(key)
     return child if isinstance(child, dict) else {}
 
 
 def objects_at(value: Mapping[str, Any], key: str) -> list[Object]:
-    """The objects in a list in a field, as ``object_at``. Elements that are no objects are left out."""
+    """The objects in a list field of unvalidated JSON. Other elements are left out."""
     children = value.get(key)
     return [child for child in children if isinstance(child, dict)] if isinstance(children, list) else []
 
@@ -117,7 +117,7 @@ def generation_of(resource: object) -> int:
 
 
 def is_being_deleted(resource: object) -> bool:
-    """Whether the object has a deletion timestamp; a finalizer or a grace period may still hold it."""
+    """Whether the object has a deletion timestamp. A finalizer or a grace period may delay the deletion."""
     return nested(resource, "metadata", "deletionTimestamp") is not None
 
 
@@ -134,7 +134,7 @@ def owner_reference(owner: Object) -> Object:
 
 
 def is_controlled_by(child: object, owner: Object) -> bool:
-    """Whether ``owner`` controls ``child``. A same-named object of another owner must stay unchanged."""
+    """Whether ``owner`` controls ``child``. An object of this name that another owner controls must stay unchanged."""
     references = nested(child, "metadata", "ownerReferences") or ()
     return any(reference.get("controller") and reference.get("uid") == uid_of(owner) for reference in references)
 
@@ -161,7 +161,7 @@ def is_true(resource: object, condition_type: str) -> bool:
 
 
 def meant(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """A JSON value without nulls, empty maps and empty lists.
+    """A JSON value without nulls, empty maps and empty lists, which mean the same as an omitted field.
 
     Go clients write ``resources: {}`` for an omitted field. Example: {"a": {"b": []}, "emptyDir": {}} gives
     {"emptyDir": {}}. Elements of a list stay.
@@ -230,7 +230,8 @@ def with_kubernetes_scheme(probe: Object) -> Object:
 def kubelet_decides(containers: Iterable[object]) -> bool:
     """Whether the kubelet, not the queue-proxy, runs a readiness probe of any container of a revision.
 
-    A single container serves even without ``ports``, because an API server stores a revision as written.
+    A single container is the serving container even without ``ports``, because an API server stores a revision as
+    written.
     """
     listed = list(containers)
     return any(

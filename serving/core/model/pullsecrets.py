@@ -21,9 +21,9 @@ _HUB = {"index.docker.io", "registry-1.docker.io"}
 
 
 def auths_of(secrets: Iterable[Object]) -> dict[str, str]:
-    """Credentials in Secrets: NAME:PASSWORD in base64 by registry.
+    """Registry credentials in Secrets, by registry, as NAME:PASSWORD in base64.
 
-    Earlier Secrets win. Raises ``InvalidValue`` if a Secret has none.
+    The first Secret with a registry wins. Raises ``InvalidValue`` if a Secret has no credentials.
     """
     auths: dict[str, str] = {}
     for secret in secrets:

@@ -125,7 +125,7 @@ def parse_percent(text: str) -> float:
 def parse_percent_or_fraction(text: str) -> float:
     """Parse a percentage as Knative does: "70" and "0.7" are both 0.7; values up to 1 are fractions.
 
-    Only keys that Knative reads this way use it.
+    Used only for keys that Knative reads in this way.
     """
     ratio = parse_percent(text)
     return float(text) if ratio <= 0.01 else ratio
@@ -200,9 +200,9 @@ def pod_peak(
 ) -> _Amount:
     """Peak demand of a pod without its overhead, by Kubernetes' rule (KEP-753), for amounts of any type.
 
-    Each init container has a flag whether it is a sidecar (``restartPolicy: Always``), which keeps running with all
-    later containers. Example: containers of 1 and 2 cpu after a sidecar of 1 and an init container of 4: max(1 + 1 + 2,
-    1 + 4) = 5.
+    The flag of an init container marks a sidecar (``restartPolicy: Always``), which keeps running with all later
+    containers. Example: containers of 1 and 2 cpu after a sidecar of 1 and an init container of 4: max(1 + 1 + 2, 1 +
+    4) = 5.
     """
     largest = beside = none
     for amount, is_sidecar in init_containers:
@@ -252,7 +252,7 @@ def total(parts: Iterable[Amounts]) -> dict[str, ExactAmount]:
 
 
 def written_amount(amount: ExactAmount) -> str:
-    """The shortest text of an amount with a whole number: 2000m is "2", 1500m stays, 2048Mi is "2Gi"."""
+    """The shortest text of an amount as a whole number and a unit: 2000m is "2", 1500m stays, 2048Mi is "2Gi"."""
     value, nanos = abs(amount.nanos), abs(amount.nanos) % _NANOS
     sign = "-" if amount.nanos < 0 else ""
     if amount.is_binary and not nanos and value >= _BINARY_MIN * _NANOS:

@@ -18,7 +18,7 @@ _LITERAL = re.compile(r"""["`]([!#-~]+)["`]""")
 
 
 class LoggedRevision(msgspec.Struct, frozen=True, kw_only=True):
-    """The revision of a line, and its pod. Texts that are not known are ""."""
+    """The revision and the pod named in a log line. Unknown texts are ""."""
 
     name: str = ""
     namespace: str = ""
@@ -48,7 +48,7 @@ class LoggedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.lru_cache(maxsize=8)
 def headers_named(template: str) -> frozenset[str]:
-    """The texts in a template that may be names of headers, in lower case."""
+    """The quoted texts in a template, in lower case; these may be names of headers."""
     return frozenset(text.lower() for text in _LITERAL.findall(template))
 
 

@@ -42,10 +42,10 @@ _HOSTS = 254
 
 
 class HostRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The host rules of a cluster: the public and the cluster's domain, and Go templates of a host and of a tag's name.
+    """How a cluster names hosts: the public and the cluster's domain, and Go templates of a host and of a tag's name.
 
-    ``domains`` are the domains of routes with certain labels; ``domain`` is that of all others. ``has_certificates``:
-    public hosts have separate certificates. ``has_local_certificates``: cluster-local hosts have.
+    ``domains`` are the domains of routes with certain labels; ``domain`` applies to all others. ``has_certificates``:
+    each public host has a certificate. ``has_local_certificates``: each cluster-local host has one.
     """
 
     domain: str
@@ -65,7 +65,7 @@ class HostRules(msgspec.Struct, frozen=True, kw_only=True):
 class Hosts(msgspec.Struct, frozen=True, kw_only=True):
     """The public and the cluster-local host of a route; they are equal if the route is cluster-local.
 
-    If there is no public host, it is "", and ``problem`` is the reason.
+    ``problem`` is why there is no public host; the public host is then "".
     """
 
     shown: str
@@ -91,9 +91,9 @@ class ClaimedHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def certificate_name(uid: str, tag: str = "", *, is_local: bool = False, owner: str = "route") -> str:
-    """The name of a Certificate and its Secret, for the public or cluster-local host of a route or of a tag, or for a mapping's host.
+    """The name of a host's Certificate and of its Secret; ``is_local`` selects the cluster-local host.
 
-    ``owner`` is "mapping" for a DomainMapping.
+    ``uid`` is the route's, or the DomainMapping's if ``owner`` is "mapping".
     """
     suffix = "-local" if is_local else ""
     return f"{owner}-{uid}-{zlib.adler32(tag.encode())}{suffix}" if tag else f"{owner}-{uid}{suffix}"
@@ -180,19 +180,19 @@ def kept_claims(route: Object) -> dict[str, str]:
 
 
 def named_network(gateway: str) -> str:
-    """The network of namespace addresses behind a gateway, as three numbers: "10.147.9" for 10.138.7.9."""
+    """The first three numbers of the namespace addresses behind a gateway: "10.147.9" for 10.138.7.9."""
     first, _, third, fourth = gateway.split(".")
     return f"{first}.{_NAMED_FIRST + int(third) % _NAMED_COUNT}.{fourth}"
 
 
 def machine_gateway(inner_port: int) -> str:
-    """The gateway of pods in their machine's network, from the inner listener's port: 8081 gives 127.0.31.145."""
+    """The gateway address for pods in the machine's network, derived from the inner port: 8081 gives 127.0.31.145."""
     return f"127.0.{inner_port >> 8}.{inner_port & 255}"
 
 
 def named_address(gateway: str, namespace: str) -> str:
     """The address at which pods of a single machine reach a namespace's services by short name.
 
-    Two namespaces may have the same address. A short name that exists in both then leads to no service.
+    Two namespaces may have the same address. If both have a service of the same short name, the name leads to none.
     """
     return f"{named_network(gateway)}.{1 + zlib.crc32(namespace.encode()) % _HOSTS}"

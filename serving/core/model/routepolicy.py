@@ -56,7 +56,7 @@ _TARGET_FIELDS = ("revisionName", "percent", "tag", "url")
 
 
 class SessionAffinity(msgspec.Struct, frozen=True, kw_only=True):
-    """How requests of a session are recognised: by a header, in lower case, or by our cookie if ``header`` is "".
+    """How requests of a session are recognised: by ``header`` (lower case), or by the activator's cookie if it is "".
 
     With ``by_prefix`` there are no sessions, and the beginning of the prompt in the body chooses the pod.
     """
@@ -94,7 +94,8 @@ class SharedHost(msgspec.Struct, frozen=True, kw_only=True):
 class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The activator's policy for a route.
 
-    ``token_version`` "" is the first token. ``callers`` None admits all. ``problems`` are for an Event.
+    ``token_version`` is "" for the first token. ``callers`` is None if all callers are admitted. ``problems`` are
+    reported in an Event.
     """
 
     is_private: bool = False
@@ -122,7 +123,7 @@ class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def is_guarded(self) -> bool:
-        """Whether pods accept requests only from activators, which check callers and tokens."""
+        """Whether pods accept requests only from activators, because activators check callers and tokens."""
         return self.jwt is not None or (self.callers is not None and not self.callers.is_open)
 
 

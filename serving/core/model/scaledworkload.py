@@ -114,7 +114,7 @@ class RoutingRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def below(
         cls, prefixes: Iterable[str], *, hosts: tuple[str, ...], headers: tuple[HeaderMatch, ...]
     ) -> "RoutingRule":
-        """A rule from prefixes as other tools write them: "api/" becomes "/api", and "/" matches every path."""
+        """A rule from path prefixes in other tools' notation: "api/" becomes "/api", and "/" matches every path."""
         paths = dict.fromkeys(f"/{prefix.strip('/')}" for prefix in prefixes)
         return cls(hosts=hosts, paths=() if "/" in paths else tuple(paths), headers=headers)
 
@@ -122,7 +122,7 @@ class RoutingRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """Times with a minimum number of pods, regardless of load: from each ``start`` to the next ``end``.
 
-    A ScalingPolicy has them too.
+    Part of a ScaledWorkload or a ScalingPolicy.
     """
 
     start: str
@@ -147,7 +147,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class WorkloadScaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The scaling keys that a revision has as annotations; None uses the settings."""
+    """The scaling keys, which a revision has as annotations. None means that the setting applies."""
 
     min_count: int | None = msgspec.field(default=None, name="min")
     """Fewest pods. 0 allows scaling to zero."""
@@ -214,12 +214,12 @@ class ColdStart(
     """``REJECT``, or ``PLACEHOLDER``: only requests above ``maxPendingRequests`` get the placeholder; others wait."""
 
     def placeholder_at_once(self, *, waiting_max: int | None) -> PlaceholderResponse | None:
-        """The placeholder if no request waits at all."""
+        """The placeholder if requests must not wait at all; otherwise None."""
         return None if self.overflow == PLACEHOLDER and waiting_max is not None else self.placeholder
 
     @property
     def placeholder_on_overflow(self) -> PlaceholderResponse | None:
-        """The placeholder for requests that the queue has no place for."""
+        """The placeholder for requests that arrive while the queue is full; None if there is none."""
         return self.placeholder if self.overflow == PLACEHOLDER else None
 
 
@@ -328,8 +328,8 @@ _REQUIRED = ("target", "service")
 def as_revision(workload: Object, spec: ScaledWorkloadSpec) -> Object:
     """Convert a ScaledWorkload with this spec to the Revision that activators and autoscalers use.
 
-    Annotations of the workload are copied, because daemons save state in them; annotations from the spec win.
-    ``serving.dev/serving-state`` is the serving state.
+    Annotations of the workload are copied, because daemons save state in them; annotations from the spec win. The
+    serving state is read from the annotation ``serving.dev/serving-state``.
     """
     annotations = annotations_of(workload)
     state = annotations.get(SERVING_STATE_ANNOTATION)
@@ -365,7 +365,7 @@ def is_wildcard(host: str) -> bool:
 
 
 def fallback_key(key: tuple[str, str]) -> tuple[str, str]:
-    """The key of a workload's fallback, as activators know it. No object has such a name."""
+    """The key that identifies a workload's fallback in activators. No object can have this name."""
     return key[0], key[1] + _FALLBACK
 
 

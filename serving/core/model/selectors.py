@@ -9,7 +9,7 @@ import msgspec
 
 
 class SelectedName(msgspec.Struct, frozen=True, kw_only=True):
-    """A name for objects that have all these labels; without labels, for all objects."""
+    """A name, for objects that have all these ``labels``. Empty ``labels`` select all objects."""
 
     name: str
     labels: tuple[tuple[str, str], ...] = ()

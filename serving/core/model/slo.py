@@ -87,7 +87,7 @@ def late_sum(bins: Sequence[float]) -> float:
 
 
 def add_bins(first: Sequence[float], second: Sequence[float]) -> tuple[float, ...]:
-    """The sum of two bin counts; missing bins at the end are 0."""
+    """The sum of two lists of counts; missing bins at the end are 0."""
     if not (first and second):
         return tuple(first or second)
     return tuple(map(sum, itertools.zip_longest(first, second, fillvalue=0.0)))

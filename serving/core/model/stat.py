@@ -35,16 +35,16 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     ``at_s`` is the time of the report in seconds. The autoscaler sets it on receipt, because clocks of pods are not
     trusted. ``concurrency`` is the time-weighted mean number of requests in flight over the period, ``request_count``
     the number of arrivals. The ``proxied_`` pair is the part of both that came through an activator. The activator also
-    reports this part, so load is summed without it. ``ended_count`` counts a pod's responses without a server error in
-    the period. ``response_time_s`` is their mean response time in seconds, or 0. ``gauges`` are numbers reported by the
-    app, by name. ``latency_bins`` counts requests by lateness, if the revision has a latency goal
+    reports this part, so the autoscaler subtracts it. ``ended_count`` counts a pod's responses without a server error
+    in the period. ``response_time_s`` is their mean response time in seconds, or 0. ``gauges`` are numbers reported by
+    the app, by name. ``latency_bins`` counts requests by lateness, if the revision has a latency goal
     (``core/model/slo.py``).
 
     Between reports an activator also sends pokes, with the load that is new at that moment. The next report excludes
     the load of pokes, so that their sum is the present load. For the mean of a second, the ``window_`` pair is used
     instead; None: the same values.
 
-    ``is_dormant``: the pod's app sleeps. The pod has no load until its next report, which follows when it wakes. Its
+    ``is_dormant``: the pod's app sleeps. The pod has no load until its next report, which it sends when it wakes. Its
     last request ended ``idle_s`` seconds before the report. ``unfrozen`` is why a dormant pod's processes still run, or
     "". ``pod_loads`` are an activator's requests in each pod of a ScaledWorkload, because these pods do not report.
     ``pod_heats`` are the savings of each pod's prompt cache, in an arbitrary unit. ``is_loading`` asks to keep a pod

@@ -14,7 +14,7 @@ _PORT = re.compile(r"[0-9]{1,5}")
 
 
 def tcp_event(subject: About, number: int, *, problem: str, now: str, instance: str) -> Object:
-    """The Event about a TCP port: it accepts connections, or has a ``problem``."""
+    """The Event about a TCP port. It reports ``problem``, or that the port accepts connections if ``problem`` is ""."""
     message = problem or f"port {number} takes TCP connections"
     words = EventText(reason=TCP_UNAVAILABLE if problem else TCP_LISTENING, message=message, is_warning=bool(problem))
     suffix = digest(subject.uid, words.reason, message)

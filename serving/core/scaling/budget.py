@@ -67,10 +67,10 @@ class BudgetTenant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision's claim.
+    """A revision's claim to pods under budgets.
 
-    The revision waits, or has its turn, since ``since_s``. ``granted`` is the last allowed scale, which may not be
-    written yet.
+    ``since_s`` is when the revision began to wait, or when its turn began. ``granted`` is the last allowed scale, which
+    may not be written yet.
     """
 
     tenant: BudgetTenant
@@ -86,7 +86,10 @@ class BudgetClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Division(msgspec.Struct, frozen=True, kw_only=True):
-    """A divided budget by scope ("" is the whole system): prices, wanted pods, and scopes too small for min-scale."""
+    """The division of the budgets: pods by revision; prices and wanted pods by scope ("" is the whole system).
+
+    ``floors`` are the scopes too small for min-scale.
+    """
 
     shares: dict[RevisionKey, int]
     prices: dict[str, float]
@@ -107,10 +110,10 @@ class AllowanceReason(enum.StrEnum):
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True):
-    """A count below the desired one; or an immediate zero for a revision without demand while others wait.
+    """A limit below the wanted count, or the removal of a revision without demand while others wait.
 
-    ``budget`` is the budget's text, or the scarce resource. ``all_wanted`` is the sum of the pods that all its
-    revisions want.
+    ``budget`` is the text of the budget, or the scarce resource. ``all_wanted`` is the number of pods that all
+    revisions under the budget want.
     """
 
     count: int
@@ -166,7 +169,7 @@ def allocate(claims: Sequence[BudgetClaim], budgets: Budgets, *, now_s: float) -
 
 
 def _bids(claim: BudgetClaim, have: int, *, place: int, limits: Limits, now_s: float) -> list[_Bid]:
-    """A claim's bid for its next pod, if it needs one. Worth is per unit of the largest budget that the pod uses."""
+    """The bid of a claim for its next pod, if any. Its worth is per unit of the scarcest budget that the pod uses."""
     demand, key = claim.demand, claim.tenant.key
     size = limits[0][1].price_of(claim.tenant.pod_bytes) if limits else 1
     if have < demand.floor:
@@ -180,7 +183,7 @@ def _bids(claim: BudgetClaim, have: int, *, place: int, limits: Limits, now_s: f
 
 
 def _turn(claim: BudgetClaim, *, now_s: float) -> float:
-    """The order of first pods: running turns, then the longest wait, then the least overdue turn."""
+    """The order of first pods: running turns first, then the longest wait, then the least overdue turn."""
     if not claim.demand.present:
         return claim.since_s
     return -math.inf if now_s - claim.since_s < TURN_S else _AFTER_ALL - claim.since_s
@@ -210,7 +213,7 @@ class BudgetBook:
                 self._put(key, claim)
 
     def count_in(self, tenant: BudgetTenant, *, present: int) -> None:
-        """Count the pods of a revision that this process does not decide about, or not yet."""
+        """Count the pods of a revision that this process does not decide on, or does not decide on yet."""
         demand = BudgetDemand(wanted=present, present=present, load=float(present), has_load=True)
         self._put(tenant.key, BudgetClaim(tenant=tenant, demand=demand))
 
@@ -260,7 +263,7 @@ class BudgetBook:
                 self._asked[scope] += price * max(counted.used, counted.demand.wanted)
 
     def _ahead(self, claim: BudgetClaim, division: Division, scope: str) -> int:
-        """The amount of a budget for first pods of revisions that have waited longer."""
+        """The part of a budget that is reserved for first pods of revisions that have waited longer."""
         budget = self.budgets.by_scope[scope]
         return sum(
             budget.price_of(other.tenant.pod_bytes)

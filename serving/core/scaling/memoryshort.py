@@ -80,7 +80,7 @@ class MemoryShortage:
     def update(
         self, reading: MemoryReading, pods: Iterable[DormantPod], *, settings: MemorySettings, now_s: float
     ) -> list[RevisionKey]:
-        """Choose pods to remove, or release a revision; return the revisions that need a new decision.
+        """Choose pods to remove, or lift the limit of a revision; return the revisions that need a new decision.
 
         Example: 800 MiB of 16 GiB must be available, and 760 MiB are. The longest idle pods are removed until they free
         40 MiB.
@@ -144,7 +144,7 @@ class MemoryShortage:
 
 
 def _shortage(reading: MemoryReading, settings: MemorySettings) -> tuple[str, int]:
-    """Why memory is short, and the missing bytes; "" if it is not short."""
+    """Why memory is short, and the number of missing bytes; ("", 0) if it is not short."""
     least_bytes = int(settings.available_min_ratio * reading.total_bytes)
     if reading.available_bytes < least_bytes:
         text = (

@@ -28,7 +28,7 @@ _DISABLED, _LEAST = "Disabled", "Min"
 
 
 class MetricTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric: ``percent`` of the requests, or the ``average`` use of a pod in cores or bytes; the other is None."""
+    """One metric's target: ``percent`` of the requests, or ``average`` use per pod in cores or bytes; one is None."""
 
     resource: str
     container: str = ""
@@ -39,7 +39,7 @@ class MetricTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodUse(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod's use. ``used`` is None without a measurement. When scaling up, an unready pod counts as unused."""
+    """One pod's use. ``used`` is None without a measurement. A scale-up counts an unready pod as unused."""
 
     requested: float | None
     used: float | None
@@ -47,7 +47,7 @@ class PodUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of one direction. ``policies`` are the unit (pods or percent), amount, and period in seconds."""
+    """The limits of one direction. ``policies`` have a unit (pods or percent), an amount and a period in seconds."""
 
     window_s: float
     policies: tuple[tuple[str, float, float], ...]
@@ -160,7 +160,7 @@ def scaled_count(
 
 
 def measured_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]]) -> list[Object]:
-    """The object's ``status.currentMetrics``: average use of measured pods, omitting metrics without data."""
+    """The object's ``status.currentMetrics``: average use of measured pods. Metrics without data are left out."""
     measured: list[Object] = []
     for metric, uses in zip(scaling.metrics, pods, strict=True):
         used = [use.used for use in uses if use.used is not None]
@@ -181,7 +181,7 @@ def measured_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]]) -> l
 
 
 def _by_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]], present_count: int) -> tuple[int, str]:
-    """The largest number by any metric; at least the present one if a metric is missing."""
+    """The largest count that any metric wants. If a metric has no data, the present count is the minimum."""
     counts, missing = [], []
     for metric, uses in zip(scaling.metrics, pods, strict=True):
         outcome = metric if isinstance(metric, NoData) else _by_metric(metric, uses, present_count)
@@ -242,7 +242,7 @@ def _amount(metric: MetricTarget, ratio: float) -> str:
 
 
 def _steady(recommended: Sequence[tuple[float, int]], scaling: PodScaling, *, present_count: int, now_s: float) -> int:
-    """Stabilise the number: raise it to the recent minimum, or lower it to the recent maximum of recommendations."""
+    """Stabilise the count: raise it to the minimum of recent recommendations, or lower it to their maximum."""
     *earlier, (_, newest) = recommended
     up_count = min([newest, *(count for at_s, count in earlier if now_s - at_s < scaling.up.window_s)])
     down_count = max([newest, *(count for at_s, count in earlier if now_s - at_s < scaling.down.window_s)])

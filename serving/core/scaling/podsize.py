@@ -29,7 +29,7 @@ ContainerResources = dict[str, dict[str, str]]
 
 
 def awake_resources(pod: Object) -> dict[str, ContainerResources]:
-    """Resources of the app's running containers by name: from the annotation, or from the spec without it."""
+    """Resources of the app's containers while they run, by name: from the annotation, else from the spec."""
     try:
         return msgspec.json.decode(
             annotations_of(pod).get(AWAKE_RESOURCES_ANNOTATION, ""), type=dict[str, ContainerResources]
@@ -39,7 +39,7 @@ def awake_resources(pod: Object) -> dict[str, ContainerResources]:
 
 
 def note_of(pod: Object) -> Object | None:
-    """The patch that adds the annotation; None if the pod has it, or requests nothing."""
+    """The patch that adds the annotation; None if the pod already has it, or has no resource requests."""
     resources = awake_resources(pod)
     if not resources or AWAKE_RESOURCES_ANNOTATION in annotations_of(pod):
         return None
@@ -70,7 +70,7 @@ def resize_of(pod: Object, *, is_dormant: bool, used: Mapping[str, Resources]) -
 
 
 def start_resources(container: Object, start_cpu: str) -> ContainerResources:
-    """The resources of a starting container: cpu of at least ``start_cpu``, as request and within its limit."""
+    """The resources of a starting container: it requests at least ``start_cpu``, up to its cpu limit."""
     written = container.get("resources") or {}
     resources: ContainerResources = {
         kind: dict(amounts) for kind, amounts in written.items() if kind in {"requests", "limits"}
@@ -83,9 +83,9 @@ def start_resources(container: Object, start_cpu: str) -> ContainerResources:
 
 
 def started_resources(container: Object) -> ContainerResources:
-    """The cpu of a ready container.
+    """The cpu of a container after its start.
 
-    Requests cannot be removed from a pod; a container without one gets the smallest.
+    Kubernetes cannot remove a pod's requests, so a container without a cpu request gets the smallest one.
     """
     written = container.get("resources") or {}
     limits, requests = written.get("limits") or {}, written.get("requests") or {}

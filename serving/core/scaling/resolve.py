@@ -54,7 +54,7 @@ def resolve(
 ) -> ScalingSpec:
     """The scaling numbers of a revision.
 
-    ``container_concurrency`` is the requests in flight per pod; 0 means no limit.
+    ``container_concurrency`` is the limit of requests in flight per pod; 0 means no limit.
     """
     first, *further = (
         _measured(settings, scaling, wish, container_concurrency=container_concurrency) for wish in scaling.wishes
@@ -111,7 +111,7 @@ def resolve(
 def classic_target(settings: AutoscalerSettings, *, container_concurrency: int) -> float:
     """The target of requests in flight per pod under the classic algorithm.
 
-    The model Single of 2018 is containerConcurrency 1; all other values are the model Multi.
+    A containerConcurrency of 1 is the model Single of 2018; all other values are the model Multi.
     """
     classic = settings.classic
     return classic.single_concurrency_target if container_concurrency == 1 else classic.multi_concurrency_target

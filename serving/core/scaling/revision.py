@@ -76,7 +76,7 @@ def serving_container(containers: Sequence[Mapping[str, Any]]) -> ServingContain
 def memory_of(containers: Sequence[Mapping[str, Any]]) -> int:
     """Memory requested by all containers, in bytes.
 
-    A container without a request counts with its limit, or else with 200 MiB, as in node scores.
+    A container without a request counts with its limit, or with 200 MiB if it has no limit, as in node scores.
     """
     total = 0
     for container in containers:
@@ -87,7 +87,7 @@ def memory_of(containers: Sequence[Mapping[str, Any]]) -> int:
 
 
 class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision to scale. ``was_ready`` says that its first pods were ready once."""
+    """A revision to scale. ``was_ready``: its initial scale of pods was ready once."""
 
     key: RevisionKey
     uid: str
@@ -150,7 +150,7 @@ class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def depends_on_usage(self) -> bool:
-        """Whether cpu and memory measurements may change its target. The mode protect needs limits for that."""
+        """Whether cpu and memory usage may change the revision's target. The mode protect requires limits too."""
         mode, limits = self.spec.target_mode, self.container.limits
         has_limit = limits.cpu_m is not None or limits.memory_bytes is not None
         return mode is TargetMode.USE or (mode is TargetMode.PROTECT and has_limit)
@@ -249,7 +249,8 @@ def revision_of(resource: Mapping[str, Any], settings: AutoscalerSettings) -> Sc
 def workload_of(resource: Object, spec: ScaledWorkloadSpec, settings: AutoscalerSettings) -> ScaledRevision | None:
     """Read a ScaledWorkload with this spec as a scaled revision; None if it is being deleted.
 
-    The workload ran before it was scaled here, so it needs no initial scale, and has no condition about failed pods.
+    The workload ran before this autoscaler scaled it. It needs no initial scale, and has no condition about failed
+    pods.
     """
     revision = revision_of(as_revision(resource, spec), settings)
     if revision is None:
@@ -338,7 +339,7 @@ def _restart_count(status: Mapping[str, Any]) -> int:
 def oom_kill_count_of(status: Mapping[str, Any]) -> int:
     """Count the OOM kills in a pod's status.
 
-    Counted are restarts of containers whose last termination was an OOM kill, and OOM kills without a restart.
+    Counts all restarts of a container whose last termination was an OOM kill, and each OOM kill without a restart.
     """
     count = 0
     for container_status in status.get("containerStatuses") or ():
@@ -351,7 +352,7 @@ def oom_kill_count_of(status: Mapping[str, Any]) -> int:
 
 
 def turn_ratio(key: RevisionKey) -> float:
-    """The offset of a revision's decisions in each period, as a ratio below 1. It spreads revisions over the period."""
+    """When in each period a revision is decided on, as a ratio below 1. Spreads revisions over the period."""
     return zlib.crc32("/".join(key).encode()) / _CRC_RANGE
 
 
@@ -361,7 +362,7 @@ def _has_status(resource: Mapping[str, Any], condition: str, status: str) -> boo
 
 
 def _written_path(annotations: Mapping[str, str]) -> TrafficPath:
-    """The traffic path written last; proxy by default."""
+    """The traffic path written last; proxy if none was written."""
     is_serve = annotations.get(TRAFFIC_PATH_ANNOTATION) == TrafficPath.SERVE
     return TrafficPath.SERVE if is_serve else TrafficPath.PROXY
 

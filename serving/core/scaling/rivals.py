@@ -11,7 +11,7 @@ _WRITES_MAX = 3
 
 
 class RivalWrites(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of recent scale changes by other clients, oldest first, and the count written last."""
+    """Times of recent scale changes by other clients, oldest first, and the scale that they wrote last."""
 
     times: tuple[float, ...] = ()
     count: int = 0
@@ -21,9 +21,9 @@ class RivalWrites(msgspec.Struct, frozen=True, kw_only=True):
         return RivalWrites(times=(*self.times, now_s)[-_WRITES_MAX:], count=count)
 
     def sentence(self, now_s: float) -> str:
-        """The conflict in a sentence; "" without one.
+        """The message about a conflict; "" if there is no conflict.
 
-        Three changes in ten minutes are a conflict. It ends ten minutes later.
+        Three changes in ten minutes are a conflict. It ends ten minutes after the last change.
         """
         if len(self.times) < _WRITES_MAX or now_s - self.times[-1] > _PERIOD_S:
             return ""

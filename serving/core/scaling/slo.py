@@ -93,7 +93,7 @@ class SloView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SloOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict with its numbers, and the new target. ``more_count`` pods are missing."""
+    """The verdict with its numbers, and the new target. ``more_count`` more pods are wanted."""
 
     slo: Slo
     verdict: SloVerdict
@@ -127,7 +127,7 @@ class SloState(msgspec.Struct, frozen=True, kw_only=True):
 def step(state: SloState, seen: SloView, *, spec: ScalingSpec, now_s: float) -> tuple[SloState, SloOutcome]:
     """Judge the latency goal in ``spec``, and change the target by at most one step.
 
-    ``spec`` has the configured target.
+    ``spec`` also has the configured target.
     """
     slo = spec.slo
     assert slo is not None
@@ -165,14 +165,14 @@ def step(state: SloState, seen: SloView, *, spec: ScalingSpec, now_s: float) -> 
 
 
 def _lag_s(state: SloState, slo: Slo) -> float:
-    """How long requests that began before a change may still run, in seconds: the duration of late requests."""
+    """How long requests that began before a change may still run, in seconds: the response time of late requests."""
     return min(slo.limit_s if state.late is None else state.late.quantile_s, _SETTLE_S)
 
 
 def is_late(bins: Sequence[float], slo: Slo) -> bool:
     """Whether more requests are late than the goal allows and chance explains.
 
-    Example: of 60 requests a 95th percentile allows 3. Up to 6 may be late by chance, so 7 are too many.
+    Example: a p95 goal allows 3 late requests of 60. Up to 6 may be late by chance, so 7 are too many.
     """
     allowed, late = (1.0 - slo.share) * sum(bins), late_sum(bins)
     return late >= _LATE_MIN and late > allowed + _CHANCE * math.sqrt(allowed)
@@ -211,7 +211,7 @@ def _late(
 def _with_pods(
     state: SloState, seen: SloView, late: SloOutcome, *, load: float, spec: ScalingSpec, now_s: float
 ) -> tuple[SloState, SloOutcome]:
-    """Request the pods that a load needs at the state's target, within rate and maximum scale, and wait for them."""
+    """Request the pods for a load at the current target, within rate limit and maximum scale, and wait for them."""
     assert state.target is not None
     most = math.ceil(spec.max_scale_up_rate * max(1, seen.ready_count))
     wanted = min(math.ceil(load / state.target), most, spec.max_scale or most)
@@ -220,7 +220,7 @@ def _with_pods(
 
 
 def _bounds(spec: ScalingSpec) -> tuple[float, float]:
-    """The lowest and highest target; a hard limit bounds the latter."""
+    """The lowest and the highest allowed target. A hard limit bounds the highest."""
     own = spec.target_value
     if spec.metric != CONCURRENCY.name:
         return own / _RANGE, own * _RANGE
@@ -232,7 +232,7 @@ def _outcome(slo: Slo, verdict: SloVerdict, bins: Sequence[float], *, target: fl
 
 
 class RevisionSlo:
-    """The latency goal of one revision with its measurements. ``outcome`` is None before the first decision."""
+    """The latency goal of one revision, and its measurements. ``outcome`` is None before the first decision."""
 
     __slots__ = ("_bins", "_loads", "_own", "_ready_count", "_resized_s", "_state", "outcome")
 

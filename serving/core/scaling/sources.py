@@ -42,7 +42,10 @@ class Second(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def load(self) -> Stat:
-        """The load of all sources. A pod has 5, including 3 through an activator that reports 4: 5 - 3 + 4 = 6."""
+        """The load of all sources.
+
+        Example: a pod reports 5 requests, 3 of them from an activator that reports 4: 5 - 3 + 4 = 6.
+        """
         return _sum((*self.pods, self.activators) if self.activators else self.pods)
 
 
@@ -66,12 +69,12 @@ class Sources:
 
     @property
     def pod_loads(self) -> dict[str, float]:
-        """The requests in each pod of a ScaledWorkload, by the last report of each activator."""
+        """The requests in each pod of a ScaledWorkload, from the last report of each activator."""
         return self._by_pod(_loads_of)
 
     @property
     def pod_heats(self) -> dict[str, float]:
-        """What the cache of prompts of each pod has saved, by the last report of each activator."""
+        """The savings of each pod's prompt cache, from the last report of each activator."""
         return self._by_pod(_heats_of)
 
     @property
@@ -80,7 +83,7 @@ class Sources:
         return not self._pods and not self._activators
 
     def record_pod(self, stat: Stat) -> None:
-        """Add a pod's report, stamped with the time of its receipt."""
+        """Add a pod's report that has its time of receipt."""
         self._pods[stat.pod] = stat
 
     def record_activator(self, stat: Stat) -> None:
@@ -124,8 +127,8 @@ class Sources:
     def present(self, now_s: float) -> Stat:
         """The reported load in flight now; never below 0.
 
-        An activator's load is the larger of two values: its reports in the last moment, and its reports in the whole
-        second before. The first alone is too low, because a report excludes the load of earlier pokes.
+        An activator's load is the larger of its reports in the last moment and its reports in the whole second before.
+        The former alone is too low, because a report excludes the load of earlier pokes.
         """
         pods = _sum(pod for pod in self._pods.values() if _counts(pod, now_s))
         concurrency, request_count = pods.concurrency, pods.request_count
@@ -211,8 +214,8 @@ def _window_requests(stats: Iterable[Stat]) -> float:
 def _sum(stats: Iterable[Stat]) -> Stat:
     """The sum of several reports, excluding requests through activators.
 
-    A busy pod without a gauge counts with the mean of the other pods, because its page may be slow under overload.
-    Example: gauges of 4 and 6, and a busy pod without one, give 15.
+    A busy pod that does not report a gauge counts with the mean of the other pods, because its page may be slow under
+    overload. Example: gauges of 4 and 6, and a busy pod without a gauge, give 15.
     """
     concurrency = request_count = 0.0
     gauges: dict[str, float] = {}

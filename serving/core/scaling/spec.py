@@ -20,7 +20,7 @@ _NANOSECOND_DIGITS = 9
 
 
 class WindowKind(enum.StrEnum):
-    """How a window averages its buckets; the values are those of ``metric-aggregation-algorithm``."""
+    """How a window averages its buckets. The values are those of the key ``metric-aggregation-algorithm``."""
 
     LINEAR = "linear"
     WEIGHTED_EXPONENTIAL = "weightedExponential"
@@ -32,7 +32,7 @@ class WindowKind(enum.StrEnum):
 
 
 class MeasuredMetric(msgspec.Struct, frozen=True, kw_only=True):
-    """One load metric of a revision, with the same numbers as ``ScalingSpec``."""
+    """One load metric of a revision. Its fields have the same meaning as in ``ScalingSpec``."""
 
     metric: str
     target_value: float

@@ -197,11 +197,11 @@ class ScalingAnnotations(OwnAnnotations, frozen=True, kw_only=True):
         return (LoadWish(metric=name if is_load_metric(name) else CONCURRENCY.name, target=self.target),)
 
     def override(self, field: str) -> Value | None:
-        """The revision's value for a setting; None uses the settings."""
+        """The revision's value for a setting; None if the revision uses the daemon's value."""
         return dict(self.overrides).get(field)
 
     def applied_to(self, settings: AutoscalerSettings) -> AutoscalerSettings:
-        """The settings, with the revision's values replacing some."""
+        """The settings with the revision's values."""
         return msgspec.structs.replace(settings, **dict(self.overrides))
 
 
@@ -219,7 +219,7 @@ def annotation_fields() -> tuple[Field, ...]:
 
 
 def _as_annotation(field: Field) -> Field:
-    """A setting in the form of an annotation; Knative's counts of pods have 32 bits."""
+    """Convert a setting to an annotation. Knative's annotations for counts of pods have 32 bits."""
     knob = msgspec.structs.replace(field.knob, key=field.knob.annotation)
     if knob.unit is COUNT and knob.high is None:
         knob = msgspec.structs.replace(knob, high=_INT32_MAX)
@@ -227,7 +227,7 @@ def _as_annotation(field: Field) -> Field:
 
 
 class ReadAnnotations(msgspec.Struct, frozen=True, kw_only=True):
-    """The annotations read, problems (they reject the revision) and ignored annotations (they cause a warning)."""
+    """The parsed annotations, problems that reject the revision, and ignored annotations that cause a warning."""
 
     scaling: ScalingAnnotations
     problems: tuple[Problem, ...]

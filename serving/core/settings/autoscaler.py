@@ -76,7 +76,7 @@ POLICY_NAME = Unit(
 
 
 class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
-    """The pieces of the adaptive policy. Times are in seconds."""
+    """All settings of the adaptive policy. Times are in seconds."""
 
     keep_alive: bool = True
     """Whether the probability of a request decides how long the last pod stays, rather than the stable window.

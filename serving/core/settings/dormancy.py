@@ -33,8 +33,8 @@ _TARGET_CODES = range(0x21, 0x7F)
 class DormantMode(msgspec.Struct, frozen=True, kw_only=True):
     """When a pod becomes dormant.
 
-    ``after_s`` is the idle time before its app is frozen, in seconds; None: never. ``is_only``: an idle revision keeps
-    one dormant pod and does not go to zero.
+    ``after_s`` is the idle time before the pod's app is frozen, in seconds; None: never. ``is_only``: an idle revision
+    keeps one dormant pod and does not go to zero.
     """
 
     after_s: float | None = None

@@ -65,7 +65,7 @@ class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """
 
     def resolved(self, environment: Mapping[str, str]) -> "InnerTlsSettings":
-        """The settings with the environment's mode, if no mode is set."""
+        """These settings; if they have no mode, with the mode from the environment."""
         named = next(
             (variable for variable in (OF_KEY_VARIABLE, DEFAULT_VARIABLE) if environment.get(variable)),
             DEFAULT_VARIABLE,

@@ -14,7 +14,7 @@ FEATURES = "config-features"
 
 
 class WithoutEffect(msgspec.Struct, frozen=True, kw_only=True):
-    """A key without effect: the reason, and the accepted values in lower case."""
+    """A Knative key that has no effect here: the reason, and the accepted values in lower case."""
 
     why: str
     fulfilled: tuple[str, ...] = ()

@@ -31,8 +31,9 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     ``InvalidValue``. ``plain`` names the plain unit in messages and docs. ``explains``: the readers' errors describe
     valid values better than the unit's name.
 
-    The last three are for a cluster's admission policies: ``form`` is a regular expression of all texts that ``read``
-    takes, and perhaps of others; ``cel`` turns a text that matches ``exact`` into a value that CEL compares.
+    The last three are for a cluster's admission policies: ``form`` is a regular expression that matches at least all
+    texts that ``read`` accepts. ``cel`` is a CEL expression that converts a text matching ``exact`` to a comparable
+    value.
     """
 
     name: str
@@ -112,14 +113,14 @@ ANY_KEY = "*"
 class Knob(msgspec.Struct, frozen=True, kw_only=True):
     """The external form of a settings field: its unit, its key, its range.
 
-    ``key`` is the key in the ConfigMap, ``ANY_KEY`` for a mapping of all its keys; keys of a nested record get that
-    record's field name and a dot in front. ``config_map`` names a ConfigMap other than the record's, in which the key
-    has no prefix. ``low`` and ``high`` bound the plain value, both included; ``above`` is a lower bound that is
+    ``key`` is the key in the ConfigMap; ``ANY_KEY`` is for a mapping of all keys. The key of a field in a nested record
+    begins with that record's field name and a dot. ``config_map`` names a ConfigMap other than the record's, in which
+    the key has no prefix. ``low`` and ``high`` bound the plain value, both included; ``above`` is a lower bound that is
     excluded; ``also`` lists valid values outside the range (-1 for "unlimited"); ``whole`` requires a whole number of
     the plain unit; ``choices`` lists the texts allowed. A ``live`` field takes effect without a restart of the daemon.
-    ``annotation`` is the annotation by which a revision has a value of its own, which also takes effect at once; a name
-    without a group is in Knative's group for autoscaling. ``legacy`` are earlier names of the key that Knative still
-    reads, the oldest first; a later name wins.
+    ``annotation`` is the annotation that overrides the value for one revision, immediately; a name without a group is
+    in Knative's group for autoscaling. ``legacy`` are earlier names of the key that Knative still reads, the oldest
+    first; a later name wins.
     """
 
     unit: Unit
@@ -167,7 +168,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     def read(self, text: str, *, plain: bool) -> Value:
         """Parse a text to its plain value. Raises ``InvalidValue`` with the expected form.
 
-        ``plain`` says that the text is of an environment variable or flag, and so already in the plain unit.
+        ``plain``: the text is from an environment variable or flag, and therefore in the plain unit.
         """
         reader = self.unit.read_plain if plain else self.unit.read
         try:
@@ -215,7 +216,7 @@ def fields_of(record: type[msgspec.Struct]) -> tuple[Field, ...]:
 
 @functools.cache
 def live_fields(record: type[msgspec.Struct]) -> frozenset[str]:
-    """Fields of a settings record that take effect immediately; a nested record counts if all its knobs do."""
+    """Fields of a settings record that take effect immediately. A nested record counts if all of its knobs are live."""
     waiting = {field.path[0] for field in fields_of(record) if not (field.knob.live or field.knob.annotation)}
     return frozenset(field.path[0] for field in fields_of(record)) - waiting
 
@@ -251,7 +252,7 @@ def _knob_of(hint: object) -> Knob | None:
 
 
 class Clash(msgspec.Struct, frozen=True, kw_only=True):
-    """Contradicting fields of a record; the first one is the one to correct."""
+    """Fields of a record that contradict each other. The first field is the one to correct."""
 
     fields: tuple[str, ...]
     what: str

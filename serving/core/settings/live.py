@@ -24,11 +24,11 @@ R = TypeVar("R", bound=SettingsRecord)
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome for one ConfigMap, or for several that were read together.
+    """The outcome of applying one ConfigMap, or several that were read together.
 
-    ``changed`` are the fields with a new value, ``waiting`` those that change with the next start of the daemon.
-    ``problems`` are the reasons of a rejection. ``unknown`` are keys that no daemon reads, or that are no settings any
-    more; they have no effect, and the other keys apply.
+    ``changed`` are the fields with a new value. ``waiting`` are fields that change only when the daemon restarts.
+    ``problems`` are the reasons of a rejection. ``unknown`` are keys that no daemon reads, including removed settings;
+    they have no effect, and the other keys apply.
     """
 
     daemon: str
@@ -40,9 +40,9 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveSettings(Generic[R]):
-    """The live settings of one daemon. Raises ``SettingsError`` if its environment is invalid.
+    """The live settings of one daemon. Raises ``SettingsError`` if the daemon's environment is invalid.
 
-    ``ignored`` are variables of its environment that are no settings any more.
+    ``ignored`` are environment variables of removed settings.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class LiveSettings(Generic[R]):
         return self.settings
 
     def update(self, config_map: ConfigMap) -> Taken | None:
-        """Store a ConfigMap and return the outcome; None if this daemon does not read it.
+        """Store a ConfigMap and return the outcome; None if this daemon does not read the ConfigMap.
 
-        A deleted one has no entries.
+        A deleted ConfigMap is passed without entries.
         """
         name = config_map.name
         if name not in self._names:

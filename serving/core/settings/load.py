@@ -37,8 +37,8 @@ R = TypeVar("R", bound=SettingsRecord)
 class Daemon(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     """A daemon's name, its settings record, and its ConfigMap.
 
-    ``removed`` are its settings of earlier versions: the key in the ConfigMap by field. ``reports`` are ConfigMaps of
-    Knative in which it reads nothing, and reports each key.
+    ``removed`` are the settings of earlier versions: the key in the ConfigMap, by field. ``reports`` are Knative
+    ConfigMaps that the daemon does not use; it only reports their keys.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loaded(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
-    """A daemon's settings, with the origin of each by the field's dotted name.
+    """A daemon's settings. ``origins`` has the origin of each setting by the field's dotted name.
 
     ``ignored`` are texts for settings that earlier versions had.
     """
@@ -105,7 +105,7 @@ class _Given(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Read(msgspec.Struct, frozen=True, kw_only=True):
-    """All layers read: values and origins by field, invalid fields, problems, and texts for removed settings."""
+    """The parsed layers: values and origins by field, invalid fields, problems, and texts for removed settings."""
 
     values: dict[str, Value]
     origins: dict[str, Origin]
@@ -125,8 +125,8 @@ def load(
 ) -> Loaded[R]:
     """Load a daemon's settings from all layers.
 
-    ``registry`` holds all daemons, because a ConfigMap may carry keys of several. ``flags`` are by dotted field name.
-    ``problems`` are those already found while reading files.
+    ``registry`` has all daemons, because a ConfigMap may have keys of several. ``flags`` are by dotted field name.
+    ``problems`` are problems found earlier, while files were read.
 
     Raises:
         SettingsError: with every problem, in the order of the layers.
@@ -152,7 +152,7 @@ def load(
 def wrong_variables(
     daemon: Daemon[SettingsRecord], *, registry: Iterable[Daemon[SettingsRecord]], environment: Mapping[str, str]
 ) -> list[Problem]:
-    """Problems of single variables. Contradictions between fields need all layers."""
+    """Problems of single environment variables. Contradictions between fields are not checked."""
     return _read_layers(daemon, registry=registry, config_maps=(), environment=environment, flags={}).problems
 
 
@@ -242,7 +242,7 @@ def _without_effect(name: str, entry: ConfigMapEntry, known: Iterable[str]) -> I
 
 
 def removed_keys(config_map: ConfigMap, registry: Iterable[Daemon[SettingsRecord]]) -> list[Problem]:
-    """A problem for each key in a ConfigMap that is no longer a setting and has no effect."""
+    """A problem for each key in a ConfigMap that belongs to a removed setting and has no effect."""
     return [
         _removed(daemon, name, entry.where)
         for daemon in registry
@@ -254,7 +254,7 @@ def removed_keys(config_map: ConfigMap, registry: Iterable[Daemon[SettingsRecord
 
 
 def removed_variables(daemon: Daemon[SettingsRecord], environment: Mapping[str, str]) -> list[Problem]:
-    """A problem for each environment variable of a daemon that is no longer a setting and has no effect."""
+    """A problem for each environment variable of a daemon that belongs to a removed setting and has no effect."""
     return [
         _removed(daemon, name, f"environment {variable}")
         for variable, name in _removed_variables(daemon).items()
@@ -351,7 +351,7 @@ def in_reading_order(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def _where_of(clash: Clash, origins: Mapping[str, Origin]) -> str:
-    """The origin of the first clashing field that was set; a default is never the mistake."""
+    """The origin of the first clashing field that was set. A default is never reported."""
     written = [origins[name].where for name in clash.fields if origins[name].layer is not Layer.DEFAULT]
     return written[0] if written else f"default of {clash.fields[0]}"
 

@@ -176,7 +176,7 @@ def _is_unknown(key: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _meant(key: str) -> str | None:
-    """The known key that an unknown one resembles; None if no key is similar, or if the key is known."""
+    """The known key that is most similar to an unknown key; None if there is none, or if the key is known."""
     domain, _, name = key.rpartition("/")
     known = places_of_keys()
     if not domain or key in known or key in SYSTEM_KEYS or domain in _OTHER_DOMAINS:

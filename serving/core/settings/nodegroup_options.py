@@ -71,8 +71,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 class AwsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """AWS options of the group; decisions do not use them.
 
-    With a launch template nodes are made by a fleet, which has ``fleet_instance_ready_timeout`` (1 m) to start them.
-    ``lifecycle`` is on-demand, spot, or empty for the cloud's own choice.
+    With a launch template, an EC2 fleet creates the nodes, and has ``fleet_instance_ready_timeout`` (1 m) to start
+    them. ``lifecycle`` is on-demand, spot, or empty for the cloud's own choice.
     """
 
     launch_template_id: str = ""
@@ -93,7 +93,7 @@ class _OptionsReading(msgspec.Struct, kw_only=True):
     recorded: list[tuple[int, Problem]] = msgspec.field(default_factory=list)
 
     def report(self, key: str, what: str, expected: str, *, rule: _Rule = ()) -> None:
-        """Record a problem of one key; ``rule`` is its position in the original's order of checks."""
+        """Record a problem of one key; ``rule`` is its position in Escalator's order of checks."""
         problem = Problem(where=f"{self.where}: {key}", what=what, expected=expected)
         self.recorded.append((_ORDER.get(rule, -1), problem))
 
@@ -117,7 +117,7 @@ def read_node_group(options: Mapping[str, object], *, where: str) -> NodeGroupSe
 def problems_of_node_group(
     options: Mapping[str, object], *, where: str, quirks: NodeGroupQuirks | None = None
 ) -> tuple[Problem, ...]:
-    """All problems of the options; ``quirks`` replace those in the options."""
+    """All problems of the options. ``quirks`` replace the quirks in the options."""
     return _read(options, where=where, quirks=quirks)[1]
 
 
@@ -163,7 +163,7 @@ def aws_options_of(options: Mapping[str, object]) -> AwsOptions:
 
 
 def _read_one(field: Field, raw: object, reading: _OptionsReading) -> None:
-    """Parse one option. An invalid one is recorded and gets a default or empty value, so that parsing continues."""
+    """Parse one option. An invalid option is recorded, and gets a default or empty value so that parsing continues."""
     knob, name = field.knob, field.name
     nothing: Value = "" if knob.unit is TEXT else 0
     reading.values[name] = nothing if _is_required(field) else field.default
@@ -192,9 +192,9 @@ def _report_missing(field: Field, reading: _OptionsReading) -> None:
 
 
 def _value(raw: object, unit: Unit) -> Value | None:
-    """Convert a YAML value to its plain value: text is parsed, numbers and flags must match the unit.
+    """Convert a YAML value to the plain value: text is parsed, numbers and flags must match the unit.
 
-    None if it is invalid.
+    None if the YAML value is invalid.
     """
     if isinstance(raw, str):
         try:
@@ -208,7 +208,7 @@ def _value(raw: object, unit: Unit) -> Value | None:
 
 
 def _health_clashes(settings: NodeGroupSettings, options: Mapping[str, object]) -> Iterator[Clash]:
-    """Yield clashes of the two percentages, which apply only if health checks are on."""
+    """Yield clashes of the two health percentages, which apply only if health checks are on."""
     if not options.get("unhealthy_node_grace_period"):
         return
     newest, most = settings.health_check_newest_nodes_percent, settings.max_unhealthy_nodes_percent

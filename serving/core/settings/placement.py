@@ -131,7 +131,7 @@ class ExtenderTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 def read_weights(text: str) -> dict[str, int]:
     """Parse the weights of node scores: "LeastRequested=1, LowRiskOverCommitment=3".
 
-    An empty text gives no weights, which means those of the provider. Raises ``InvalidValue``.
+    An empty text selects the provider's weights. Raises ``InvalidValue``.
     """
     weights: dict[str, int] = {}
     for part in text.split(",") if text.strip() else ():

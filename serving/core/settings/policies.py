@@ -129,7 +129,7 @@ _GENERATION_CHANGED = "object.metadata.generation != oldObject.metadata.generati
 
 
 def render_policies() -> str:
-    """The YAML of all policies: for template annotations, rollout durations of Services and Routes, and keys."""
+    """The YAML of all admission policies: for template annotations, rollout durations, and misplaced keys."""
     return f"{_HEAD}{_template_policy()}---\n{_rollout_policy()}---\n{_keys_policy()}"
 
 
@@ -241,7 +241,7 @@ def _keys_policy() -> str:
 
 
 def _wrong_keys(name: str, place: str) -> Iterator[str]:
-    """CEL: conditions for misplaced keys at one place, each with its message."""
+    """CEL: conditions for keys that do not belong in one place, each with its message."""
     is_own = name.startswith("own_")
     scaling = f"key.startsWith({_text(GROUP)})"
     invalid = f"""'invalid key name "' + key + '": {place}: '"""
@@ -366,7 +366,7 @@ def _clash_variables() -> Iterator[tuple[str, str]]:
 
 
 def _clashes() -> Iterator[tuple[str, str, str, str]]:
-    """The contradictions of ``_clashes`` in ``annotations.py`` in CEL: condition, annotation, message, expectation."""
+    """CEL for the contradictions of ``annotations._clashes``: condition, annotation, message, expectation."""
     low, high = "variables.min_scale_count", "variables.max_scale_count"
     number = "string({})".format
     yield (

@@ -101,11 +101,11 @@ class RequestLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     @property
     def has_template(self) -> bool:
-        """Whether the template is another than the default."""
+        """Whether the template differs from the default."""
         return self.request_log_template != _DEFAULT_TEMPLATE
 
     def log_variables(self, labels: Mapping[str, str]) -> dict[str, str]:
-        """Variables for a queue-proxy with what a template may name, from its revision's labels."""
+        """Environment variables of a queue-proxy for the fields of a template, from its revision's labels."""
         if not (self.is_on and self.has_template):
             return {}
         return {
@@ -268,8 +268,8 @@ def tcp_variables(ports: Mapping[int, int]) -> dict[str, str]:
 def load_variables(annotations: Mapping[str, str], *, app_port: int) -> dict[str, str]:
     """A queue-proxy's environment variables for load: gauges and their page, tokens, a latency goal, loading time.
 
-    ``app_port`` is the app's port in the manifest. Prometheus' annotations say where the page is; one that Prometheus
-    could not follow is left out.
+    ``app_port`` is the app's port in the manifest. Prometheus' annotations locate the page; an address that Prometheus
+    could not scrape is left out.
     """
     gauges = gauges_of(annotations.get(LOAD_ANNOTATION) or annotations.get(METRIC_ANNOTATION) or "")
     slo = annotations.get(SLO_ANNOTATION)

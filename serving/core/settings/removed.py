@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 
 def _quirks(prefix: str, *names: str) -> dict[str, str]:
-    """Removed quirk flags by their dotted field, with their keys."""
+    """Removed quirk flags: the key of each by its dotted field."""
     return {f"{prefix}.{name}": f"{prefix}.{name.replace('_', '-')}" for name in names}
 
 

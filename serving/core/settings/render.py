@@ -74,7 +74,7 @@ def _meanings(record: type[msgspec.Struct]) -> dict[str, str]:
 def render_config_map(name: str, daemons: Iterable[Daemon[SettingsRecord]]) -> str:
     """YAML of one ConfigMap: every key at its default, its meaning as a comment, inside the block ``_example``.
 
-    The file sets no key, so that neither ``kubectl apply`` nor ``serving install`` can reset one that a user has set.
+    The file sets no key, so that neither ``kubectl apply`` nor ``serving install`` can reset a key that a user has set.
     """
     return "\n".join(
         [
@@ -104,7 +104,7 @@ def _example_lines(name: str, daemons: Iterable[Daemon[SettingsRecord]]) -> Iter
 
 
 def render_page(daemons: Iterable[Daemon[SettingsRecord]]) -> str:
-    """Markdown of docs/settings.md: one table per daemon; a shared field is in the first daemon's table."""
+    """Markdown of docs/settings.md: one table per daemon. A field of several daemons is in the first daemon's table."""
     lines = [_PAGE_HEAD]
     first_daemons: dict[str, tuple[Daemon[SettingsRecord], Field]] = {}
     for daemon in daemons:
@@ -158,7 +158,7 @@ def _row(field: Field, daemon: Daemon[SettingsRecord]) -> str:
 
 
 def _values(described: str) -> str:
-    """The values of a setting without the article; a range without its type, which the default shows."""
+    """The description of a setting's values without the article, and without the type of a range."""
     return re.sub(r"^a (?:whole number|number|duration|percentage) from (?=\S+ to \S)|^an? ", "", described)
 
 

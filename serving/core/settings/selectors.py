@@ -15,7 +15,7 @@ _EXPECTED = "a mapping of names, each with nothing or with `selector:` and label
 
 @functools.lru_cache(maxsize=64)
 def selected_names(text: str) -> tuple[SelectedName, ...]:
-    """Parse the names with their selectors in a YAML text. Raises ``InvalidValue``."""
+    """Parse a YAML text of names, each with a label selector. Raises ``InvalidValue``."""
     import yaml  # noqa: PLC0415 - daemons without such a setting need not load it
 
     try:
@@ -37,7 +37,7 @@ def selected_names(text: str) -> tuple[SelectedName, ...]:
 
 
 class _Selector(msgspec.Struct, frozen=True, kw_only=True):
-    """A label selector; Knative also reads ``type``, for namespace wildcard certificates."""
+    """A label selector. ``type`` is Knative's option for namespace wildcard certificates."""
 
     selector: dict[str, str] | None = None
     type: str = ""

@@ -34,7 +34,7 @@ def _knob(key: str, unit: Unit, legacy: str) -> Knob:
 class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The sidecar of pods in a cluster.
 
-    A change applies to revisions that are made from then on; others keep their pods.
+    A change applies to new revisions only; other revisions keep their pods.
     """
 
     image: Annotated[str, _knob("image", TEXT, "queueSidecarImage")] = ""

@@ -58,7 +58,7 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Paths of certificates, each with the path of its key."""
+        """The path of each certificate, with the path of its key."""
         return list(zip(_listed(self.certificate_files), _listed(self.key_files), strict=True))
 
     @property

@@ -10,10 +10,10 @@ import yaml
 
 
 class YamlLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
-    """A loader that rejects scalars whose text does not fit their tag."""
+    """A loader that rejects scalars whose text is invalid for their tag."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002 - the library's own
-        """Build a value. Raises ``YAMLError`` also in place of the library's ``ValueError`` and the like."""
+        """Build a value. Raises ``YAMLError`` where the library raises ``ValueError`` or a similar error."""
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError) as error:

@@ -24,7 +24,7 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class AdmissionTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of the queue, and of the slots that one address may use.
+    """The bounds of the queue, and of the slots that one client address may use.
 
     At most ``depth_max`` requests wait, each for at most ``wait_max_s`` seconds. Together they have at most
     ``depth_bytes_max`` bytes (None: no bound). ``share_max`` is the part of the slots that open requests of one address
@@ -42,7 +42,7 @@ class Admission(Generic[RequestId]):
     """Slots with a queue. All calls take constant amortised time.
 
     ``capacity`` requests may run concurrently. None: no limit; 0: all wait. With 10 slots and 100 places the 111th
-    simultaneous request is refused. Times must not decrease. ``view`` has the functions that read a request.
+    simultaneous request is refused. Times must not decrease. ``view`` reads facts about requests.
 
     The caller identifies requests by ids that are unique among the present ones. ``release``, ``withdraw`` and ``end``
     ignore an unknown id, so that a ``finally`` clause may always call them.
@@ -120,10 +120,11 @@ class Admission(Generic[RequestId]):
     ) -> Admitted | Queued | Rejected:
         """Admit, queue, park or reject a new request.
 
-        ``client`` is the sender of an open request, ``weight_bytes`` its memory while it waits.
+        ``client`` is the sender of a request whose body is incomplete. ``weight_bytes`` is the request's memory while
+        it waits.
 
         Raises:
-            IllegalTransition: when the id is inside already.
+            IllegalTransition: when a request with this id already runs or waits.
         """
         clients = self._clients
         if client is None and clients.slow:
@@ -136,7 +137,7 @@ class Admission(Generic[RequestId]):
         return result
 
     def complete(self, request_id: RequestId, now_s: float) -> Admitted | Queued | Rejected | None:
-        """Admit a parked request whose body is complete, despite its client's share; None if it is not parked."""
+        """Admit a parked request whose body is now complete, without its client's limit; None if it is not parked."""
         if not self._clients.is_parked(request_id):
             return None
         place = self._clients.remove(request_id)
@@ -149,7 +150,7 @@ class Admission(Generic[RequestId]):
         """Release the slot of an ended request; return the requests that get a slot.
 
         Raises:
-            IllegalTransition: when the request still waits: it cannot have a response.
+            IllegalTransition: when the request still waits, because a waiting request cannot have a response.
         """
         if request_id not in self._running:
             if request_id in self._waiting:
@@ -180,7 +181,7 @@ class Admission(Generic[RequestId]):
         return self._grant(now_s)
 
     def requeue(self, request_id: RequestId, now_s: float) -> None:
-        """Queue a running request that its pod did not complete; ``grant`` starts it again."""
+        """Move a running request that its pod did not complete back to the queue; ``grant`` starts it again."""
         assert request_id in self._running, request_id
         self._requeued[request_id] = now_s
 
@@ -197,7 +198,7 @@ class Admission(Generic[RequestId]):
         return self._grant(now_s)
 
     def expire(self, due_s: float) -> list[RequestId]:
-        """Remove and return requests whose wait has expired by ``due_s``, the oldest of each place first.
+        """Remove and return requests whose wait has expired by ``due_s``, the oldest of each queue first.
 
         A slot that is freed before this call still goes to the oldest request, even if its wait has expired, because a
         late response is better than a refusal.
@@ -222,19 +223,19 @@ class Admission(Generic[RequestId]):
         return min(since_s) + self._terms.wait_max_s if since_s else None
 
     def refresh(self, now_s: float) -> Sequence[Granted[RequestId]]:
-        """Drop clients that read again, and admit parked requests of clients with fewer open requests now."""
+        """Drop slow clients that read again, and admit parked requests of clients that now have fewer open requests."""
         self._clients.forgive(now_s)
         return self._grant(now_s) if self._clients.parked_count else ()
 
     def record_reading(self, request_id: RequestId, now_s: float, *, is_unread: bool) -> None:
-        """Record whether a response waits for its client beyond the proxy's buffer."""
+        """Record whether a response has more unread bytes than the proxy buffers."""
         if not is_unread:
             self._clients.record_read(request_id, now_s)
         elif request_id in self._running:
             self._clients.record_unread(request_id, now_s, running=self._running, capacity=self._capacity)
 
     def late_readers(self, now_s: float) -> list[RequestId]:
-        """Requests to cut off while others wait: their clients exceed their share and have stopped reading."""
+        """Requests to cut off while others wait: their clients use more than their share and have stopped reading."""
         if self._clients.slow:
             self._divert()
         return self._clients.late_readers(self._capacity, now_s) if self.is_watching_readers else []
@@ -265,7 +266,7 @@ class Admission(Generic[RequestId]):
         return Queued(position=depth + 1, deadline_s=place.since_s + self._terms.wait_max_s)
 
     def _grant(self, now_s: float) -> Sequence[Granted[RequestId]]:
-        """Start requeued requests, then queued, then parked ones, as far as slots allow."""
+        """Start requeued requests first, then queued, then parked ones, as long as slots are free."""
         if not (self._waiting or self._requeued or self._clients.parked_count):
             return ()
         granted: list[Granted[RequestId]] = []
@@ -292,7 +293,7 @@ class Admission(Generic[RequestId]):
         return self._capacity is None or used_count < self._capacity
 
     def _divert(self) -> None:
-        """Park queued requests from the front, while their clients may use no more slots."""
+        """Park queued requests at the front whose clients already use all slots of their share."""
         clients = self._clients
         while self._waiting and clients.slow:
             request_id, place = next(iter(self._waiting.items()))

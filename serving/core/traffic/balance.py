@@ -15,7 +15,7 @@ from serving.core.traffic.policy import BalancedPod, BalancingPolicy, FirstFree,
 
 
 class Balancer:
-    """The pods of one revision, with this activator's requests in flight on each.
+    """The pods of one revision, and the number of requests in flight from this activator to each pod.
 
     ``pick`` chooses a pod and counts a request; ``give_back`` ends the count. ``random`` returns numbers in [0, 1), as
     ``random.Random(seed).random`` does.
@@ -42,14 +42,15 @@ class Balancer:
     def capacity(self) -> int | None:
         """Requests allowed in flight; None means no limit, 0 queues all requests.
 
-        The capacity is the requests in flight plus the free slots, so that requests on a draining pod use no slot of
-        others. Example: with 3 requests on a draining pod and 10 slots on another, the capacity is 13; when one of the
-        3 ends, it is 12. It changes with ``set_pods``, and with ``give_back`` on a pod that drains or has lost slots.
+        The capacity is the requests in flight plus the free slots. Requests on a draining pod therefore use no slot of
+        other pods. Example: with 3 requests on a draining pod and 10 slots on another, the capacity is 13; when one of
+        the 3 ends, it is 12. It changes with ``set_pods``, and with ``give_back`` on a pod that drains or has lost
+        slots.
         """
         return None if self._unlimited else self._in_flight + self._free_slots
 
     def set_pods(self, slots_by_pod: Mapping[str, int | None]) -> None:
-        """Replace the list of pods: the slots of this activator by address, None for no limit.
+        """Replace the list of pods: this activator's slots by pod address, None for no limit.
 
         An unlisted pod drains, and is removed when its last request has ended. If a pod has fewer slots than requests
         in flight, no request is interrupted.
@@ -95,7 +96,7 @@ class Balancer:
         """Stop counting a request on the pod, however the request ended.
 
         Raises:
-            IllegalTransition: when this activator has no request there.
+            IllegalTransition: when this activator has no request on the pod.
         """
         pod = self._pods.get(address)
         if pod is None or not pod.in_flight:

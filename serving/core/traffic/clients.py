@@ -26,7 +26,7 @@ class ClientLoad:
 
 
 class Clients:
-    """The loads of all addresses with connections or requests. ``trusts`` says whether a proxy is trusted."""
+    """The loads of all addresses with connections or requests. ``trusts`` returns whether a proxy is trusted."""
 
     def __init__(self, trusts: Callable[[str], bool]) -> None:
         self._trusts = trusts
@@ -42,7 +42,7 @@ class Clients:
 
 
 def client_address(peer: str, forwarded_for: Sequence[bytes], *, trusts: Callable[[str], bool]) -> str:
-    """Return a client's address: 10.0.0.1 with "1.1.1.1, 2.2.2.2, 10.0.0.2" gives 2.2.2.2 if 10.0.0.0/8 is trusted."""
+    """The client's address: 10.0.0.1 with "1.1.1.1, 2.2.2.2, 10.0.0.2" gives 2.2.2.2 if 10.0.0.0/8 is trusted."""
     address = peer
     hops = [hop for line in forwarded_for for hop in line.decode("latin-1").split(",")]
     while trusts(address) and hops:

@@ -31,7 +31,7 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class Ejection(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod's consecutive failures since ``since_s``, and the end of its pause; None while it is on trial."""
+    """The consecutive failures of a pod since ``since_s``, and the end of its pause (None: it is on trial)."""
 
     failure_count: int
     since_s: float
@@ -42,9 +42,9 @@ class Ejection(msgspec.Struct, frozen=True, kw_only=True):
 class EjectionReport(msgspec.Struct, frozen=True, kw_only=True):
     """An ejection for people: the pod, and times in seconds since the epoch.
 
-    ``until_wall_s`` is when the pod gets requests again; None: it already gets requests, but has not responded yet.
-    ``is_silent``: the pod accepts requests without responding; otherwise it accepts no connection. ``in_flight_count``
-    is its number of requests in flight.
+    ``until_wall_s`` is when the pod gets requests again; None: the pod already gets requests, but has not responded
+    yet. ``is_silent``: the pod accepts requests without responding; otherwise it accepts no connection.
+    ``in_flight_count`` is the pod's number of requests in flight.
     """
 
     revision: str
@@ -109,8 +109,8 @@ class SilenceWatch(Generic[RequestId]):
     def _learn(self, in_flight: Mapping[RequestId, str], begun: set[RequestId], now_s: float) -> None:
         """Learn the durations of requests whose response began since the last call.
 
-        A request that has ended was answered or cancelled. It counts if its pod has responded to any request since
-        then.
+        A request that has ended was answered or cancelled. It counts if its pod has sent any response since the last
+        call.
         """
         self._slowest_s *= _SLOWEST_DECAY
         for request, (pod, seen_s) in self._pending.items():
@@ -120,7 +120,7 @@ class SilenceWatch(Generic[RequestId]):
 
 
 class EjectedPods(Generic[RequestId]):
-    """The ejected pods of one revision, by address. A pod that is not listed is never ejected."""
+    """The ejected pods of one revision, by address. Only listed pods are ejected."""
 
     __slots__ = ("_listed", "_silence", "ejections", "responded_s")
 
@@ -144,7 +144,7 @@ class EjectedPods(Generic[RequestId]):
         return {address for address, ejection in ejections if ejection.is_silent and ejection.until_s is not None}
 
     def set_listed(self, addresses: Collection[str]) -> None:
-        """Replace the list of pods, and drop unlisted ones."""
+        """Replace the list of pods, and drop the ejections of unlisted pods."""
         self._listed = addresses
         self.ejections = {address: ejection for address, ejection in self.ejections.items() if address in addresses}
         self.responded_s = {address: at_s for address, at_s in self.responded_s.items() if address in addresses}
@@ -158,7 +158,7 @@ class EjectedPods(Generic[RequestId]):
         return True
 
     def note_response(self, address: str, now_s: float) -> bool:
-        """Clear the failures of a pod, unless it is paused as unreachable; return whether a pause ended."""
+        """Clear the failures of a pod that is not paused as unreachable; return whether a pause ended."""
         self.responded_s[address] = now_s
         if not self.ejections or (known := self.ejections.get(address)) is None:
             return False

@@ -28,7 +28,7 @@ def bucket_of(duration_s: float) -> int:
 def quantile_s(counts: Mapping[int, float], ratio: float) -> float | None:
     """The quantile ``ratio`` of all durations, in seconds; None without durations.
 
-    ``counts`` are by bucket. The result is the middle of its bucket in relative terms, within 2 % of the true duration.
+    ``counts`` are by bucket. The result is the geometric middle of its bucket, within 2 % of the true duration.
     """
     wanted = ratio * sum(counts.values())
     passed = 0.0

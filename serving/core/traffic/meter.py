@@ -22,8 +22,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     ``concurrency`` is the time-weighted mean number of requests over ``period_s`` seconds; 0.0 for an empty period.
     ``request_count`` is the number of arrivals. The ``proxied_`` pair is the part of both that came through an
-    activator. ``unmatched_leaves`` counts ends of requests without an arrival; a number above 0 is an error of the
-    caller.
+    activator. ``unmatched_leaves`` counts ends of requests without an arrival; it is above 0 only if the caller has an
+    error.
     """
 
     period_s: float
@@ -37,7 +37,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class Meter:
     """Counts requests in and out; ``report`` closes a period and opens the next.
 
-    Requests inside are carried over from period to period. A time before the last one counts as the last one.
+    Requests in flight are carried over to the next period. A time before the last one counts as the last one.
     """
 
     __slots__ = (
@@ -121,7 +121,7 @@ class Meter:
         return report
 
     def skip_idle(self) -> None:
-        """Begin the period at the last event, unless a request was in the proxy before it."""
+        """Move the beginning of the period to the last event, unless a request was in the proxy before it."""
         if not (self._direct_integral or self._proxied_integral):
             self._period_start_s = self._last_s
 
@@ -145,8 +145,9 @@ def stat_of(report: Report, *, pod: str, at_s: float, report_period_s: float) ->
     """The stat for a report, with counts per second.
 
     Counts are divided by the configured period, not by the elapsed time, because the autoscaler sums the reports of
-    each second. So a late report must contain all of its requests. Example: 500 requests are reported after 5 s instead
-    of 1 s. They count as 500 in one second and 0 in four, which is correct on average; 100 would lose 400 of them.
+    each second. A late report therefore contains all of its requests. Example: 500 requests are reported after 5 s
+    instead of 1 s. They count as 500 in one second and 0 in four, which is correct on average; 100 would lose 400 of
+    them.
     """
     return Stat(
         pod=pod,

@@ -37,9 +37,9 @@ _CHECKS = 4
 
 
 class RequestView(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """Functions of a request: whether it is open, its client, and the bytes of its response read so far.
+    """Functions that read a request: whether it is open, its client, and the response bytes that the client has read.
 
-    ``read_bytes_of`` is None for gRPC calls and tunnels, whose clients need not read.
+    ``read_bytes_of`` returns None for gRPC calls and tunnels, whose clients need not read.
     """
 
     is_open: Callable[[RequestId], bool] = lambda _: True
@@ -65,7 +65,7 @@ class _ReadProgress(msgspec.Struct, kw_only=True):
 
 
 class _SlowClient(msgspec.Struct, Generic[RequestId], kw_only=True):
-    """A client with unread responses, or a client that counts as slow until a time."""
+    """A client that has unread responses, or that had some and counts as slow until a time."""
 
     unread: dict[RequestId, _ReadProgress]
     until_s: float
@@ -82,10 +82,10 @@ class _SlowClient(msgspec.Struct, Generic[RequestId], kw_only=True):
 
 
 class OpenRequests(Generic[RequestId]):
-    """The open requests of one revision by client, and those of clients that read nothing.
+    """The open requests of one revision by client, and the requests of clients that read nothing.
 
-    One address gets at most ``share_max`` of the slots (0: no bound). It may read nothing for ``unread_wait_max_s``
-    seconds while others wait (0: no bound). ``view`` has the functions that read a request.
+    One client address gets at most ``share_max`` of the slots (0: no bound). It may read nothing for
+    ``unread_wait_max_s`` seconds while others wait (0: no bound). ``view`` reads facts about requests.
     """
 
     __slots__ = (
@@ -120,7 +120,7 @@ class OpenRequests(Generic[RequestId]):
         return f"OpenRequests({len(self.client_of)} of {len(self._taken.keys() | self._parked.keys())} clients)"
 
     def allows(self, client: Hashable, capacity: int | None) -> bool:
-        """Whether a client may use one more of ``capacity`` slots for an open request; a slow client may use none."""
+        """Whether a client may use one more of ``capacity`` slots for an open request. A slow client may not."""
         limit = self._limit(capacity)
         if limit is None:
             return True
@@ -148,7 +148,7 @@ class OpenRequests(Generic[RequestId]):
     def record_unread(
         self, request: RequestId, now_s: float, *, running: Iterable[RequestId], capacity: int | None
     ) -> None:
-        """Count the requests of a client with an unread response. ``running`` are all running requests."""
+        """Mark the client of an unread response as slow, and count all of its requests among the ``running`` ones."""
         client = self._view.client_of(request)
         if self._limit(capacity) is None or client is None:
             return
@@ -167,14 +167,14 @@ class OpenRequests(Generic[RequestId]):
             slow.until_s = max(slow.until_s, now_s + _FORGIVEN_S)
 
     def forgive(self, now_s: float) -> None:
-        """Drop clients without unread responses whose time as slow clients is over."""
+        """Drop clients that have no unread responses and whose time as slow clients has expired."""
         for client in [
             slow_client for slow_client, slow in self.slow.items() if not slow.unread and slow.until_s <= now_s
         ]:
             del self.slow[client]
 
     def late_readers(self, capacity: int | None, now_s: float) -> list[RequestId]:
-        """Requests above the shares of their clients that have read nothing for too long; oldest first."""
+        """Requests in excess of their clients' shares whose clients have read nothing for too long; oldest first."""
         share, wait_max_s, late = self._share_max, self._unread_wait_max_s, list[RequestId]()
         if not (capacity and share and wait_max_s):
             return late
@@ -207,7 +207,7 @@ class OpenRequests(Generic[RequestId]):
     def end(
         self, request: RequestId, now_s: float, *, has_response: bool, do_others_wait: bool = False
     ) -> QueuePlace | None:
-        """Remove an ended request, as ``remove`` does.
+        """Remove an ended request; return its place if it was parked.
 
         If its unread response was cut off, its client counts as slow for some time.
         """

@@ -10,14 +10,14 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class QueueLimit(enum.StrEnum):
-    """The bound that kept a request out of the queue."""
+    """The bound of the queue that caused a rejection."""
 
     COUNT = "count"
     BYTES = "bytes"
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True):
-    """A slot was free, and the request runs."""
+    """The request runs, because a slot was free."""
 
 
 class Queued(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,9 +28,9 @@ class Queued(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):
-    """No slot and no place in the queue is free; ``limited_by`` is the first exceeded bound.
+    """The request gets neither a slot nor a place in the queue. ``limited_by`` is the first exceeded bound.
 
-    ``depth`` requests with ``depth_bytes`` bytes wait already. ``depth_bytes_max`` is None when bytes are not bounded.
+    ``depth`` requests with ``depth_bytes`` bytes already wait. ``depth_bytes_max`` is None if bytes are not bounded.
     """
 
     limited_by: QueueLimit

@@ -62,7 +62,7 @@ class BalancedPod:
 
 
 class FreePods(Protocol):
-    """Pods with a free slot. ``add`` needs a new pod, ``remove`` a contained pod, and ``pick`` at least one pod."""
+    """Pods with a free slot. ``add`` requires an absent pod, ``remove`` a present one, ``pick`` at least one pod."""
 
     def __len__(self) -> int: ...
 
@@ -91,7 +91,7 @@ class FirstFree:
         return len(self._sorted)
 
     def add(self, pod: BalancedPod) -> None:
-        """Insert in order; shifting the list's tail is cheaper than a heap up to some thousand pods."""
+        """Insert in order. Shifting the end of the list is cheaper than a heap up to some thousand pods."""
         self._sorted.insert(self._place_of(pod), pod)
 
     def remove(self, pod: BalancedPod) -> None:
@@ -111,7 +111,7 @@ def _address_of(pod: BalancedPod) -> str:
 
 
 class RoundRobin:
-    """Chooses pods from a queue: a chosen pod moves to its end, and a newly free pod is appended."""
+    """Chooses pods from a queue. A chosen pod moves to the end, and a newly free pod is appended."""
 
     __slots__ = ("_line",)
 
@@ -180,7 +180,7 @@ class TwoChoices:
 
 
 def session_number(text: bytes) -> int:
-    """The position of a session on the ring, from 0 to below 2**64; equal in every process."""
+    """The position of a session on the ring, at least 0 and below 2**64; equal in every process."""
     return int.from_bytes(hashlib.blake2b(text, digest_size=_NUMBER_BYTES).digest())
 
 

@@ -46,14 +46,14 @@ _PROMPT = re.compile(rb'"(?:messages|prompt)"[ \t\r\n]*:[ \t\r\n]*')
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """The prompt of a request: the hash of each prefix at a block's end, shortest first, and the request's tokens."""
+    """The prompt of a request: the hash of each prefix of whole blocks, shortest first, and the number of tokens."""
 
     prefixes: tuple[int, ...] = ()
     tokens: int = 1
 
 
 class PrefixMatch(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of the ``block_count`` blocks of a prompt its pod had got before."""
+    """How many of a prompt's ``block_count`` blocks its pod already had."""
 
     known_count: int
     block_count: int
@@ -62,8 +62,8 @@ class PrefixMatch(msgspec.Struct, frozen=True, kw_only=True):
 def read_prompt(target: bytes, body: bytes, *, length: int, secret: bytes) -> Prompt:
     """Read the prompt in the first bytes of a body of ``length`` bytes. ``secret`` is the key of the hashes.
 
-    The bytes from the value of "messages" or "prompt" on are hashed unchanged, because clients write equal messages
-    alike.
+    The body is hashed unchanged from the value of "messages" or "prompt" on, because clients encode equal messages
+    equally.
     """
     match = _PROMPT.search(body)
     prefixes: list[int] = []
@@ -79,7 +79,7 @@ def read_prompt(target: bytes, body: bytes, *, length: int, secret: bytes) -> Pr
 
 
 class _PodPrefixes:
-    """One pod: its prefixes, the latest last, its tokens in flight, and the bytes that they saved, as of a request."""
+    """One pod: its prefixes, latest last; its tokens in flight; and the bytes that its prefixes have saved."""
 
     __slots__ = ("heat", "heated_at", "known", "tokens")
 
@@ -90,7 +90,7 @@ class _PodPrefixes:
         self.heated_at = 0
 
     def known_count(self, prefixes: tuple[int, ...]) -> int:
-        """How many prefixes of a prompt, from the shortest on, the pod has got. Longer ones leave the table first."""
+        """How many prefixes of a prompt the pod knows, counted from the shortest. Longer prefixes are dropped first."""
         known = self.known
         if not prefixes or prefixes[0] not in known:
             return 0
@@ -113,14 +113,14 @@ class _PodPrefixes:
             self.known.popitem(last=False)
 
     def heat_after(self, request_count: int) -> float:
-        """What its prefixes have saved, recent requests most."""
+        """The savings of the pod's prefixes after ``request_count`` requests. Recent requests count most."""
         return self.heat * float(_HEAT_KEPT ** (request_count - self.heated_at))
 
 
 class PrefixTable(Generic[RequestId]):
-    """The known prefixes of all pods of one revision, and their tokens in flight: of requests of this activator only.
+    """The known prefixes of one revision's pods, and the tokens in flight of this activator's requests.
 
-    It has room for ``blocks_max`` blocks, the same number for each pod.
+    The table has room for ``blocks_max`` blocks, the same number for each pod.
     """
 
     __slots__ = ("_blocks_max", "_pods", "_request_count", "_running")
@@ -137,17 +137,17 @@ class PrefixTable(Generic[RequestId]):
 
     @property
     def heats(self) -> dict[str, float]:
-        """The prompt bytes that each pod had already in its cache, by address; recent requests count most."""
+        """The prompt bytes that each pod did not have to process again, by address; recent requests count most."""
         return {address: pod.heat_after(self._request_count) for address, pod in self._pods.items()}
 
     def set_pods(self, addresses: Collection[str]) -> None:
-        """Replace the list of pods. A pod that is no longer listed is forgotten with its prefixes."""
+        """Replace the list of pods. The prefixes of unlisted pods are dropped."""
         self._pods = {address: self._pods.get(address) or _PodPrefixes() for address in addresses}
         for pod in self._pods.values():
             pod.trim(self._room)
 
     def choose(self, prompt: Prompt, free: Collection[str]) -> str:
-        """The pod for a prompt among the listed pods with a free slot; there has to be one.
+        """The pod for a prompt among the listed pods with a free slot. At least one pod must have one.
 
         The pod with the longest known prefix is chosen on two conditions: the prefix is at least a fourth of the
         prompt, and the pod's tokens in flight are within ``LOAD_RATIO_MAX`` times the mean, which includes this
@@ -179,7 +179,7 @@ class PrefixTable(Generic[RequestId]):
         return PrefixMatch(known_count=count, block_count=len(prefixes))
 
     def end(self, request: RequestId) -> None:
-        """Record that a request has ended, or left its pod; an unknown one changes nothing."""
+        """Record that a request has ended, or left its pod. An unknown request has no effect."""
         entry = self._running.pop(request, None)
         if entry is not None:
             pod, tokens = entry

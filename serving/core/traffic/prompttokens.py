@@ -25,7 +25,7 @@ _LIMIT = re.compile(rb'"max_(?:completion_|output_)?tokens"[ \t\r\n]*:[ \t\r\n]*
 
 
 class RequestTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """The tokens of a request: its prompt, and the answer that it may generate."""
+    """The tokens of a request: those of its prompt, and the most that the response may have."""
 
     prompt: int = 0
     answer: int = 0
@@ -71,8 +71,8 @@ _DECODER = msgspec.json.Decoder(_Request)
 def tokens_of(target: bytes, body: bytes, *, length: int) -> RequestTokens:
     """The estimated tokens of a request, from the first bytes of a body of ``length`` bytes.
 
-    Example: 4,000 bytes of text and ``max_tokens`` 100 are 1,000 and 100 tokens. Each token id counts as one token. A
-    request for ``n`` choices generates n times as many tokens.
+    Example: 4,000 bytes of text with ``max_tokens`` 100 have 1,000 and 100 tokens. A prompt of token ids has one token
+    per id. A request for ``n`` choices generates n times as many tokens.
     """
     if len(body) < length:
         match = _LIMIT.search(body)

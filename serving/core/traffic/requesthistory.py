@@ -71,7 +71,7 @@ class ErrorCause(msgspec.Struct, kw_only=True):
 
 
 class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The recorded requests of one revision, oldest first. ``slow`` and ``errors`` have the largest first."""
+    """One revision's requests, oldest first. ``slow`` is sorted by duration, ``errors`` by count; the largest first."""
 
     service: str
     revision: str
@@ -82,7 +82,7 @@ class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def printable(raw: bytes, length_max: int = TEXT_MAX) -> str:
-    """Untrusted text on one line: invisible characters escaped, truncated to ``length_max`` with "..."."""
+    """Untrusted text on one line. Invisible characters are escaped; text beyond ``length_max`` is replaced by "..."."""
     # Truncated before escaping, which makes it longer: a path may have a megabyte.
     text = raw[: length_max + 1].decode("utf-8", "backslashreplace")
     if not text.isprintable():
@@ -101,7 +101,7 @@ def merged(reports: Iterable[RequestReport]) -> list[RequestReport]:
 
 
 def since(report: RequestReport, from_s: float) -> RequestReport:
-    """The part of a report since its revision was created, because a deleted revision may have had the same name."""
+    """The part of a report since its revision was created; a deleted revision may have had the same name."""
     return RequestReport(
         service=report.service,
         revision=report.revision,
@@ -141,7 +141,7 @@ def _cause_of(failed_by: str, status: int, why: str) -> tuple[str, int, str]:
 
 
 class RequestHistory:
-    """The recorded requests of all revisions, at most ``records_max``. 0 records nothing."""
+    """The recorded requests of all revisions, at most ``records_max``. With 0, nothing is recorded."""
 
     def __init__(self, records_max: int) -> None:
         self.records_max = records_max

@@ -27,7 +27,7 @@ _Key = tuple[str, str]
 class MetricsReading(msgspec.Struct, frozen=True, kw_only=True):
     """The content of one metrics page.
 
-    ``durations`` counts requests by revision and class of status, then by bucket; ``waiting`` are queued requests by
+    ``durations`` counts requests by (revision, status class), then by bucket. ``waiting`` counts queued requests by
     revision.
     """
 
@@ -44,7 +44,7 @@ class ResponseCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GrowingCounts:
-    """Sums the responses of a revision, "namespace/name", since the first reading of each activator."""
+    """The responses of a revision ("namespace/name") since the first metrics page of each activator."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -53,7 +53,7 @@ class GrowingCounts:
         self._error_count = 0.0
 
     def add(self, pages: Mapping[str, MetricsReading]) -> ResponseCounts:
-        """Add the metrics pages of all activators, by source; return the sums."""
+        """Add the metrics pages of all activators, by source; return the sums since the first page of each."""
         for source, page in pages.items():
             last = self._before.get(source)
             for status in CLASSES if last is not None else ():
@@ -86,7 +86,7 @@ def parse(text: str) -> MetricsReading:
 
 
 def grown(now: Mapping[int, float], before: Mapping[int, float]) -> dict[int, float]:
-    """The increase of each bucket; a counter that decreased was reset."""
+    """The increase of each bucket. A count that decreased was reset, and counts from 0."""
     is_new = any(now.get(bucket, 0.0) < count for bucket, count in before.items())
     return {bucket: count - (0.0 if is_new else before.get(bucket, 0.0)) for bucket, count in now.items()}
 

@@ -19,7 +19,7 @@ _ADDRESSES_MAX = 1000
 
 
 class WrongToken(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a wrong token: seconds until the address may try again; 0 within the limit."""
+    """The result of a wrong token: seconds until the address may try again; 0 while it is within the limit."""
 
     wait_s: float
     is_news: bool
@@ -27,7 +27,7 @@ class WrongToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WrongTokens:
-    """Counts the wrong tokens of each address. IPv6 addresses count by their /64."""
+    """Counts the wrong tokens of each address. All IPv6 addresses of a /64 count as one."""
 
     def __init__(self) -> None:
         self._counted: OrderedDict[str, tuple[float, int]] = OrderedDict()

@@ -26,16 +26,16 @@ def now_s() -> float:
 def steady_s() -> float:
     """Monotonic seconds, read at each call. The clock also runs while the process or the machine is suspended.
 
-    The time of a uvloop loop is the start of its turn, which is stale in a process that was frozen within the turn.
+    The loop's own time is read once per iteration, so it is stale in a process that was frozen during an iteration.
     """
     return time.clock_gettime(_STEADY)
 
 
 def unqueued_s() -> float:
-    """``steady_s`` less the seconds in which the calling thread was ready to run and had no core.
+    """``steady_s`` minus the seconds in which the calling thread was ready to run but had no core.
 
-    A time between two readings is then of the thread itself, however busy the machine is. The wait is the second number of
-    schedstat in proc(5); a kernel without it counts no wait.
+    The difference of two readings is then the thread's own time, however busy the machine is. The wait is the second
+    number of schedstat in proc(5); on a kernel without schedstat it is 0.
     """
     try:
         with open(_SCHEDSTAT, encoding="ascii") as file:  # noqa: PTH123 - the sidecar starts without pathlib

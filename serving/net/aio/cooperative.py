@@ -42,7 +42,7 @@ _is_costly: contextvars.ContextVar[bool] = contextvars.ContextVar("is_costly", d
 
 
 class _Turns:
-    """Tracks the time between two polls of one loop, from the first step to the loop's next iteration."""
+    """Tracks the time between two polls of one loop, from the first step of an iteration to the next iteration."""
 
     __slots__ = ("_ends_s", "_is_open", "_numbers", "_passed", "_steps", "_waiting", "loop")
 
@@ -56,9 +56,9 @@ class _Turns:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def may_go_on(self) -> bool:
-        """Whether a step may run now.
+        """Whether the next step may run now.
 
-        Only a few consecutive steps run while other tasks wait, because a switch costs a step.
+        A few consecutive steps may run while other tasks wait, because a switch of tasks costs as much as a step.
         """
         if self._waiting:
             self._passed += 1
@@ -67,7 +67,7 @@ class _Turns:
         return self._has_time()
 
     async def wait(self) -> None:
-        """Wait for an iteration of the loop with time remaining."""
+        """Wait for an iteration of the loop that has time left."""
         number = next(self._numbers)
         while True:
             self._open()
@@ -93,7 +93,7 @@ class _Turns:
             self.loop.call_soon(self._close)
 
     def _close(self) -> None:
-        """End the current use and wake the longest waiter; cancelled waiters are skipped."""
+        """End the current iteration's use, and wake the longest waiter; cancelled waiters are skipped."""
         self._is_open = False
         woken = 0
         while self._waiting and woken < _WOKEN_MAX:
@@ -136,7 +136,7 @@ def costly() -> Iterator[None]:
 
 
 async def computed(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """The result of a pure computation: in a thread within ``costly``, else immediately, without awaiting."""
+    """Run a pure computation and return its result: in a thread inside ``costly``, otherwise immediately."""
     if _is_costly.get():
         return await asyncio.to_thread(work, *args, **kwargs)
     return work(*args, **kwargs)

@@ -38,8 +38,8 @@ _THRESHOLDS = (300, 1, 1_000_000)
 def run_daemon(name: str, body: Body) -> int:
     """Run a daemon until it ends or is stopped; return its exit code.
 
-    0: the daemon was stopped, or ended by itself. 1: it failed; the reason is logged. 2: it will fail at each start
-    until its configuration changes.
+    0: the daemon was stopped, or ended by itself. 1: the daemon failed; the reason is logged. 2: the daemon fails at
+    each start until its configuration changes.
     """
     log_as_json(name)
     try:

@@ -47,7 +47,7 @@ class Handshakes:
 
     @contextlib.asynccontextmanager
     async def serving(self, listener: socket.socket, make: MakeProtocol) -> AsyncIterator[None]:
-        """Accept connections while the context is open; ``listener`` is closed with it."""
+        """Accept connections while the context is open; at the end, close ``listener``."""
         listener.setblocking(False)
         with listener:
             async with self._tasks, supervise() as tasks:
@@ -65,7 +65,7 @@ class Handshakes:
             self._begin(connection, str(peer[0]) if peer else "", make)
 
     def _begin(self, connection: socket.socket, address: str, make: MakeProtocol) -> None:
-        """Begin a handshake; close the oldest connection above a limit."""
+        """Begin a handshake. If a limit is exceeded, close the oldest connection."""
         if self._counts[address] >= self._per_address_max:
             self._close(next(task for task, other in self._addresses.items() if other == address))
         elif len(self._addresses) >= self._total_max:

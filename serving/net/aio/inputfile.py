@@ -37,7 +37,7 @@ def open_input(path: Path) -> BinaryIO:
 
 
 def read_input_text(path: Path) -> str:
-    """Read a whole UTF-8 file. Raises ``OSError`` also above 32 MiB, and for other encodings."""
+    """Read a whole UTF-8 file. Raises ``OSError`` for files above 32 MiB and for other encodings, too."""
     with open_input(path) as file:
         content = file.read(_BYTES_MAX + 1)
     if len(content) > _BYTES_MAX:

@@ -85,7 +85,7 @@ class LineFile:
 
 
 def shift_files(path: Path, files_max: int) -> None:
-    """Rename NAME to NAME.1, NAME.1 to NAME.2, ...; remove the one beyond ``files_max``. Raises ``OSError``."""
+    """Rename NAME to NAME.1, NAME.1 to NAME.2, ...; remove the file after ``files_max``. Raises ``OSError``."""
     if files_max <= 1:
         path.unlink(missing_ok=True)
     for number in range(files_max - 2, -1, -1):

@@ -27,10 +27,10 @@ _MAPPED = b"\0" * 10 + b"\xff\xff"
 
 
 class ListeningSocket(NamedTuple):
-    """A listening socket, with its user and its inode.
+    """A listening socket: its user and its inode.
 
-    ``cookie`` is a number that no other socket gets until the machine restarts. It is the inode if the kernel has no
-    cookies.
+    ``cookie`` is a number that no other socket gets until the machine restarts. If the kernel has no cookies, it is the
+    inode.
     """
 
     user: int
@@ -47,7 +47,7 @@ def listener_at(host: str, port: int) -> ListeningSocket | None:
 
 @functools.cache
 def has_sock_diag() -> bool:
-    """Whether the kernel supports sock_diag(7); without its module no sockets are found."""
+    """Whether the kernel supports sock_diag(7). Without it, no sockets are found."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return _queried("127.0.0.1", probe.getsockname()[1]) is not None
 
@@ -95,7 +95,7 @@ def listening_ports() -> set[int]:
 
 
 def _bytes_of(address: str) -> bytes:
-    """An address in the kernel's table, which uses the machine's byte order within 32-bit words."""
+    """The bytes of an address from the kernel's table, whose 32-bit words have the machine's byte order."""
     words = (int(address[at : at + 8], 16) for at in range(0, len(address), 8))
     return b"".join(struct.pack("=I", word) for word in words)
 

@@ -17,7 +17,7 @@ def amounts_of(path: Path) -> dict[str, int]:
 
 
 def cgroup_folders(proc: Path, cgroups: Path) -> Sequence[Path]:
-    """This process's cgroup and its ancestors, each a limit. Empty with version 1."""
+    """The folders of this process's cgroup and all ancestors, each with a limit. Empty for cgroup version 1."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:
@@ -33,7 +33,7 @@ def cgroup_folders(proc: Path, cgroups: Path) -> Sequence[Path]:
 
 
 def memory_bound(folder: Path) -> float:
-    """The limit of a cgroup, in bytes; infinite without one."""
+    """The memory limit of a cgroup, in bytes; infinite if it has none."""
     try:
         text = (folder / "memory.max").read_text().strip()
     except OSError:

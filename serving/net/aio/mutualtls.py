@@ -49,7 +49,7 @@ _REASONS = {
 class MutualTls:
     """The TLS contexts of one process. It has no certificate until ``replace`` is called.
 
-    ``failures`` counts refused handshakes by reason. ``turn`` grows with each new certificate.
+    ``failures`` counts refused handshakes by reason. ``turn`` is incremented with each new certificate.
     """
 
     def __init__(self, authority: str) -> None:
@@ -75,7 +75,7 @@ class MutualTls:
 
 
 class DaemonQueries(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client without a certificate queries daemons: by plain HTTP, or by TLS with a verified daemon name."""
+    """How a client without a certificate queries daemons: by plain HTTP, or by TLS that verifies the daemon's name."""
 
     context: ssl.SSLContext | None = None
 
@@ -92,7 +92,7 @@ class DaemonQueries(msgspec.Struct, frozen=True, kw_only=True):
         return "http" if self.context is None else "https"
 
     def options(self, daemon: str) -> dict[str, Any]:
-        """The aiohttp options for a request to a daemon, given its SPIFFE id."""
+        """The aiohttp options for a request to the daemon with this SPIFFE id."""
         return {} if self.context is None else {"ssl": self.context, "server_hostname": host_of(daemon)}
 
 
@@ -122,14 +122,14 @@ def load_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 
 def identity_of(connection: Any) -> str:  # noqa: ANN401 - an SSLObject, or the one of a transport; None without TLS
-    """The SPIFFE id in the peer's verified certificate; "" without one, or if it has several."""
+    """The SPIFFE id in the peer's verified certificate; "" without a certificate, or if it has several ids."""
     certificate = connection.getpeercert() if connection is not None else None
     ids = [name for kind, name in (certificate or {}).get("subjectAltName", ()) if kind == "URI"]
     return ids[0] if len(ids) == 1 else ""
 
 
 class PeerTls(msgspec.Struct, frozen=True, kw_only=True):
-    """TLS contexts of this end, and the peer's required SPIFFE id, which is a prefix if it ends in a slash.
+    """The local TLS contexts, and the SPIFFE id required of the peer (a prefix if it ends in a slash).
 
     ``takes_plain`` allows a peer without TLS.
     """
@@ -142,7 +142,7 @@ class PeerTls(msgspec.Struct, frozen=True, kw_only=True):
 async def open_tls(
     host: str, port: int, secured: PeerTls, *, network: str = "", limit: int = 65_536
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Open TLS streams from the network namespace at a path ("" is our own).
+    """Open TLS streams from the network namespace at a path ("" is the current namespace).
 
     Raises:
         OSError: when the peer cannot be reached, the handshake fails, or the peer has another identity.
@@ -177,7 +177,7 @@ def check_peer(connection: Any, secured: PeerTls) -> None:  # noqa: ANN401 - as 
 
 
 def is_expected(identity: str, expected: str) -> bool:
-    """Whether a SPIFFE id matches the expected one, a prefix if it ends in a slash. An empty id never matches."""
+    """Whether a SPIFFE id matches ``expected``, which is a prefix if it ends in a slash. An empty id never matches."""
     if not identity or not expected:
         return False
     return identity.startswith(expected) if expected.endswith("/") else identity == expected

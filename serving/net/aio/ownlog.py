@@ -44,7 +44,7 @@ class OwnLog:
 
     @classmethod
     def of(cls, environment: MutableMapping[str, str]) -> Self:
-        """The log configured in the environment. Its variables are removed, because child processes have other logs."""
+        """The log configured in the environment. Removes its variables, because child processes have other logs."""
         path, bytes_max, files_max = (
             environment.pop(name, "") for name in (LOG_FILE_VARIABLE, BYTES_VARIABLE, FILES_VARIABLE)
         )
@@ -61,7 +61,7 @@ class OwnLog:
                 self._reopen()
 
     def _rotate(self) -> bool:
-        """Rename the files; False if another process is doing it."""
+        """Rename the files; return False if another process is rotating them."""
         try:
             fcntl.flock(_OUTPUT, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

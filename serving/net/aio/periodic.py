@@ -32,7 +32,7 @@ async def every(
 ) -> None:
     """Await ``beat`` immediately and then every ``period_s`` seconds, until ``stop`` is set.
 
-    ``is_shared`` aligns the beats as ``until_beat_s`` does.
+    ``is_shared`` aligns the beats with those of other tasks, by ``until_beat_s``.
     """
     due_s = now_s() // period_s * period_s if is_shared else now_s()
     while not stop.is_set():

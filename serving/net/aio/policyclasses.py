@@ -44,7 +44,7 @@ _FILE_MAX_BYTES = 1024 * 1024
 
 
 def installed_policies() -> dict[str, PolicyClass]:
-    """The classes of installed packages by name.
+    """The policy classes of installed packages, by name.
 
     A class that failed to load raises ``InvalidValue`` when it is used.
     """
@@ -64,7 +64,7 @@ def installed_policies() -> dict[str, PolicyClass]:
 
 
 def policy_names(folder: Path) -> list[str]:
-    """The names that an annotation may have on one machine: built-in and installed policies, and copies in ``folder``.
+    """The policy names that an annotation may use on this machine: built-in, installed, and copied to ``folder``.
 
     Loads no class.
     """
@@ -89,7 +89,7 @@ def is_policy_name(text: str) -> bool:
 
 
 def load_policy(text: str) -> PolicyClass:
-    """Load the class named by ``FILE.py:Class``, which executes the file. Raises ``InvalidValue``."""
+    """Execute the file of ``FILE.py:Class``, and return the class. Raises ``InvalidValue``."""
     form = _FILE_FORM.fullmatch(text)
     if form is None:
         raise InvalidValue(text=text, expected=_EXPECTED)
@@ -117,7 +117,7 @@ class StoredPolicies:
         return name
 
     def find(self, name: str) -> PolicyClass | None:
-        """The class of a copy; None without one. Raises ``InvalidValue``."""
+        """The class of a copy; None if there is no copy. Raises ``InvalidValue``."""
         if not is_policy_name(name):
             return None
         for path in self._folder.glob(f"{name}.*.py"):
@@ -126,9 +126,9 @@ class StoredPolicies:
 
 
 class BoundedCalls:
-    """Limits each call to ``bound_s`` seconds, in which it runs or blocks; a wait for a core does not count.
+    """Limits each call to ``bound_s`` seconds of running or blocking; waiting for a core does not count.
 
-    In the main thread a longer call is interrupted; elsewhere it is only measured.
+    In the main thread a longer call is interrupted. In other threads it is only measured.
     """
 
     def __init__(self, *, bound_s: float = POLICY_TIME_MAX_S, clock: Callable[[], float] = unqueued_s) -> None:
@@ -159,7 +159,7 @@ class BoundedCalls:
         return result
 
     def _end(self) -> None:
-        """Cancel the alarm; after the first line no interrupt occurs."""
+        """Cancel the alarm. After the first statement no interrupt occurs."""
         self._is_running = False
         self._set_alarm(0.0)
 

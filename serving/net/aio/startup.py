@@ -34,7 +34,7 @@ def exit_on_signals() -> None:
 
 
 def report_serving() -> None:
-    """Report once that this daemon serves; without a supervisor, do nothing."""
+    """Report once to the supervisor that this daemon serves. Without a supervisor, do nothing."""
     text = os.environ.pop(READY_VARIABLE, "")
     if text:
         os.set_inheritable(int(text), False)
@@ -44,9 +44,9 @@ def report_serving() -> None:
 
 
 def report_alive(*, is_waiting: bool = False) -> None:
-    """Report that the daemon's event loop runs, once a second while it serves; without a supervisor, do nothing.
+    """Report to the supervisor that the event loop runs, once a second. Without a supervisor, do nothing.
 
-    ``is_waiting``: the daemon now waits, and the supervisor applies a longer limit to the next report.
+    ``is_waiting``: the daemon now waits, so the supervisor allows more time until the next report.
     """
     for descriptor in _pipes:
         # The supervisor may have ended, or be so busy that the pipe is full.

@@ -41,7 +41,7 @@ class TaskCancelled(RuntimeError):
 class SupervisedTasks:
     """Runs tasks within a block. The first failure cancels the block and all tasks, and is raised unchanged.
 
-    At the end of the block, background tasks are cancelled and all tasks are awaited.
+    At the end of the block, background tasks are cancelled, and all tasks are awaited.
     """
 
     __slots__ = ("_background", "_group", "_interrupted")
@@ -107,7 +107,7 @@ class SupervisedTasks:
 
 
 class TaskOwner:
-    """Owns short-lived tasks. A failure is logged; as a context manager, it cancels and awaits them on exit."""
+    """Owns short-lived tasks, and logs failures. As a context manager, it cancels and awaits its tasks on exit."""
 
     __slots__ = ("_tasks",)
 
@@ -126,7 +126,7 @@ class TaskOwner:
         await self.close()
 
     def start(self, work: Coroutine[Any, Any, _T], *, name: str, is_awaited: bool = False) -> asyncio.Task[_T]:
-        """Start a task. ``is_awaited``: the caller reads its result, so a failure is not logged here."""
+        """Start a task. ``is_awaited``: the caller reads the task's result, so a failure is not logged here."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard if is_awaited else self._ended)

@@ -30,7 +30,7 @@ Listener = Callable[[Taken, Object], None]
 
 
 class ConfigMapWatch:
-    """Watches the ConfigMaps of ``settings``; ``followed`` runs it."""
+    """Watches the ConfigMaps of ``settings``. Created and run by ``followed``."""
 
     def __init__(self, cluster: Cluster, namespace: str, settings: Sequence[LiveSettings[Any]]) -> None:
         self.refused: dict[tuple[str, str], tuple[Taken, Object]] = {}
@@ -77,7 +77,7 @@ class ConfigMapWatch:
 async def followed(
     cluster: Cluster, namespace: str, settings: Sequence[LiveSettings[Any]]
 ) -> AsyncIterator[ConfigMapWatch]:
-    """Watch ConfigMaps in the background of a context, which is entered after the first list."""
+    """Watch ConfigMaps in the background while the context is open. It opens after the first list."""
     watch = ConfigMapWatch(cluster, namespace, settings)
     async with supervise() as tasks:
         tasks.start_background(watch.reflector.run(), name="settings")
@@ -94,7 +94,7 @@ async def followed(
 
 
 async def _listed(reflector: Reflector) -> None:
-    """Wait for the first list; for a shorter time if it is refused. Raises ``TimeoutError``."""
+    """Wait for the first list, for a shorter time if the server refuses it. Raises ``TimeoutError``."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_REFUSED_WAIT_S):
             await reflector.synced.wait()

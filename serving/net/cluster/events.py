@@ -21,7 +21,7 @@ _KNOWN_MAX = 1024
 
 
 async def write_once(cluster: Cluster, event: Object) -> None:
-    """Create the Event unless its name exists. A failure is logged."""
+    """Create the Event unless an Event with its name exists. A failure is logged."""
     try:
         await cluster.create(EVENT, event)
     except AlreadyExists:
@@ -31,7 +31,7 @@ async def write_once(cluster: Cluster, event: Object) -> None:
 
 
 async def announce(cluster: Cluster, resource: Object, words: EventText, *, suffix: str, component: str) -> None:
-    """Write an Event about an object unless its name exists. ``suffix`` distinguishes the names of different texts."""
+    """Write an Event about an object unless its name exists. Each text needs a different ``suffix`` of the name."""
     event = new_event(about(resource), words, suffix=suffix, component=component, now=stamp(), instance=component)
     await write_once(cluster, event)
 

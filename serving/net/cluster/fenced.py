@@ -22,7 +22,7 @@ _CHECK: ContextVar[Callable[[], None] | None] = ContextVar(
 
 
 def last_check() -> None:
-    """Check the lease right before a write leaves the process; outside ``fencing`` do nothing.
+    """Check the lease immediately before a write is sent; outside ``fencing`` do nothing.
 
     Raises ``NotLeading``.
     """
@@ -33,7 +33,7 @@ def last_check() -> None:
 
 @contextlib.contextmanager
 def fencing(check: Callable[[], None]) -> Iterator[None]:
-    """Check the lease now, and let the kube adapter check it before each call of this task."""
+    """Check the lease now, and before each write that this task sends within the context."""
     check()
     before = _CHECK.set(check)
     try:
@@ -43,7 +43,7 @@ def fencing(check: Callable[[], None]) -> Iterator[None]:
 
 
 class FencedCluster(Cluster):
-    """Wraps another cluster. ``check`` raises if the caller must not write; reads are not checked."""
+    """Wraps another cluster. ``check`` raises before a write that the caller must not do; reads are unchecked."""
 
     def __init__(self, cluster: Cluster, check: Callable[[], None]) -> None:
         self.is_in_process = cluster.is_in_process

@@ -14,7 +14,7 @@ SYSTEM_NAMESPACE = "knative-serving"
 
 
 def new_identity(environment: Mapping[str, str] = os.environ) -> str:
-    """A unique name, which also differs between restarts in one pod: "controller-7d9c-x2x4q_6f1c0a9e"."""
+    """A unique identity, different after each restart of a pod's container: "controller-7d9c-x2x4q_6f1c0a9e"."""
     return f"{environment.get('SERVING_POD_NAME') or socket.gethostname()}_{secrets.token_hex(4)}"
 
 

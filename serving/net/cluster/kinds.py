@@ -11,11 +11,11 @@ from serving.core.model.knative import OWN_API_VERSION, SERVING_GROUP
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of resource: ``group`` is "" for Kubernetes' core. ``durable`` kinds are written by users and journalled.
+    """A kind of resource. ``group`` is "" for Kubernetes' core. Users write ``durable`` kinds, which are journalled.
 
-    Objects of a ``durable_unowned`` kind are journalled unless a controller owns them, because the controller creates
-    them again. ``is_view`` marks a kind that the controller derives from other objects; the API server rejects writes
-    to it.
+    Objects of a ``durable_unowned`` kind are journalled only if no controller owns them, because a controller creates
+    its objects again. ``is_view`` marks a kind that the controller derives from other objects; the API server rejects
+    writes to it.
     """
 
     group: str
@@ -71,7 +71,7 @@ def _knative(version: str, name: str, plural: str, *short_names: str) -> Kind:
 
 
 def _machines(name: str, plural: str, *short_names: str, has_scale: bool = True) -> Kind:
-    """A kind of the Cluster API, which installs its own definitions."""
+    """A kind of the Cluster API, which installs its CustomResourceDefinitions itself."""
     version, categories = "cluster.x-k8s.io/v1beta1", ("cluster-api",)
     return _kind(version, name, plural, *short_names, categories=categories, has_scale=has_scale)
 

@@ -78,12 +78,10 @@ class KubeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeCluster(Cluster):
-    """An API server, of a kubeconfig's current context or, with None, this pod's cluster.
+    """A Kubernetes API server: of a kubeconfig's current context, or with None of this pod's cluster.
 
-    Close it, or use it as a context.
-
-    The first call connects. ``user_agent`` appears in the server's audit log. Its part before the first "/" is the
-    field manager of this process's writes.
+    Use it as a context, or close it. The first call connects. ``user_agent`` appears in the server's audit log. Its
+    part before the first "/" is the field manager of this process's writes.
     """
 
     def __init__(
@@ -148,7 +146,7 @@ class KubeCluster(Cluster):
     def watch_selection(
         self, selection: Selection, resource_version: str
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
-        """Watch changes after a version. Bookmarks are requested, without guarantee."""
+        """Watch changes after a version. Bookmarks are requested; the server may not send any."""
         query = query_of(
             watch="true",
             allowWatchBookmarks="true",
@@ -347,7 +345,7 @@ def _mapped(method: str, path: str) -> Iterator[None]:
 
 
 def connect(daemon: str, *, identity: str = "", environment: Mapping[str, str] = os.environ) -> KubeCluster:
-    """Connect to KUBECONFIG's cluster, or to this pod's by its service account. Sends no request.
+    """Connect to KUBECONFIG's cluster, or to this pod's cluster by its service account. Sends no request.
 
     ``daemon`` and ``identity`` name the writer in the server's audit log. Use the result as a context, or close it.
     """

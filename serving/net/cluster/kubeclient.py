@@ -58,12 +58,12 @@ def query_of(**parameters: str) -> dict[str, str]:
 
 
 def dry_run_query(dry_run: bool) -> dict[str, str]:  # noqa: FBT001 - the port's own flag
-    """The query parameters of a write; a dry run has no effect."""
+    """The query parameters of a write. With ``dry_run``, the server does not store the result."""
     return {"dryRun": "All"} if dry_run else {}
 
 
 def listed_kind(api_version: str, name: str, resources: Sequence[Mapping[str, Any]]) -> Kind | None:
-    """The kind of this name in the discovery of a version; None if it is not there."""
+    """The kind of this name in the discovery response of an API version; None if it is not listed."""
     group, _, version = api_version.rpartition("/")
     names = {str(resource.get("name")) for resource in resources}
     for resource in resources:
@@ -81,7 +81,7 @@ def listed_kind(api_version: str, name: str, resources: Sequence[Mapping[str, An
 
 
 def with_type(kind: Kind, body: Mapping[str, Any]) -> Object:
-    """The body with its kind's apiVersion and kind, unless present."""
+    """Add the kind's ``apiVersion`` and ``kind`` to a body that lacks them."""
     return {"apiVersion": kind.api_version, "kind": kind.name, **body}
 
 
@@ -98,7 +98,7 @@ def deletion_body(write: Delete) -> Object:
 
 
 def eviction_body(write: Evict) -> Object:
-    """An Eviction of policy/v1; with a uid, only of the pod with this uid."""
+    """An Eviction of policy/v1. If the write has a uid, only a pod with this uid is evicted."""
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -108,9 +108,10 @@ def eviction_body(write: Evict) -> Object:
 
 
 class CallRecorder:
-    """Records the distinct calls of a process.
+    """Records the distinct API calls of a process to a file.
 
-    Each new pair of verb and resource is written immediately, so that a killed daemon's file is complete.
+    Each new pair of verb and resource is written immediately, so that the file is complete even if the daemon is
+    killed.
     """
 
     def __init__(self, path: Path) -> None:

@@ -16,7 +16,7 @@ _LOOPBACK = ("https://127.0.0.1:", "http://127.0.0.1:")
 
 
 class TokenServer(msgspec.Struct, frozen=True, kw_only=True):
-    """An API server that takes a bearer token."""
+    """An API server that authenticates by a bearer token."""
 
     url: str
     token: str

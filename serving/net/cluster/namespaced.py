@@ -58,7 +58,7 @@ class NamespacedReflectors:
         return {} if reflector is None else reflector.cache
 
     async def synced(self) -> None:
-        """Wait until the selected namespaces have been listed once, except for namespaces that refuse lists."""
+        """Wait until each selected namespace has been listed once, or has refused the list."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SYNC_MAX_S):
                 for reflector in list(self._reflectors.values()):

@@ -13,7 +13,7 @@ HOST_VARIABLE, PORT_VARIABLE = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PO
 
 
 def pod_server(environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> TokenServer:
-    """The server with the present token. Raises ``Unavailable`` outside of a pod."""
+    """This pod's API server with the current token. Raises ``Unavailable`` outside of a pod."""
     host, port = environment.get(HOST_VARIABLE, ""), environment.get(PORT_VARIABLE, "")
     if not host or not port:
         raise _unusable(f"{HOST_VARIABLE} and {PORT_VARIABLE} are not set")

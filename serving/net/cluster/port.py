@@ -36,7 +36,7 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 
 
 class PatchType(enum.StrEnum):
-    """The type of a patch; the values are the API's content types."""
+    """The type of a patch. The values are the content types of the Kubernetes API."""
 
     MERGE = "application/merge-patch+json"
     JSON = "application/json-patch+json"
@@ -47,7 +47,7 @@ class PatchType(enum.StrEnum):
 
 
 class EventType(enum.StrEnum):
-    """The type of a change. Entering a selector is ADDED, leaving it is DELETED."""
+    """The type of a change. Beginning to match a selector is ADDED; no longer matching it is DELETED."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -73,10 +73,10 @@ class Encoded:
 
 
 class WatchEvent:
-    """One change, with the object after it; a bookmark's object has only a version.
+    """One change, with the object after it. The object of a bookmark only has a version.
 
     ``object`` is decoded at first use and belongs to this event's reader alone. The class is not a record, because a
-    record's field cannot be decoded late, and a server that sends bytes never needs the object.
+    record cannot decode a field on first use, and a server that sends bytes never needs the object.
     """
 
     __slots__ = ("_object", "_payload", "type")
@@ -119,7 +119,7 @@ class WatchEvent:
 
     @property
     def shared(self) -> Object:
-        """The object for readers that never change it; adapters may share it between watches."""
+        """The object for readers that never change it. Adapters may share it between watches."""
         return self.object if self._payload is None else self._payload.shared
 
 
@@ -163,7 +163,7 @@ class Create(_BodyWrite, frozen=True, kw_only=True):
 
 
 class Replace(_BodyWrite, frozen=True, kw_only=True):
-    """Replaces an object; a version in it must be the latest. Raises ``NotFound``, ``Conflict``, ``Invalid``."""
+    """Replaces an object. A version in the body must be the latest. Raises ``NotFound``, ``Conflict``, ``Invalid``."""
 
     subresource: Subresource | None = None
 
@@ -184,11 +184,11 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delete(msgspec.Struct, frozen=True, kw_only=True):
-    """Deletes an object, or marks it for deletion while finalizers or a pod's grace period hold it.
+    """Deletes an object, or marks it for deletion if finalizers or a pod's grace period delay this.
 
     ``uid`` and ``resource_version`` are preconditions. ``grace_s`` is the grace period of a pod, in whole seconds. None
     uses the period in the pod's spec. 0 removes the object immediately; the kubelet does this once the processes have
-    ended. Raises ``NotFound``, ``Conflict`` on preconditions.
+    ended. Raises ``NotFound``, and ``Conflict`` if a precondition fails.
     """
 
     kind: Kind
@@ -201,9 +201,9 @@ class Delete(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evict(msgspec.Struct, frozen=True, kw_only=True):
-    """Evicts a pod: deletes it with its grace period unless a PodDisruptionBudget forbids it.
+    """Evicts a pod: deletes it with its grace period, unless a PodDisruptionBudget forbids this.
 
-    Raises ``TooManyRequests`` if a budget forbids it now, ``NotFound``, ``Conflict`` if the uid is another.
+    Raises ``TooManyRequests`` if a budget forbids it now, ``NotFound``, and ``Conflict`` if the pod has another uid.
     """
 
     namespace: str
@@ -243,9 +243,9 @@ class Cluster(abc.ABC):
         """Changes after a version. Leaving the context ends the watch. Raises ``Gone`` on entry or while iterating."""
 
     async def kind_named(self, api_version: str, name: str) -> Kind | None:
-        """The kind with this ``apiVersion`` and ``kind`` on the server; None if it has none.
+        """The server's kind with this ``apiVersion`` and ``kind``; None if the server has no such kind.
 
-        A store has those of this project.
+        A store has the kinds of this project.
         """
         return kind_of(api_version, name)
 
@@ -356,6 +356,6 @@ class PodLogSource(Protocol):
         """A container's last lines in pieces and, with ``follow``, its further output until it ends.
 
         Leaving the context ends the reading. Raises ``NotFound``, ``Invalid`` while the container has not started, and
-        ``Unavailable`` on entry or while iterating.
+        ``Unavailable``; the latter on entry or while iterating.
         """
         ...

@@ -48,7 +48,7 @@ _DECODER = msgspec.json.Decoder(dict[str, Any])
 
 
 class PackedObjects(MutableMapping[Key, Object]):
-    """Objects by namespace and name, packed except for the latest. They are shared: readers must not change them."""
+    """Objects by namespace and name, encoded except for the latest one. Readers must not change the shared objects."""
 
     def __init__(self) -> None:
         self._packed: dict[Key, tuple[str, bytes]] = {}
@@ -90,7 +90,7 @@ class PackedObjects(MutableMapping[Key, Object]):
 
 
 class SharedObjects(dict[Key, Object]):
-    """Objects by namespace and name that exist in this process anyway."""
+    """Objects by namespace and name, shared with the store in this process."""
 
     def version(self, key: Key) -> str:
         """The version of an object."""
@@ -98,7 +98,7 @@ class SharedObjects(dict[Key, Object]):
 
 
 def objects_map(cluster: Cluster) -> PackedObjects | SharedObjects:
-    """An empty map for a cluster's objects; packed, unless the store is in this process."""
+    """An empty map for a cluster's objects. It packs them unless the store is in this process."""
     return SharedObjects() if cluster.is_in_process else PackedObjects()
 
 
@@ -127,7 +127,7 @@ class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of the cache: ``old`` is None for an addition; ``new`` is the last state for a deletion."""
+    """A change of the cache. ``old`` is None for an added object; ``new`` is the last state of a deleted object."""
 
     type: EventType
     key: Key
@@ -138,9 +138,9 @@ class CacheChange(msgspec.Struct, frozen=True, kw_only=True):
 class Reflector:
     """A copy of the objects of one kind, within a namespace and selectors. ``run`` maintains it.
 
-    ``on_change`` is called for each change, right after the cache has it; it must not block and should not raise.
-    ``on_list`` is called after each list, with its version. An object that is then missing from the copy does not
-    exist, or is newer.
+    ``on_change`` is called for each change, right after the cache is updated; it must not block and should not raise.
+    ``on_list`` is called after each list, with the list's version. An object that is then missing from the copy does
+    not exist, or is newer than the list.
     """
 
     def __init__(  # noqa: PLR0913 - what to follow, and how
@@ -186,7 +186,7 @@ class Reflector:
         return MappingProxyType(self._cache)
 
     def repeat_all(self) -> None:
-        """Call the callback again for every object soon, because its reader's settings have changed."""
+        """Soon call the callback again for every object, because the settings that its reader uses have changed."""
         self._again.set()
 
     async def run(self) -> None:
@@ -245,7 +245,7 @@ class Reflector:
         return version
 
     def _listed(self, listed: Object) -> tuple[Key, Object] | None:
-        """The cache entry of a listed object; its last valid state if it is invalid, None without one."""
+        """The cache entry of a listed object. For an invalid object it is the last valid state, None without one."""
         try:
             return key_of(listed), self._settings.transform(listed)
         except Exception:  # noqa: BLE001 - as ``_notify`` does

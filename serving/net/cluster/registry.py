@@ -32,7 +32,7 @@ _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 class RegistryError(ServingError):
-    """A registry provided no digest. ``is_refusal``: it rejected the credentials, or requires some."""
+    """A registry returned no digest. ``is_refusal``: it rejected the credentials, or requires credentials."""
 
     def __init__(self, why: str, *, is_refusal: bool = False) -> None:
         self.is_refusal = is_refusal
@@ -40,7 +40,7 @@ class RegistryError(ServingError):
 
 
 class _Token(msgspec.Struct, frozen=True):
-    """The response of an authorization service, which has the token in one of two fields."""
+    """The response of an authorization service. The token is in either of two fields."""
 
     token: str = ""
     access_token: str = ""
@@ -105,7 +105,7 @@ async def _digest_at(session: aiohttp.ClientSession, url: str, *, auth: str) -> 
 async def _authorization(session: aiohttp.ClientSession, challenge: str, *, auth: str, may_be_plain: bool) -> str:
     """The header that answers a registry's challenge.
 
-    Credentials need TLS, or an attacker could redirect or read them.
+    Credentials are sent over TLS only, because otherwise an attacker could read or redirect them.
     """
     scheme, _, rest = challenge.partition(" ")
     basic = f"Basic {auth}"

@@ -15,7 +15,7 @@ _VALID_S = 30.0
 
 
 class ScalableKinds:
-    """The kinds of one cluster. A response of its discovery is valid for half a minute."""
+    """The kinds of one cluster that have a scale. A discovery response is cached for half a minute."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -15,7 +15,10 @@ _MINUTE_S = 60.0
 
 
 def proposals_of(algorithm: Proposal, window: KeepWindow | None) -> tuple[Proposal, ...]:
-    """The proposals for a revision without requests in flight, once the algorithm's count only reflects past load."""
+    """The proposals for an idle revision: a pod within a keep window, otherwise none despite the algorithm's count.
+
+    The algorithm's count then only reflects past load.
+    """
     if window is not None:
         decider = PRE_WARMING if window.from_s else KEEP_ALIVE
         return (algorithm, Proposal(decider=decider, desired=1, reason="a request is expected"))
@@ -53,7 +56,7 @@ class PreWarmBudget:
         self._at_s: float | None = None
 
     def spend(self, now_s: float) -> bool:
-        """Count a start if the budget allows it, and return whether it does. A clock set back adds nothing."""
+        """Count a start if the budget allows it, and return whether it does. A clock set back adds no budget."""
         passed_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
         self._at_s = now_s
         self._permits = min(self._per_minute, self._permits + passed_s * self._per_minute / _MINUTE_S)

@@ -84,7 +84,7 @@ _GROUP_WIDTHS_S: Array = np.append(np.diff(_GROUP_STARTS_S), _LAST_WIDTH_S)
 
 
 class GapPrior:
-    """The population's rates by group, per second: shipped values at first, later learnt in this cluster."""
+    """The request rates of all revisions together, by group of bins: shipped values at first, later learnt ones."""
 
     __slots__ = ("_events", "_exposure_s", "_rates")
 
@@ -104,7 +104,7 @@ class GapPrior:
         return self._rates
 
     def record(self, gap_s: float, *, weight: float) -> None:
-        """Add a revision's gap with a ``weight`` that makes all revisions count equally."""
+        """Add one gap of a revision. ``weight`` is chosen so that all revisions count equally."""
         group = int(_GROUPS[_bin_of(gap_s)])
         self._events[group] += weight
         self._exposure_s[:group] += weight * _GROUP_WIDTHS_S[:group]
@@ -196,7 +196,7 @@ class KeepWindow(msgspec.Struct, frozen=True):
 
 
 class GapPlan(msgspec.Struct, frozen=True):
-    """The plan for an idle gap: its windows, and the worth of a start.
+    """The plan for an idle gap: its keep windows, and the worth of a cold start in pod-seconds.
 
     The rates are not stored, because they would be a quarter of a revision's state; they are computed from the gaps on
     request.
@@ -207,7 +207,7 @@ class GapPlan(msgspec.Struct, frozen=True):
 
 
 class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of the keep windows, in seconds except ``pre_warms``."""
+    """The bounds and prices from which keep windows are computed, in seconds unless stated otherwise."""
 
     worth_s: float
     """Worth of a cold start, in pod-seconds."""
@@ -228,9 +228,9 @@ class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kept_max_s(self) -> float:
-        """Longest first window: a gap may cost ``max_s`` pod-seconds.
+        """The maximum length of the first window: a gap may cost as much as ``max_s`` seconds of a running pod.
 
-        Example: 30 min, dormant after 10 s at a price of a fifth give 150 min minus 40 s.
+        Example: ``max_s`` is 30 min, and a pod is dormant after 10 s at a fifth of the price: 150 min minus 40 s.
         """
         longest_s = max(self.max_s, self.min_s)
         if self.dormant_after_s >= longest_s:
@@ -247,7 +247,7 @@ class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prices(self) -> "Array | float":
-        """Price per second in each bin except the last: the dormant or the running price of a pod kept until then."""
+        """The price per second in each bin except the last: the price of a running pod, or of a dormant one."""
         if self.dormant_after_s == math.inf:
             return 1.0
         return np.where(self.dormant_after_s <= _BIN_STARTS_ARRAY, self.dormant_cost, 1.0)
@@ -282,7 +282,7 @@ def keep_windows(hazard: Array, bounds: KeepBounds) -> tuple[KeepWindow, ...]:
 
 
 def _saved_s(hazard: Array, widths_s: Array, bounds: KeepBounds) -> float:
-    """Expected pod-seconds saved by a pod in a window, less its cost, if no request arrived before."""
+    """Expected pod-seconds that a pod in a window saves, minus its price, given that no request arrived earlier."""
     ahead = hazard * widths_s
     waiting = np.exp(-(np.add.accumulate(ahead) - ahead))
     return float((waiting * (hazard * bounds.worth_s - bounds.dormant_cost) * widths_s).sum())

@@ -73,7 +73,7 @@ class AdaptivePolicy(RevisionPolicy):
         budget: PreWarmBudget,
         explains: bool = True,
     ) -> None:
-        """``explains`` adds figures for people to the advice; they cost more than the advice."""
+        """``explains`` adds the figures for people to the advice, which cost more to compute than the advice."""
         super().__init__()
         self._explains = explains
         self._spec = spec
@@ -102,7 +102,7 @@ class AdaptivePolicy(RevisionPolicy):
         self._kept_min_s = self._least_kept_s()
 
     def _least_kept_s(self) -> float:
-        """Shortest keep time of the last pod, in seconds, so that a slow start is not wasted."""
+        """The minimum keep time of the last pod. It grows with the start time, so that a slow start is not wasted."""
         settings = self._settings
         return max(settings.keep_alive_min_s, min(_KEPT_STARTS * self.start_s, settings.keep_alive_start_max_s))
 
@@ -190,7 +190,7 @@ class AdaptivePolicy(RevisionPolicy):
         """How long, in seconds, the policy keeps one ready pod unchanged; None requires a call of ``propose``.
 
         The result is valid while the algorithm also wants one pod and each second of its windows had a load. With
-        requests in flight the result is infinite, because then only another load changes the advice.
+        requests in flight the result is infinite, because only a change of the load changes the advice.
         """
         if self.idle_since_s is None:
             return None
@@ -260,7 +260,7 @@ class AdaptivePolicy(RevisionPolicy):
         return GapPlan(keep_windows(hazard, bounds), bounds.worth_s)
 
     def _window_at(self, age_s: float, *, present_scale: int, now_s: float) -> tuple[KeepWindow | None, float | None]:
-        """The keep window at this idle age, and the time of the next change."""
+        """The keep window that contains this idle age, if any, and the seconds until the result may change."""
         assert self._idle is not None
         for window in self._idle.windows:
             lead_s = self.start_s if window.from_s else 0.0

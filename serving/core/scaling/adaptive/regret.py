@@ -53,9 +53,9 @@ def cost_of(gap_s: float, windows: Sequence[KeepWindow], *, pod_count: int, star
 def difference(
     gap_s: float, windows: Sequence[KeepWindow], *, spec: ScalingSpec, pod_count: int, start_s: float
 ) -> tuple[float, int]:
-    """Pod-seconds and cold requests of a gap in excess of Knative's.
+    """The pod-seconds and cold requests by which the windows exceed Knative's keep-alive in one gap.
 
-    Knative keeps all pods for its window, period and retention.
+    Knative keeps all pods for its stable window, the decision period and the retention.
     """
     kept_s = spec.stable_window_s + spec.decision_period_s + spec.scale_to_zero_pod_retention_s
     ours = cost_of(gap_s, windows, pod_count=pod_count, start_s=start_s)
@@ -80,7 +80,7 @@ class KeepRegret:
         self.cold_requests = self.cold_requests * _KEPT + cold_requests
 
     def is_worse(self, dial_s: float) -> bool:
-        """Whether Knative's keep-alive decides.
+        """Whether Knative's keep-alive replaces the learnt one.
 
         Example: with a dial of 120, the learnt keep-alive must save 15 pod-seconds, or a cold request per 45
         pod-seconds.
@@ -90,7 +90,7 @@ class KeepRegret:
         return self.cold_requests > _NOISE_COUNT or cost_s > -_SAVED_MIN_COUNT * worth_s
 
     def reason(self, dial_s: float) -> RegretReason | None:
-        """The figures for people; None if the learnt keep-alive is used, or without data."""
+        """The figures for people; None if the learnt keep-alive is used, or if there is no data."""
         if not self.is_worse(dial_s) or not (self.pod_seconds or self.cold_requests):
             return None
         return RegretReason(pod_seconds=self.pod_seconds, cold_requests=self.cold_requests)

@@ -32,7 +32,7 @@ class ClassicMode(enum.StrEnum):
 
 
 class ClassicLimit(enum.StrEnum):
-    """The rule that changed the count of the mode's window."""
+    """The rule that changed the count computed from the window."""
 
     SCALE_UP_RATE = "max-scale-up-rate"
     PANIC_HOLD = "panic-hold"
@@ -42,8 +42,8 @@ class ClassicLimit(enum.StrEnum):
 class ClassicDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A decision of the classic algorithm. Concurrencies are means over points, pod counts are before rounding up.
 
-    ``desired_panic_count`` and ``observed_panic_concurrency`` are None while the panic window is empty. ``idle_s`` is
-    the only input of a decision for idleness.
+    ``desired_panic_count`` and ``observed_panic_concurrency`` are None while the panic window is empty. If the revision
+    is idle, ``idle_s`` alone decides.
     """
 
     desired_count: int
@@ -87,7 +87,7 @@ class ClassicScaler:
         return len(self._points)
 
     def record(self, stat: Stat) -> None:
-        """Add a point. Points may arrive late, early, or twice, in which case the last one counts."""
+        """Add a point, in any order. A second point of the same pod and time replaces the first."""
         self._points.record(stat)
 
     def decide(self, settings: ClassicSettings, *, target_concurrency: float, now_s: float) -> ClassicDecision | NoData:
@@ -153,7 +153,7 @@ class ClassicScaler:
     def _stable_demand(self, sums: WindowSums, target: float, rate_max: float) -> "_ClassicDemand":
         """The demand of the stable window.
 
-        It uses the fast sum, unless rounding up depends on the order of additions.
+        The fast sum is used unless the order of additions could change the rounded count.
         """
 
         def demand(stable_sum: float) -> _ClassicDemand:
@@ -181,7 +181,7 @@ class _ClassicDemand(msgspec.Struct, frozen=True, kw_only=True):
 def _demand(
     concurrency_sum: float, point_count: int, pod_count: int, *, target: float, rate_max: float
 ) -> _ClassicDemand | None:
-    """The demand as a mean over points, not pods; None without points.
+    """The demand computed from the mean over points, not over pods; None without points.
 
     Example: a mean of 15 over 3 pods with target 10 is a ratio of 1.5, so 4.5 pods.
     """

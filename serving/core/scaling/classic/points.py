@@ -109,7 +109,7 @@ class Points:
         """The sums of both windows at ``now_s``. Drops points as old as the stable window.
 
         If the panic window is longer than the stable window, a point that is dropped in this reading still counts in it
-        once, because the original sums while it deletes.
+        once: Knative's algorithm of June 2018 sums while it deletes.
         """
         now_ns = round(now_s * NANOSECONDS_PER_SECOND)
         stable_after_ns = now_ns - round(stable_window_s * NANOSECONDS_PER_SECOND)

@@ -47,8 +47,8 @@ def demand_of(
 ) -> BudgetDemand:
     """The demand of a decision; the current pods without data. A waking revision has one pod in use.
 
-    The load is the larger of the windows' load and the load in flight. Other deciders, such as triggers, count with
-    their wanted pods.
+    The load is the larger of the windows' load and the load in flight. A trigger or another decider counts as the load
+    of the pods that it wants.
     """
     detail, load, others = decided.detail, in_flight.load(spec.load_metric), None
     if isinstance(merged, NoData):
@@ -88,7 +88,7 @@ def within(merged: MergeDecision | NoData, allowance: Allowance) -> MergeDecisio
 
 
 def gated(spec: ScalingSpec, allowance: Allowance) -> ScalingSpec:
-    """The spec for the gate to zero. In a memory shortage any last pod is removed once the hand-off is proved."""
+    """The spec that the gate to zero uses. A memory shortage permits zero as soon as the hand-off is proved."""
     if allowance.reason is not AllowanceReason.MEMORY or allowance.count:
         return spec
     return msgspec.structs.replace(
@@ -100,7 +100,7 @@ def gated(spec: ScalingSpec, allowance: Allowance) -> ScalingSpec:
 
 
 def allowance_reason(allowance: Allowance) -> str:
-    """Why a budget allows no more pods, in words: "all under it want 31, and with one more pod ..."."""
+    """Why a budget allows no more pods, as text: "all under it want 31, and with one more pod ..."."""
     price = ""
     if allowance.reason is AllowanceReason.SHARE and 0 < allowance.price < math.inf:
         price = f", and with one more pod the most loaded would have {allowance.price:.2g} times its target"

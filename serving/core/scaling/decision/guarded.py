@@ -91,7 +91,7 @@ class GuardedPolicy(RevisionPolicy):
             self._policy, self.counts_waiting = created
 
     def observe(self, second: SecondOfLoad) -> None:
-        """Record a completed second. The next decision reports a failure."""
+        """Record a completed second. If the policy fails here, the next decision reports the failure."""
         policy = self._policy
         if policy is None or second.number < self._left_out_until_s:
             return
@@ -100,7 +100,7 @@ class GuardedPolicy(RevisionPolicy):
         self._count_overruns(second.number + 1.0)
 
     def propose(self, view: PolicyView) -> Advice:
-        """The policy's advice, or none with the reason of its failure."""
+        """The policy's advice; if the policy fails, empty advice with the reason."""
         policy, advice = self._policy, None
         failure, self._pending_failure = self._pending_failure, ""
         if policy is None:
@@ -119,7 +119,7 @@ class GuardedPolicy(RevisionPolicy):
         return Advice(failure=failure)
 
     def _guarded(self, step: str, call: Callable[[], T]) -> tuple[T | None, str]:
-        """Run one call: its result, and "" or the reason for a missing result."""
+        """Run one call: return its result and "", or None and the reason of the failure."""
         try:
             result = self._run(call)
         except KeyboardInterrupt:

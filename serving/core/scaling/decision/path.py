@@ -29,7 +29,7 @@ class PublicSlice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublicSlices:
-    """All EndpointSlices of a revision's public Service. ``proxy_since_s`` is None while any contains a pod."""
+    """All EndpointSlices of a revision's public Service. ``proxy_since_s`` is None while a slice contains a pod."""
 
     __slots__ = ("_names_pods", "proxy_since_s")
 

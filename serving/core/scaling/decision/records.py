@@ -31,7 +31,7 @@ class DecisionCause(enum.StrEnum):
 
 
 class InFlight(msgspec.Struct, frozen=True, kw_only=True):
-    """The current load in requests, and whether all of them wait because no pod is ready or wanted."""
+    """The requests in flight now, and whether all of them wait because no pod is ready or wanted."""
 
     present: Stat
     is_waiting: bool
@@ -42,7 +42,7 @@ class InFlight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """The algorithm's proposal, with the algorithm's record behind it."""
+    """The proposal of the scaling algorithm, and the detailed decision behind it."""
 
     proposal: Proposal
     detail: ScaleDecision | ClassicDecision | NoData
@@ -54,7 +54,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """All inputs of a decision, except windows, which only a record contains.
+    """All inputs of a decision, except the windows; only a stored record contains these.
 
     The names of the fields in JSON are those of the first version of the decision log.
     """

@@ -158,7 +158,7 @@ def _decided(state: RevisionState, inputs: StepInputs) -> tuple[KpaState, Decide
 def _decide(
     state: KpaState, observed: Observation | NoData, *, spec: ScalingSpec, inputs: StepInputs
 ) -> tuple[KpaState, ScaleDecision | NoData]:
-    """Decide by one metric. If the current load exceeds the averages, it replaces them.
+    """Decide by one metric. The current load replaces the averages if it exceeds them.
 
     Averages are too low while no request is served, because the queue only grows, and before the first second is
     complete.
@@ -204,7 +204,7 @@ def _proposal_of_metric(spec: ScalingSpec, detail: ScaleDecision | NoData) -> Pr
 
 
 def _loading(count: int, view: ScalerView) -> tuple[Proposal, ...]:
-    """The proposal to keep loading pods: a lower scale would remove these unready pods first."""
+    """The proposal to keep loading pods, because a lower scale removes unready pods first."""
     if not count or not view.present_scale:
         return ()
     desired = min(view.present_scale, view.ready_count + count)

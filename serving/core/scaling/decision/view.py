@@ -40,12 +40,12 @@ class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_starting(self) -> bool:
-        """Whether the revision is waking, so that a scale of 0 does not return it to Reserve."""
+        """Whether the revision is waking. A scale of 0 then does not mean that it belongs in Reserve."""
         return self.serving_state is ServingState.ACTIVE and (self.present_scale == 0 or self.is_woken)
 
     @property
     def proof_s(self) -> float | None:
-        """Time of the last valid proof: a probe while activators, and no pods, were in the path."""
+        """Time of the last valid proof: a successful probe while only activators were the endpoints."""
         if not self.has_public or self.proved_at_s is None:
             return self.proved_at_s
         since_s = self.proxy_since_s

@@ -20,8 +20,8 @@ def excess_burst_capacity(*, ready_count: int, observed_panic: float, spec: Scal
     """Request capacity of the ready pods beyond the load and the target burst capacity.
 
     Example: 3 pods of 100, a load of 50 and a target burst capacity of 211 give 300 - 211 - 50 = 39, so the activator
-    may leave the path. Below 0 the activator stays. A target burst capacity of 0 always gives 0, and -1 always gives
-    -1.
+    may leave the path. A negative result keeps the activator in the path. A target burst capacity of 0 always gives 0,
+    and -1 always gives -1.
     """
     target = spec.target_burst_capacity
     if target <= 0:
@@ -40,8 +40,8 @@ def traffic_path(
 ) -> TrafficPath:
     """The pods are the endpoints if the excess is sufficient; otherwise the activators are.
 
-    ``wanted_count`` is the count of the gate, ``NoData`` before the first decision. Without a pod and an activator the
-    path leads to the activators, which queue requests once they run again.
+    ``wanted_count`` is the count after the gate, ``NoData`` before the first decision. Without a ready pod and a ready
+    activator the path leads to the activators, which queue requests once they run again.
     """
     if not ready_count:
         return TrafficPath.PROXY

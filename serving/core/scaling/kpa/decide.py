@@ -22,7 +22,7 @@ from serving.core.settings.autoscaler import SAFE, KpaQuirks
 
 
 class ScalerMode(enum.StrEnum):
-    """The window that decided the count: the stable one, or in panic also the panic one."""
+    """The window that decided the count: the stable window, or during panic the larger of both windows."""
 
     STABLE = "stable"
     PANIC = "panic"
@@ -138,8 +138,8 @@ def decide(
 ) -> tuple[KpaState, ScaleDecision | NoData]:
     """Make one decision. If either input is ``NoData``, return it and keep the state.
 
-    Example: a load of 95 at a target of 70 with 1 ready pod is 95 / 70, so 2 pods, within the limit of 1000 x 1. 2
-    wanted pods for 1 ready pod reach the panic threshold of 2.
+    Example: a load of 95 at a target of 70 with 1 ready pod gives 95 / 70, so 2 pods, below the limit of 1000 x 1. 2
+    wanted pods per ready pod reach the panic threshold of 2.
     """
     if isinstance(ready_count, NoData):
         return state, ready_count
@@ -149,9 +149,9 @@ def decide(
 
 
 def with_initial_scale(state: KpaState, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks = SAFE) -> KpaState:
-    """The state after a decision about an uninitialised revision: the scale-down delay includes the initial scale.
+    """Add the initial scale to the scale-down delay of an uninitialised revision.
 
-    The bounds raise the count after this algorithm, so the delay does not contain it otherwise.
+    The bounds raise the count only after this algorithm, so the delay does not see the initial scale otherwise.
     """
     if quirks.delay_ignores_initial_scale:
         return state
@@ -224,7 +224,7 @@ def _decide(
 
 
 def count_for(observed: float, target: float) -> int:
-    """Pods for a load: 95 at 70 a pod are 1.36, so 2. A negative sum of reports needs none."""
+    """Pods for a load: 95 at 70 per pod are 1.36, so 2. A negative load needs no pods."""
     pods = observed / target
     if pods <= 0:
         return 0
@@ -244,7 +244,10 @@ def _limited(desired_count: int, spec: ScalingSpec, *, count_min: int, count_max
 
 
 def _panic(state: KpaState, *, is_over: bool, hold_s: float, now_s: float) -> tuple[float | None, int]:
-    """The panic state: the last time of its threshold, and most pods wanted. Panic ends once ``hold_s`` has passed."""
+    """The next panic state: when the threshold was last reached (None outside panic), and the most pods wanted.
+
+    Panic ends ``hold_s`` after the load was last over the threshold.
+    """
     if is_over:
         return now_s, state.panic_count_max
     if state.panic_since_s is not None and state.panic_since_s + hold_s < now_s:
@@ -255,7 +258,7 @@ def _panic(state: KpaState, *, is_over: bool, hold_s: float, now_s: float) -> tu
 def _delayed(
     state: KpaState, count: int, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
 ) -> tuple[DelayWindow, int]:
-    """Most pods wanted within the delay. An unreachable revision neither has a delay nor adds to it."""
+    """The maximum count within the scale-down delay. An unreachable revision has no delay, and records no count."""
     slots = state.starting_delay_slot_count if quirks.delay_keeps_its_length else slot_count(spec.scale_down_delay_s)
     if slots and spec.reachable:
         delay = state.delay.record(count, slot_count=slots, now_s=now_s)

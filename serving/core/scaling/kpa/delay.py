@@ -33,7 +33,7 @@ class DelayWindow(msgspec.Struct, frozen=True, kw_only=True):
         return self.peaks[0][1]
 
     def record(self, count: int, *, slot_count: int, now_s: float, slot_s: int = _SLOT_S) -> "DelayWindow":
-        """The window with ``count`` added at ``now_s``; it spans at least one of ``slot_count`` slots.
+        """Add ``count`` at ``now_s``. The window spans ``slot_count`` slots, at least one.
 
         A time before the newest slot counts as the newest. Example: with 3 slots (a delay of 6 s), 5 pods are wanted at
         0 s, and 1 pod from 2 s on. Up to 4 s the slots are 0, 1 and 2, and the maximum is 5. At 6 s the slots are 1, 2

@@ -67,8 +67,7 @@ def bounded(count: int, *, spec: ScalingSpec, is_initialized: bool) -> Bounded:
 def ready_count_min(spec: ScalingSpec, *, is_initialized: bool) -> int:
     """Pods that must be ready for an active revision: its minimum, and at least 1.
 
-    Before its initialisation, the initial scale replaces the 1. With an initial scale of 0 the revision is ready
-    without a pod.
+    Until the revision is initialised, it is the initial scale instead, and may be 0.
     """
     min_scale = spec.min_scale if spec.reachable else 0
     return max(min_scale, 1 if is_initialized else spec.initial_scale)
@@ -116,7 +115,7 @@ class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 def conclusion(merged: MergeDecision | NoData) -> tuple[object, ...]:
-    """The parts of a decision that two decisions are compared by."""
+    """The comparable parts of a decision: two decisions are equal if these parts are."""
     if isinstance(merged, NoData):
         return (merged,)
     return (merged.desired_count, merged.decided_by, merged.silent, merged.bounds.limited_by)
@@ -138,7 +137,7 @@ def merge(
     A decider without data counts as proposing the present scale. If it were ignored, the others could remove pods that
     are still needed: if request metrics are lost while cpu is low, ten pods would become one. So missing data prevents
     scaling down, but never scaling up, and requests no pod at scale 0. A HorizontalPodAutoscaler follows the same rule.
-    A decider without data therefore keeps all pods; ``decided_by`` is then None, and ``silent`` names the decider.
+    If missing data decides, ``decided_by`` is None, and ``silent`` names the decider.
     """
     heard = [(proposal.desired, proposal) for proposal in proposals if not isinstance(proposal.desired, NoData)]
     if not heard:

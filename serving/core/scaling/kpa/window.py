@@ -78,13 +78,13 @@ class Window(abc.ABC):
 
     @abc.abstractmethod
     def average(self, now_s: float) -> float:
-        """Load at ``now_s``; 0.0 for an empty window, which only ``is_empty`` distinguishes from no load.
+        """The load at ``now_s``; 0.0 for an empty window. ``is_empty`` distinguishes an empty window from no load.
 
-        A time before the newest bucket reads that bucket as the present.
+        A time before the newest bucket counts as the time of that bucket.
         """
 
     def record(self, at_s: float, value: float) -> None:
-        """Add a value at ``at_s``. Values older than the newest bucket by a whole window are ignored."""
+        """Add a value at ``at_s``. Values older than the newest bucket by at least the window are ignored."""
         self.record_in(math.floor(at_s) // self._granularity_s, value)
 
     def record_in(self, bucket: int, value: float) -> None:
@@ -137,7 +137,7 @@ class Window(abc.ABC):
             self._first = oldest if first is None or self._quirks.resize_reads_low else max(first, oldest)
 
     def read_as(self, kind: WindowKind) -> "Window":
-        """The same buckets as a window of another kind; the old window must no longer be used."""
+        """The same buckets as a window of another kind. The old window must no longer be used."""
         other = window_of(kind, self._window_s, granularity_s=self._granularity_s, quirks=self._quirks)
         other._take_over(self)  # noqa: SLF001 - its own class
         return other
@@ -205,7 +205,7 @@ class LinearWindow(Window):
 
 
 class WeightedWindow(Window):
-    """Average in which the newest bucket weighs most, and each older one a fixed share less.
+    """Average in which the newest bucket weighs most, and weights decrease by a constant factor.
 
     The newest of n buckets has the weight s = 1 - 0.0001^(1/n), at least 0.2. Each older bucket has (1 - s) times the
     weight of the next newer one. For 6 buckets s is 0.785; from 42 buckets on it is 0.2.
@@ -214,7 +214,7 @@ class WeightedWindow(Window):
     __slots__ = ("_decay", "_weights")
 
     def average(self, now_s: float) -> float:
-        """Sum of value times weight over the sum of the weights of the seconds seen; not rounded.
+        """The weighted mean over the seconds since the first value; not rounded.
 
         Example: at s = 0.2, a load of 10 in a single second gives (0.2 x 10) / 0.2 = 10.
         """
@@ -257,7 +257,7 @@ def _zeros(bucket_count: int) -> "array[float]":
 def _rounded(value: float) -> float:
     """Round to six decimals, half away from zero: 2.0000005 is 2.000001, and 0.0000004 is 0.
 
-    Python's ``round`` rounds half to even; the original does not.
+    Knative rounds in this way; Python's ``round`` rounds half to even.
     """
     size = abs(value)
     if size >= _UNROUNDED_MIN:
@@ -339,7 +339,7 @@ class MetricWindows:
         )
 
     def restore(self, contents: WindowContents) -> None:
-        """Restore empty windows; a panic window of another width is filled from the stable one."""
+        """Restore the contents of empty windows. A panic window of another width is filled from the stable window."""
         self._stable.restore(contents.stable)
         is_same_width = self._panic.window_s == contents.panic_window_s
         self._panic.restore(contents.panic if is_same_width else contents.stable)

@@ -35,7 +35,7 @@ _UNDECIDED = NoData(missing="no decision")
 
 
 class GatePhase(enum.StrEnum):
-    """The phase of a revision between its first pod and scale 0. Inactive and proved both mean Active is False."""
+    """A revision's phase between its first pod and scale 0. The condition Active is False while inactive or proved."""
 
     ACTIVATING = "activating"
     ACTIVE = "active"
@@ -245,9 +245,9 @@ def clock_conditions(
     spec: ScalingSpec,
     now_s: float,
 ) -> tuple[bool, ...]:
-    """The comparisons with the clock that ``step`` makes in this state.
+    """The results of the comparisons with the clock that ``step`` makes in this state.
 
-    Inputs that differ only in times, and agree in these, give the same decision but for ``recheck_in_s``.
+    Inputs that differ only in times and have equal results give the same decision, except for ``recheck_in_s``.
     """
     passed_s = now_s - state.since_s
     if state.phase is GatePhase.ACTIVE:
@@ -265,7 +265,7 @@ def clock_conditions(
 
 
 def _proof(state: GateState, facts: GateInputs, *, now_s: float) -> Event:
-    """The time of the valid proof: recent, and taken after the revision became inactive."""
+    """Whether the hand-off is proved: by a recent proof that is not older than the phase."""
     proved_at_s = facts.proved_at_s
     if proved_at_s is not None and proved_at_s >= state.since_s and now_s - proved_at_s <= PROOF_VALID_S:
         return Event.HAND_OFF_PROVED
@@ -308,9 +308,9 @@ def _toward_zero(
 def _while_activating(
     state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
 ) -> GateDecision:
-    """Scale to 0 only after the first pods missed their deadline of 600 s by 30 s; before, keep the scale.
+    """Keep the scale until the first pods are 30 s past the progress deadline; then scale to 0.
 
-    A failed revision without a route scales to 0 without the deadline, because its pods would only restart.
+    A failed revision without a route scales to 0 immediately, because its pods would only restart.
     """
     has_failed = facts.is_failed and not spec.reachable and not quirks.failure_keeps_its_deadline
     rest_s = spec.progress_deadline_s + _ACTIVATION_BUFFER_S - (now_s - state.since_s)
@@ -329,7 +329,7 @@ def _while_activating(
 
 
 def _while_active(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float) -> GateDecision:
-    """Keep 1 pod until the end of the stable window; then mark inactive, which puts the activators in the path."""
+    """Keep 1 pod until the end of the stable window; then become inactive, which makes activators the endpoints."""
     active_min_s = spec.stable_window_s if facts.active_min_s is None else facts.active_min_s
     rest_s = active_min_s - (now_s - state.since_s)
     if rest_s > 0:
@@ -343,7 +343,7 @@ def _while_active(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now
 def _while_inactive(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float) -> GateDecision:
     """Scale to 0 after the grace period and the retention.
 
-    Without a retention, the grace period counts from when the activators became the endpoints.
+    Without a retention, the grace period begins when the activators become the endpoints.
     """
     inactive_s = now_s - state.since_s
     grace_s = spec.scale_to_zero_grace_s
@@ -375,7 +375,7 @@ def _hold_zero(reason: GateReason, *, recheck_in_s: float | None = None) -> Gate
 
 
 def _activity(state: GateState, wanted: int | NoData, *, ready_count: int, count_min: int) -> Event:
-    """The condition Active, derived from wanted and ready pods.
+    """The event for the condition Active, by wanted and ready pods.
 
     Without a decision an inactive revision stays inactive.
     """

@@ -40,7 +40,7 @@ _DEVIATIONS = 1.0
 
 
 class Knee(msgspec.Struct, frozen=True, kw_only=True):
-    """The knee computed from the bins. Concurrencies are requests in flight of one pod; times are in seconds."""
+    """The knee: the concurrency of one pod beyond which requests only wait longer. Times are in seconds."""
 
     response_s: float
     """Response time at the lowest observed concurrency."""
@@ -59,7 +59,7 @@ class Knee(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def slowdown(self) -> float:
-        """Response time at the highest over that at the lowest concurrency; 1 if nothing queues."""
+        """Response time at the highest concurrency divided by that at the lowest; 1 if nothing queues."""
         return self.top_response_s / self.response_s
 
 

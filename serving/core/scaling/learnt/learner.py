@@ -156,7 +156,7 @@ class TargetLearner:
     def due_save(self, spec: ScalingSpec, now_s: float) -> str | None:
         """Return the learnt state as text for ``load`` if a save is due, otherwise None.
 
-        It is due once the target has moved by more than the smallest step, and has settled or was saved long ago.
+        A save is due once the target has moved by more than the smallest step, and has settled or was saved long ago.
         """
         total, saved = self.state.total, self._saved_total or in_flight(spec).total_value
         if total is None or abs(total / saved - 1) <= _STEP_MIN_RATIO:
@@ -205,8 +205,8 @@ class TargetLearner:
     def _update_knee(self, knee: Knee) -> None:
         """Update the knee from response times. Older values decay slowly.
 
-        Busy pods do not show the response time of an idle pod, so the least response time is stored. An app that became
-        slower looks like a busy one at first. The difference shows when fewer requests take as long.
+        The least response time is stored, because busy pods do not show that of an idle pod. An app that became slower
+        looks like a busy one, until fewer requests take as long.
         """
         state = self.state
         is_flat = knee.slowdown < _SLOWDOWN_MIN and knee.top >= _FLAT_RATIO * knee.bottom
@@ -219,7 +219,7 @@ class TargetLearner:
             state.knee = max(_KNEE_RELAX_RATIO * state.knee, knee.top)
 
     def _cpu_knee(self, limits: Resources) -> float | None:
-        """The knee by the cpu time of a request; if cpu is exhausted, at most the recent load less the excess."""
+        """The knee by the cpu time of a request. While cpu is exhausted, the knee is below the recent concurrency."""
         state, (weight, cpu, ended, inside) = self.state, self._cpu
         if not limits.cpu_m:
             return None
@@ -253,7 +253,7 @@ def _with_queue(knee: float, utilisation: float) -> float:
 
 
 def _safe_mean(most: float) -> float:
-    """The mean whose value plus three standard deviations is ``most``: m + 3 x sqrt(m) = most. 10 gives 3.4."""
+    """The mean m for which m plus three standard deviations is ``most``: m + 3 x sqrt(m) = most. 10 gives 3.4."""
     return ((math.sqrt(_MEMORY_DEVIATIONS**2 + 4.0 * most) - _MEMORY_DEVIATIONS) / 2.0) ** 2
 
 

@@ -34,7 +34,7 @@ class TargetBound(enum.StrEnum):
 
 
 class LearntTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A learnt target in requests in flight, before utilisation, like ``ScalingSpec.total_value``."""
+    """A learnt target in requests in flight per pod, before utilisation is applied (as ``ScalingSpec.total_value``)."""
 
     total: float
 

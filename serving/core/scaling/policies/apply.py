@@ -31,7 +31,7 @@ class Clamp(enum.StrEnum):
 
 
 class AppliedClamp(msgspec.Struct, frozen=True, kw_only=True):
-    """An effective bound, with the amount in pods before and after."""
+    """A bound that changed the number of pods, with the number before and after."""
 
     clamp: Clamp
     amount_before: int
@@ -142,8 +142,8 @@ class PanicVerdict(enum.StrEnum):
 class PanicDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The pods that panic adds.
 
-    Pass ``locked_until_s`` to the next call, or None once the pods exist. ``starts_cooldown``: after the change, the
-    caller calls ``tick.changed``, which starts the triggers' cooldown.
+    The caller passes ``locked_until_s`` to the next call, or None once the pods exist. If ``starts_cooldown``, the
+    caller calls ``tick.changed`` after the change, which starts the triggers' cooldown.
     """
 
     verdict: PanicVerdict
@@ -165,7 +165,7 @@ def panic(
     locked_until_s: float | None,
     now_s: float,
 ) -> PanicDecision:
-    """Decide when a pod becomes occupied; ``observed`` includes it. ``locked_until_s`` is None outside panic."""
+    """Decide on panic when a pod of ``observed`` becomes occupied. ``locked_until_s`` is None outside panic."""
     limit_percent = LIMIT_PERCENT_DEFAULT if spec.up.trigger is None else limit_percent_of(spec.up.trigger)
     if not spec.panic_scale:
         verdict = PanicVerdict.DISABLED

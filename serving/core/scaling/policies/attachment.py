@@ -154,7 +154,7 @@ class Triggered:
 
 
 class _Compared(enum.StrEnum):
-    """What a usage ratio is relative to, in words."""
+    """The reference of a usage ratio, as text."""
 
     OCCUPANCY = "of the pods are occupied"
     CPU = "of the requested cpu"
@@ -170,7 +170,7 @@ _COMPARED = {
 
 
 def reason_of(decision: TickDecision, *, spec: ScalingPolicySpec) -> str:
-    """The reason in words: rule, trigger with its numbers, cooldown, and effective bounds.
+    """The reason as text: rule, trigger with its numbers, cooldown, and effective bounds.
 
     "points: 92 % of the requested cpu, aims at 50 %, 8 of 8 points; +2 pods".
     """

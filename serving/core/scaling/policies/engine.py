@@ -39,7 +39,7 @@ Requests = Callable[[RevisionKey], Mapping[str, Resources]]
 
 
 class PolicyCalendar:
-    """A policy's schedules, each with its last state and the time of that check."""
+    """The schedules of a policy, each with its state at the last check and the time of that check."""
 
     __slots__ = ("_name", "_schedules", "_seen", "_state_at")
 
@@ -91,7 +91,7 @@ class PolicyCalendar:
 class _Held:
     """A revision and its policy. ``problem`` is why the policy is not in force.
 
-    ``is_asleep``: the revision is at scale 0, where only a policy's min can request pods, so nothing is evaluated.
+    ``is_asleep``: the revision is at scale 0, so triggers are not evaluated; only a policy's min can request pods.
     """
 
     __slots__ = ("calendar", "is_asleep", "policy", "problem", "revision", "triggered")
@@ -143,13 +143,13 @@ class Triggers:
 
     @property
     def wants_usage(self) -> bool:
-        """Whether any revision follows a policy on cpu or memory."""
+        """Whether the policy of any revision has triggers on cpu or memory."""
         return any(
             follower.policy.spec is not None and _needs_usage(follower.policy.spec) for follower in self._held.values()
         )
 
     def take_policy(self, policy: ScalingPolicyView, *, is_ours: bool = True) -> None:
-        """Add or update a policy. If ``is_ours``, only this autoscaler writes its status."""
+        """Add or update a policy. This autoscaler writes the policy's status if ``is_ours``."""
         before = self._policies.get(policy.key)
         if is_ours and before is not None and before.uid == policy.uid:
             # The status of another process is read once; afterwards this process has the newest state.
@@ -305,7 +305,7 @@ class Triggers:
     def _begin(
         self, revision: ScaledRevision, policy: ScalingPolicyView, *, now_s: float, wall_offset_s: float
     ) -> _Held:
-        """Attach the revision to a policy, and restore the state of another process if it exists."""
+        """Attach the revision to a policy, and restore the state saved by an earlier process, if any."""
         assert policy.spec is not None, "only a policy that can be used holds for anything"
         saved = next((state for state in policy.saved if state.uid == revision.uid), None)
         state = TriggerState() if saved is None else rebased(state_of(saved), by_s=-wall_offset_s)

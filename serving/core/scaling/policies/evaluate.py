@@ -65,7 +65,7 @@ class TriggerVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict of one trigger, with its inputs. ``index`` is its position in the list of triggers.
 
     ``limit_ratio`` is None for down triggers. ``delta`` is None if the amount was not computed. ``cooldown_left_s`` is
-    the remaining cooldown of this direction.
+    the remaining cooldown of the trigger's direction.
     """
 
     way: ScaleWay
@@ -94,7 +94,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 def triggers_in_force(direction: Direction, way: ScaleWay, quirks: TriggerQuirks) -> tuple[Trigger, ...]:
     """The triggers of a direction; if the list is empty, the old-style trigger with the direction's fixed amount.
 
-    In the original it is an occupancy trigger, which computes its amount from the occupancy.
+    In maestro, the old-style trigger computes its amount from the occupancy.
     """
     if direction.triggers or direction.trigger is None:
         return direction.triggers

@@ -63,9 +63,9 @@ class KeptState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class ScalingPolicyView(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy.
+    """A ScalingPolicy. If it is invalid, ``spec`` is None and ``problem`` is the reason.
 
-    ``spec`` is None if it is invalid, with the reason in ``problem``; another API server may have accepted it.
+    A policy may be invalid because another API server accepted it.
     """
 
     key: PolicyKey
@@ -85,7 +85,7 @@ def policy_name_of(workload: str) -> str:
 
 
 def is_of_workload(policy: str) -> bool:
-    """Whether a policy was made from a ScaledWorkload's schedules, so that no object has its status."""
+    """Whether a policy was made from a ScaledWorkload's schedules. No API object then stores the policy's status."""
     return policy.endswith(_OF_WORKLOAD)
 
 
@@ -102,7 +102,7 @@ def schedules_as_policy(workload: Mapping[str, Any], schedules: Sequence[Schedul
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
-    """The condition Attached of a policy: whether it has targets, and why."""
+    """The condition Attached of a policy: whether the policy has targets, and the reason."""
 
     is_attached: bool
     reason: Reason
@@ -148,7 +148,7 @@ def _kept_in(written: object) -> tuple[KeptState, ...]:
 
 
 def kept_of(revision: ScaledRevision, state: TriggerState) -> KeptState:
-    """Convert a state on the wall clock to the form stored in a status."""
+    """Convert a state with wall-clock times to the form stored in a policy's status."""
     return KeptState(
         name=revision.key[1],
         uid=revision.uid,
@@ -187,7 +187,7 @@ def _seconds(at_ms: int | None) -> float | None:
 
 
 def targets_of(revision: ScaledRevision) -> tuple[_Target, ...]:
-    """The targets through which a policy may select this revision, closest first."""
+    """The targets by which a policy may select this revision, most specific first."""
     namespace, name = revision.key
     named = (("Revision", name), ("Configuration", revision.configuration), ("Service", revision.service))
     return tuple((namespace, kind, name) for kind, name in named if name)
@@ -246,9 +246,9 @@ class Policies:
     def attachment(
         self, policy: ScalingPolicyView, *, revisions: Collection[RevisionKey], problems: Collection[str]
     ) -> Attachment:
-        """The status of a policy.
+        """The condition Attached of a policy.
 
-        ``revisions`` use it; ``problems`` are those of targeted revisions that cannot use it.
+        ``revisions`` use the policy. ``problems`` are why other targeted revisions cannot use it.
         """
         if policy.spec is None:
             return Attachment(is_attached=False, reason=Reason.NOT_USABLE, message=policy.problem)

@@ -30,7 +30,7 @@ class ScaleWay(enum.StrEnum):
 
 
 class UsagePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The usage at one evaluation, where 1.0 is full."""
+    """The usage at one evaluation; 1.0 means full."""
 
     at_s: float
     usage_ratio: float
@@ -57,7 +57,7 @@ def point_capacity(time_s: int, period_s: float) -> int:
 def point_window(trigger: Trigger, settings: TriggerSettings) -> PointWindow:
     """The window of a trigger. 80 percent of 100 s with a point every 10 s: 8 of the newest 10.
 
-    The original needs 9 of the newest 11. In both, a time shorter than the period selects only the newest point.
+    Maestro needs 9 of the newest 11. In both, a time shorter than the period selects only the newest point.
     """
     capacity = point_capacity(trigger.time_s, settings.period_s)
     quirks = settings.quirks
@@ -88,9 +88,9 @@ def counted_points(points: Points, way: ScaleWay, target_ratio: float) -> int:
 
 
 def stored_times(up: Sequence[Trigger], down: Sequence[Trigger], settings: TriggerSettings) -> dict[str, int]:
-    """How long points of each type are kept, in seconds: the longest time of its triggers.
+    """How long points of each type are kept, in seconds: the longest time of the type's triggers.
 
-    The original uses the time of the last down trigger, or, without one, of the last up trigger.
+    Maestro uses the time of the last down trigger, or, without one, of the last up trigger.
     """
     times: dict[str, int] = {}
     for trigger in (*up, *down):
@@ -109,9 +109,9 @@ def recorded(
     now_s: float,
     settings: TriggerSettings,
 ) -> dict[str, Points]:
-    """The points after an evaluation: new ones first, without those that no trigger needs.
+    """The points after an evaluation: new points first, without points that no trigger needs.
 
-    An unknown usage adds no point, nor does one within half a period after the newest.
+    An unknown usage adds no point. Neither does a usage less than half a period after the newest point.
     """
     return {
         kind: _with_point(points_by_type.get(kind, ()), usages[kind], time_s, now_s=now_s, settings=settings)

@@ -155,8 +155,8 @@ def check_scaling_policy(
 ) -> tuple[Problem, ...]:
     """All problems of a policy; empty if it is valid.
 
-    ``container_requests`` are the requests of each container of the revision by name; None if they are not known, and
-    then not checked.
+    ``container_requests`` are the requests of each container of the revision by name. If None, they are unknown and are
+    not checked.
     """
     return (
         *(() if spec.target_ref is None else target_problems(spec.target_ref)),

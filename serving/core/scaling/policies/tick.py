@@ -31,7 +31,7 @@ from serving.core.settings.triggers import TriggerSettings
 
 
 class TriggerPhase(enum.StrEnum):
-    """The phase of a revision's size, in the original's words. The shell sets creating and terminating."""
+    """The phase of a scale change, in maestro's terms. The caller sets creating and terminating."""
 
     CREATING = "creating"
     IN_SYNC = "in-sync"
@@ -67,7 +67,7 @@ _RULE_OF_VERDICT = {VerdictKind.LIMIT: TriggerRule.LIMIT, VerdictKind.POINTS: Tr
 class TriggerState(msgspec.Struct, frozen=True, kw_only=True):
     """The state between evaluations, as plain data for encoding.
 
-    ``phase_changed_at_s`` and ``last_change_at_s`` are None if it never happened. Points are newest first.
+    ``phase_changed_at_s`` and ``last_change_at_s`` are None before the first such change. Points are newest first.
     """
 
     phase: TriggerPhase = TriggerPhase.IN_SYNC
@@ -77,7 +77,7 @@ class TriggerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TickDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The change to make, and every rule involved."""
+    """The change to make, and every rule that affected it."""
 
     rule: TriggerRule
     """The rule that decided."""
@@ -130,7 +130,7 @@ def decide(
 ) -> tuple[TriggerState, TickDecision]:
     """Evaluate a policy at ``now_s``. ``spec`` must be valid (``check_scaling_policy``).
 
-    The returned state has the new points. It does not include the decided change yet: see ``changed``.
+    The returned state includes the new points, but not the decided change, which ``changed`` adds once it is made.
     """
     up = triggers_in_force(spec.up, ScaleWay.UP, settings.quirks)
     down = triggers_in_force(spec.down, ScaleWay.DOWN, settings.quirks)
@@ -173,13 +173,13 @@ def decide(
 def changed(state: TriggerState, *, at_s: float) -> TriggerState:
     """The state after a change was made: in sync, with the cooldowns of both directions started.
 
-    ``at_s`` is the ``now_s`` of the decision, as in the original, not the time at which the last pod was there.
+    As in maestro, ``at_s`` is the ``now_s`` of the decision, not the time when the last pod existed.
     """
     return msgspec.structs.replace(state, phase=TriggerPhase.IN_SYNC, phase_changed_at_s=at_s, last_change_at_s=at_s)
 
 
 def rebased(state: TriggerState, *, by_s: float) -> TriggerState:
-    """Shift the times of a previous process's state to a clock that is ``by_s`` ahead.
+    """Convert a state's times from the clock of an earlier process to a clock that is ``by_s`` ahead.
 
     Monotonic clocks of two processes differ. Example: the state was saved at 500 on the old clock, and is read 4 s
     later at 20 on the new one: by_s = 20 - 4 - 500 = -484.
@@ -265,7 +265,7 @@ def _desired_count(
 
     A policy whose triggers do not act proposes the present size. A policy without down triggers proposes only the pods
     that it requests now, because otherwise pods could never be removed. A policy that may scale to 0 does not keep the
-    last idle pod; the request metrics and the gate to zero decide about it.
+    last idle pod: the request metrics and the gate to zero decide on this pod.
     """
     if rule is TriggerRule.PAUSED:
         return NoData(missing="a revision that is running")

@@ -35,7 +35,7 @@ def single(number: float) -> float:
 def share_of(parts: Sequence[int], wholes: Sequence[int], quirks: TriggerQuirks) -> Share | NoData:
     """The sum of the parts divided by the sum of the wholes: ([1, 2], [4, 2]) is 1/2.
 
-    NoData if the wholes sum to 0. The original computes in 32 bits, where 0/0 is not a number and 1/0 is infinite.
+    NoData if the wholes sum to 0. Maestro computes in 32 bits, where 0/0 is not a number and 1/0 is infinite.
     """
     part, whole = _sum(parts, quirks), _sum(wholes, quirks)
     if whole:
@@ -55,12 +55,12 @@ def _sum(terms: Sequence[int], quirks: TriggerQuirks) -> float:
 
 
 def fraction_of_percent(percent: int, quirks: TriggerQuirks) -> Share:
-    """A percentage for exact computation: 70 is 7/10; in the original, the float 0.7."""
+    """A percentage for exact computation: 70 is 7/10. Maestro's quirk uses the float 0.7."""
     return percent / 100 if quirks.single_precision else Fraction(percent, 100)
 
 
 def bound_ratio(percent: int, quirks: TriggerQuirks) -> float:
-    """A percentage for comparison: 70 is 0.7; in the original, the 32-bit float 0.699999988079071."""
+    """A percentage for comparison: 70 is 0.7. Maestro's quirk uses the 32-bit float 0.699999988079071."""
     return single(percent / 100) if quirks.single_precision else percent / 100
 
 
@@ -74,14 +74,14 @@ def round_half_away(number: Share) -> int:
 
 
 class ContainerUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits and usage of one container. None means not set, or not measured."""
+    """The requests and usage of one container. None means not set, or not measured."""
 
     requested: Resources = Resources()
     used: Resources = Resources()
 
 
 class ObservedPods(msgspec.Struct, frozen=True, kw_only=True):
-    """The pods of one revision by state. ``available_count``, their sum, is the size that triggers change."""
+    """The pods of one revision by state. Triggers change ``available_count``, the sum of all states."""
 
     creating_count: int = 0
     """Pods that do not serve yet."""
@@ -111,14 +111,14 @@ class ObservedPods(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriggerPolicy(Protocol):
-    """One type of trigger. Only maestro's types read ``quirks``."""
+    """One type of trigger. Only the types taken from maestro read ``quirks``."""
 
     def usage_ratio(self, observed: ObservedPods, quirks: TriggerQuirks, /) -> float | NoData:
-        """The usage of the pods; 1.0 is full, cpu and memory may be more. NoData if unknown."""
+        """The usage of the pods. 1.0 is full; cpu and memory may exceed it. NoData if unknown."""
         ...
 
     def delta(self, trigger: Trigger, observed: ObservedPods, quirks: TriggerQuirks, /) -> int | NoData:
-        """Pods to add (above 0) or remove (below 0) for a usage of ``trigger.usage_percent``."""
+        """Pods to add (above 0) or remove (below 0) so that the usage becomes ``trigger.usage_percent``."""
         ...
 
 
@@ -143,14 +143,14 @@ class OccupancyPolicy:
 
 
 class FixedStepPolicy:
-    """Occupancy with a fixed amount from the trigger."""
+    """Occupancy, with a fixed number of pods per change."""
 
     def usage_ratio(self, observed: ObservedPods, quirks: TriggerQuirks, /) -> float | NoData:
         """Occupied pods divided by available pods. NoData without pods."""
         return _occupancy(observed, quirks)
 
     def delta(self, trigger: Trigger, _observed: ObservedPods, _quirks: TriggerQuirks, /) -> int | NoData:
-        """The trigger's fixed change of pods, with its sign."""
+        """The trigger's fixed change: pods to add (above 0) or remove (below 0)."""
         return trigger.delta
 
 

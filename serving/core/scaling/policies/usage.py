@@ -20,7 +20,7 @@ _PodKey = tuple[str, str]
 
 
 class _MeasuredPod(msgspec.Struct, frozen=True):
-    """A pod's measurement, with its timestamp and the time of its receipt."""
+    """The last measurement of a pod, with the measurement's timestamp and the time of receipt."""
 
     stamp: str
     since_s: float
@@ -58,7 +58,7 @@ class Usages:
         }
 
     def new_measurement(self, pod: _PodKey, now_s: float) -> Mapping[str, Resources]:
-        """The pods, if the list received at ``now_s`` has a new measurement; otherwise empty."""
+        """The usage of a pod's containers, if the list received at ``now_s`` measured it again; otherwise empty."""
         metrics = self._by_pod.get(pod)
         return {} if metrics is None or metrics.since_s != now_s else self.used(pod, now_s)
 
@@ -89,7 +89,7 @@ def observed_pods(
     uses: Callable[[str], tuple[ContainerUse, ...]],
     occupied_concurrency: float,
 ) -> ObservedPods:
-    """A revision's pods by state for triggers; their sum is the scale, even if pods do not exist yet.
+    """A revision's pods by state for triggers. Their sum is the scale, even if some pods do not exist yet.
 
     A pod is occupied if its last report has a mean of at least ``occupied_concurrency`` requests in flight. Example: at
     scale 5 with 3 of 4 ready pods busy, 3 are occupied, 1 is idle, and 1 is being created.

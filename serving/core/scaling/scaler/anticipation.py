@@ -95,7 +95,7 @@ class Anticipation:
         self._trend = LoadTrend()
 
     def update(self, outcome: ScalerOutcome, policy: RevisionPolicy, *, boot_s: float) -> int:
-        """Pods wanted within ``boot_s`` seconds after a decision, within the revision's bounds; 0 without data."""
+        """Pods wanted ``boot_s`` seconds after a decision, within the revision's bounds; 0 without data."""
         merged, spec, now_s = outcome.merged, outcome.inputs.spec, outcome.at_s
         if isinstance(merged, NoData):
             return 0
@@ -119,7 +119,7 @@ class Anticipation:
     ) -> Publication | None:
         """The due write of the annotation; None while ``written`` is up to date. ``wall_s`` is now in unix seconds.
 
-        With a boot time of 30 s a publication is valid for 60 s, and is written again when 30 s remain.
+        Example: with a boot time of 30 s a publication is valid for 60 s, and is written again when 30 s remain.
         """
         merged = outcome.merged
         decided_count = 0 if isinstance(merged, NoData) else merged.desired_count
@@ -134,9 +134,9 @@ class Anticipation:
 def _window_load(detail: object, spec: ScalingSpec, *, ahead_s: float) -> float:
     """The stable window's load in ``ahead_s`` seconds, if the panic window's load continues.
 
-    That load then fills the same part of the stable window. Example: with 10 in flight in the stable window of 60 s and
-    40 in the panic window, the load 30 s ahead is 10 + 30 x 30 / 60 = 25. The rates of change do not limit it, because
-    many decisions follow.
+    The panic window's load then fills a part of the stable window. Example: with 10 in flight in the stable window of
+    60 s and 40 in the panic window, the load 30 s ahead is 10 + 30 x 30 / 60 = 25. The rates of change do not limit it,
+    because many decisions follow.
     """
     if not isinstance(detail, ScaleDecision):
         return 0.0

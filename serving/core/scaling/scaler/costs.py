@@ -70,7 +70,7 @@ class DayCosts:
         )
 
     def dump(self) -> str:
-        """The hours as text, as input for ``load``."""
+        """The hourly costs as text, as input for ``load``."""
         rows = {hour: self._row(hour) for hour in range(self._hour - _HOURS + 1, self._hour + 1)}
         return msgspec.json.encode(
             _HourlyCosts(round(self._since_s, 1), {hour: row for hour, row in rows.items() if any(row)})
@@ -94,7 +94,7 @@ class DayCosts:
                 self._columns[at : at + _WIDTH] = array("f", row)
 
     def _place(self, wall_s: float) -> int:
-        """The index of the hour's column. If the clock jumps back, the newest hour counts."""
+        """The index of the current hour's column; of the newest hour, if the clock jumped back."""
         hour = math.floor(wall_s / _HOUR_S)
         if hour > self._hour:
             for passed in range(max(self._hour, hour - _HOURS) + 1, hour + 1):

@@ -47,7 +47,7 @@ class DecisionHistory:
     def add(self, outcome: ScalerOutcome, *, at_wall_s: float = 0.0) -> HistoryEntry | None:
         """Add a decision; return the entry to log, or None if it repeats the last one.
 
-        Each decision with news is logged (``repeated_count`` is 0), and one unchanged decision a minute.
+        Each changed decision is logged (``repeated_count`` is 0), and one unchanged decision a minute.
         """
         last = self._entries[-1] if self._entries else None
         if last is not None and outcome.is_like(last.outcome):

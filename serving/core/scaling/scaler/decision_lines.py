@@ -15,7 +15,7 @@ DECISION_LOG_FILES = 4
 
 
 class DecisionStamp(msgspec.Struct, frozen=True, kw_only=True):
-    """The time of a decision: the newest of ``repeated_count`` + 1 equal consecutive ones since ``since_wall_s``."""
+    """The time of the last of ``repeated_count`` + 1 equal consecutive decisions. The first was at ``since_wall_s``."""
 
     since_s: float
     repeated_count: int

@@ -99,7 +99,7 @@ def headline(outcome: ScalerOutcome) -> str:
 
 
 def _by(outcome: ScalerOutcome) -> str:
-    """The policy's part, if the policy changed the algorithm's count."""
+    """The policy's contribution as text, if the policy changed the algorithm's count."""
     proposals, algorithm = outcome.inputs.advice.proposals, outcome.decided.proposal
     if proposals is None or most(proposals) == most((algorithm,)):
         return ""

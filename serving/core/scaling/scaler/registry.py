@@ -39,7 +39,7 @@ class PolicyFactory(Protocol):
         budget: PreWarmBudget | None = None,
         explains: bool = True,
     ) -> RevisionPolicy:
-        """Create the policy of a revision; ``explains`` adds figures for people to its advice."""
+        """Create the policy of a revision. If ``explains``, its advice includes figures for people."""
 
 
 class PolicyRegistry:
@@ -103,7 +103,7 @@ class PolicyRegistry:
         prior: GapPrior | None = None,
         budget: PreWarmBudget | None = None,
     ) -> PolicyShadow | None:
-        """The policy to compare with; None if the class has no policy.
+        """The policy to compare with; None if the revision's class has no policies.
 
         Knative's policy is compared with the adaptive one, any other policy with Knative's.
         """

@@ -96,7 +96,7 @@ def again(record: DecisionRecord) -> ScalerOutcome:
 def otherwise(records: Iterable[DecisionRecord], changes: Mapping[str, str]) -> Iterator[ReplayedDecision]:
     """Repeat each decision with the recorded and the changed numbers; ``records`` are of one revision.
 
-    Raises ``InvalidValue`` for numbers that no decision can have had, such as a target of 0.
+    Raises ``InvalidValue`` for numbers that no decision can have, such as a target of 0.
     """
     states: tuple[RevisionState, RevisionState] | None = None
     for record in records:

@@ -24,7 +24,7 @@ _SLACK = 1e-9
 
 
 class Periods:
-    """A grid of decision times. ``made_s`` is the last decision, from which periods are counted."""
+    """A grid of decision times. Periods are counted from ``made_s``, the time of the last decision."""
 
     __slots__ = ("made_s", "period_s")
 
@@ -33,18 +33,18 @@ class Periods:
         self.period_s = period_s
 
     def at(self, at_s: float) -> float:
-        """The first period at or after ``at_s``, and after the last decision."""
+        """The first decision time at or after ``at_s``, and after the last decision."""
         periods = max(1, math.ceil((at_s - self.made_s) / self.period_s - _SLACK))
         return self.made_s + periods * self.period_s
 
     def until(self, at_s: float, *, is_first: bool = False) -> float:
-        """The last period at or before ``at_s`` (before it, if ``is_first``); the last decision if there is none."""
+        """The last decision time at or before ``at_s`` (before, if ``is_first``); never before the last decision."""
         periods = (at_s - self.made_s) / self.period_s
         whole = math.ceil(periods - _SLACK) - 1 if is_first else math.floor(periods + _SLACK)
         return self.made_s + max(0, whole) * self.period_s
 
     def before(self, at_s: float) -> float:
-        """The last decided period before ``at_s``; ``at_s`` if there is none."""
+        """The last decision time before ``at_s``; ``at_s`` if there is none."""
         last_s = at_s if at_s == math.inf else self.until(at_s, is_first=True)
         return last_s if last_s > self.made_s else at_s
 
@@ -52,7 +52,7 @@ class Periods:
 def rest_in_s(outcome: ScalerOutcome, scaler: Scaler, period_s: float) -> float | None:
     """Seconds to the last period before the decision can change; None if the next period may change it.
 
-    With a period of 2 s and an announced time in 7 s: 6.
+    Example: with a period of 2 s and an announced change in 7 s, the result is 6.
     """
     facts, spec, inputs = outcome.view, outcome.inputs.spec, outcome.inputs
     is_still = (

@@ -90,12 +90,12 @@ class Scaler:
 
     @property
     def _counts_waiting(self) -> bool:
-        """Whether requests waiting for the first pod count immediately, rather than in the next period's windows."""
+        """Whether requests that wait for the first pod count immediately instead of from the next period on."""
         return self.policy.counts_waiting or self._classic is not None
 
     @property
     def learner(self) -> RevisionPolicy | None:
-        """The policy that learns, in force or in shadow; None if the class has none."""
+        """The policy that learns, in force or in shadow; None if neither learns."""
         if self.policy.observes:
             return self.policy
         return None if self.shadow is None else self.shadow.policy
@@ -107,7 +107,7 @@ class Scaler:
 
     @property
     def pod_reports(self) -> dict[str, Stat]:
-        """The latest report of each pod; for a ScaledWorkload, the requests that activators report for each pod."""
+        """The latest report of each pod. Pods of a ScaledWorkload do not report; activators report their requests."""
         if not self._is_workload:
             return self.pods
         return {pod: Stat(pod=pod, concurrency=load) for pod, load in self._sources.pod_loads.items()}
@@ -130,7 +130,7 @@ class Scaler:
             self.shadow.update(revision.spec, now_s)
 
     def record(self, stat: Stat, source: StatSource) -> bool:
-        """Add a stat, stamped with the time of its receipt; return whether it needs an immediate decision.
+        """Add a stat that has its time of receipt; return whether it needs an immediate decision.
 
         A decision is urgent if there is load at scale 0, or if an activator has more requests than the wanted pods can
         take: for example 71 requests, with 1 wanted pod for 70.
@@ -218,7 +218,7 @@ class Scaler:
         return outcome
 
     def _knows_in_flight(self, view: ScalerView) -> bool:
-        """Whether some source reports requests in flight: a pod, or an activator of a ScaledWorkload."""
+        """Whether any source reports requests in flight: a pod, or for a ScaledWorkload an activator."""
         is_reported = not self._sources.is_silent if self._is_workload else bool(self._sources.pods)
         return is_reported or not view.ready_count
 
@@ -255,7 +255,7 @@ class Scaler:
                 self.shadow.record(second.number, load)
 
     def _in_flight(self, now_s: float) -> InFlight:
-        """The current load in flight. ``is_waiting`` is set if no pod is ready, or none was wanted on arrival."""
+        """The load in flight now. ``is_waiting``: no pod is ready, or none was wanted when the requests arrived."""
         present = self._sources.present(now_s)
         is_load = present.concurrency > 0 or self._spec.load_metric.amount(present) > 0
         is_unserved = self._view.ready_count == 0 or self._state.latest_count == 0

@@ -148,7 +148,7 @@ class PolicyShadow:
     ) -> None:
         """Decide by the shadow policy, while ``present_scale`` real pods exist. ``proposals`` come from other deciders.
 
-        ``in_flight`` is the load in flight now; None if it is not known.
+        ``in_flight`` is the load in flight now, or None if unknown.
         """
         self._present_scale = present_scale
         self._ready_count = ready_count
@@ -194,7 +194,7 @@ class PolicyShadow:
             self._costs.add_pods(adaptive, knative, wall_s=now_s + self.wall_offset_s)
 
     def _by_policy(self, running: float, shadow: float) -> tuple[float, float]:
-        """Order a pair of costs: the adaptive policy's first, then Knative's."""
+        """The costs as a pair: the adaptive policy's first, then Knative's."""
         return (shadow, running) if self.policy.observes else (running, shadow)
 
     def _decide(self, proposals: Sequence[Proposal], now_s: float, *, is_woken: bool = False) -> None:

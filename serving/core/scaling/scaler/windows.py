@@ -35,7 +35,7 @@ class RevisionWindows:
             windows.record(load, number + 1.0)
 
     def record_load(self, number: int, load: float) -> None:
-        """Record a second's load in the unit of the first metric; further metrics get none."""
+        """Record a second's load in the unit of the first metric. Further metrics record nothing."""
         self._windows.record_load(load, number + 1)
 
     def query(self, now_s: float) -> Observation | NoData:
@@ -93,7 +93,7 @@ def starting_revision_state(
 ) -> RevisionState:
     """The state before the first decision.
 
-    ``present_scale`` and ``ready_count`` are kept until a window has data; 0 keeps nothing.
+    ``present_scale`` and ``ready_count`` prevent a lower count until a window has data; 0 has no effect.
     """
     kpa = starting_state(ready_count=ready_count, present_scale=present_scale, spec=spec, now_s=now_s, quirks=quirks)
     state = RevisionState(kpa=kpa, gate=gate)
@@ -103,7 +103,7 @@ def starting_revision_state(
 def with_metrics(
     state: RevisionState, spec: ScalingSpec, *, before: ScalingSpec | None, now_s: float, quirks: KpaQuirks
 ) -> RevisionState:
-    """The state with one entry per further metric of the spec: entries of ``before`` stay, new metrics start fresh."""
+    """The state with one entry per further metric of the spec. Metrics of ``before`` keep their entries."""
     known = (
         {}
         if before is None

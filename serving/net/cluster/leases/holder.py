@@ -37,7 +37,7 @@ _CALL_RATIO = 0.4
 
 
 class LeaseElector:
-    """One competitor for a lease. ``me`` must be unique to this process, also within a pod."""
+    """One competitor for a lease. ``me`` must be unique among all processes, including those in one pod."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class LeaseElector:
         return self.is_held
 
     async def renew(self) -> None:
-        """Renew the lease; if that fails, read its holder."""
+        """Renew the lease. If that fails, read its current holder."""
         assert self._election.record is not None, "a leader has written a record"
         if not await self._write(renewed_record(self._election.record, wall_s=wall_s())):
             # Another process may hold it, or the write succeeded and its response was lost.
@@ -156,7 +156,7 @@ class LeaseElector:
 
 
 class Leader:
-    """Runs work that needs a lease. ``me`` must be unique to this process."""
+    """Runs work that requires a lease. ``me`` must be unique to this process."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Leader:
         self._candidate.check()
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event) -> None:
-        """Run the work whenever this process holds the lease, until it returns or ``stop`` is set.
+        """Run the work whenever this process holds the lease, until the work returns or ``stop`` is set.
 
         The work watches ``stop`` itself; it is cancelled only when the lease is lost or this call is cancelled. Its
         exceptions propagate.
@@ -205,7 +205,7 @@ class Leader:
         return False
 
     async def _lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Work while renewing the lease; return True if the work has returned, False if the lease is lost."""
+        """Run the work while renewing the lease; return True if the work has returned, False if the lease is lost."""
         candidate, tasks = self._candidate, TaskOwner()
         task = tasks.start(work(), name=f"work of {self._name}", is_awaited=True)
         try:
@@ -226,7 +226,7 @@ class Leader:
                     _log.warning("lease.work_failed", extra={"lease": self._name}, exc_info=error)
 
     def _was_fenced(self, task: "asyncio.Future[None]") -> bool:
-        """Whether the work ended because one of its writes was fenced; other exceptions propagate."""
+        """Whether the work ended because fencing rejected one of its writes. Other exceptions propagate."""
         try:
             task.result()
         except NotLeading:

@@ -31,7 +31,7 @@ class LeaseName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseClient:
-    """Reads and writes one lease. The last observed version fences the next write."""
+    """Reads and writes one lease. A write fails if the lease has changed since the last observed version."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class LeaseClient:
         self._last: Object | None = None
 
     def is_old(self, body: Object) -> bool:
-        """Whether a lease is older than the last observed one: a watch may deliver the state before an own write."""
+        """Whether a lease is older than the last observed one. A watch may still deliver the state before a write."""
         return is_older_version(version_of(body), version_of(self._last))
 
     def update(self, body: Object | None) -> LeaseRecord | None:

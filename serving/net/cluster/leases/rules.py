@@ -29,7 +29,7 @@ _CHECKS = 4
 class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The times of a lease, in seconds; ``retry_period_s`` < ``renew_deadline_s`` < ``duration_s``.
 
-    Defaults: client-go's.
+    The defaults are those of client-go.
     """
 
     duration_s: float = 14.0
@@ -45,7 +45,7 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a lease.
 
-    ``holder`` "" means free. The timestamps are for people, and only compared for equality.
+    ``holder`` is "" for a free lease. The timestamps are for people; decisions compare them only for equality.
     """
 
     holder: str
@@ -56,7 +56,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Election(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process has observed of one lease; all times are on its clock, in seconds."""
+    """One process's observations of one lease. All times are on its clock, in seconds."""
 
     record: LeaseRecord | None = None
     """The record that was read or written last; None before the first read and while the lease does not exist."""
@@ -81,7 +81,7 @@ class LeaseAction(enum.StrEnum):
 
 
 class LeaseStep(msgspec.Struct, frozen=True, kw_only=True):
-    """The next action. ``until_s`` is when to decide again: now, unless the action is to wait."""
+    """The next action. ``until_s`` is when to decide again: now, unless the action is WAIT."""
 
     action: LeaseAction
     until_s: float
@@ -135,7 +135,7 @@ def decide(election: Election, me: str, times: LeaseTimes, *, now_s: float) -> L
 def free_at_s(election: Election, me: str, times: LeaseTimes) -> float:
     """When the lease may be acquired.
 
-    A record with this process's name while it does not lead is a write whose response was lost.
+    A record with this process's name while it does not lead is the result of a write whose response was lost.
     """
     record = election.record
     if record is None or record.holder in {"", me}:

@@ -42,7 +42,7 @@ _SYNC_CHECK_S = 0.5
 
 
 class ShardPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The shard to acquire first, and the shard to release; None for none."""
+    """The shard to acquire first, and the shard to release. None means no shard."""
 
     take: tuple[int, ...] = ()
     let_go: int | None = None
@@ -66,7 +66,7 @@ def plan(
     others: Iterable[str],
     free_long: Collection[int],
 ) -> ShardPlan:
-    """Plan the shards to acquire and release. ``holders`` have unexpired leases; ``others`` are announced peers."""
+    """Plan the shards to acquire and release. ``holders`` have unexpired leases; ``others`` are the other processes."""
     members = {me, *holders.values(), *others}
     allotment = -(-shard_count // len(members))
     mine = [shard for shard in range(shard_count) if holders.get(shard) == me]
@@ -87,7 +87,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShardOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``count`` leases of a ``daemon`` in a namespace, and this process: its identity ``me`` and its ``address``."""
+    """The ``count`` leases of a ``daemon`` in a namespace, and this process's identity ``me`` and ``address``."""
 
     daemon: str
     namespace: str
@@ -163,7 +163,7 @@ class Shards:
         return {holder.name: holder.address for holder in holders if holder is not None and holder.address}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Hold a share until ``stop`` is set, then release all; call ``wake`` after setting it."""
+        """Hold a share until ``stop`` is set, then release all shards. After setting ``stop``, call ``wake``."""
         async with supervise() as tasks:
             tasks.start_background(self._leases.run(), name=f"{self.options.daemon} leases")
             try:
@@ -179,7 +179,7 @@ class Shards:
                 await asyncio.gather(*(self._let_go(shard) for shard in sorted(self._won)))
 
     async def changed(self, *, within_s: float) -> None:
-        """Wait up to ``within_s`` seconds for a changed lease, which may mean a changed owner."""
+        """Wait up to ``within_s`` seconds for a change of a lease, because its owner may have changed."""
         self._stirred.clear()
         await wait_for(self._stirred, until_s=now_s() + within_s)
 
@@ -254,7 +254,7 @@ class Shards:
             self._at(shard).step_down()
 
     async def _drop(self, shard: int) -> bool:
-        """Stop the work for a shard; return whether it ended in time for the other shards."""
+        """Stop the work for a shard; return False if it took so long that other leases may expire."""
         if shard not in self._won:
             return True
         self._won.discard(shard)

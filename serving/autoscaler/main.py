@@ -115,7 +115,7 @@ def measured(revision: ScaledRevision, outcome: ScalerOutcome) -> RevisionNumber
 
 
 def rule_of(outcome: ScalerOutcome) -> str:
-    """The rule that decided the count: the last rule that changed it."""
+    """The rule that decided the count: the last one to change it."""
     merged, decided = outcome.merged, outcome.decided
     if isinstance(merged, NoData):
         return "no-data"

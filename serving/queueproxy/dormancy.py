@@ -87,7 +87,7 @@ def after_event(state: DormancyState, event: AppEvent, now_s: float) -> Dormancy
     """The state after an event.
 
     Raises:
-        IllegalTransition: for a pair that is not in the table.
+        IllegalTransition: when the table does not allow the event in this phase.
     """
     phase = TRANSITIONS.get((state.phase, event))
     if phase is None:
@@ -115,7 +115,7 @@ def held_awake(state: DormancyState, until_s: float) -> DormancyState:
 def sleep_due_s(state: DormancyState, activity: Activity, *, after_s: float) -> float:
     """When to freeze the app; infinite while it is held awake or is not running.
 
-    Example: idle since 100 s, ``after_s`` 10 s, and held awake until 130 s: freeze at 130 s.
+    Example: the pod is idle since 100 s, ``after_s`` is 10 s, and the app is held awake until 130 s: freeze at 130 s.
     """
     if state.phase is not Phase.RUNNING or not activity.is_idle:
         return math.inf

@@ -55,7 +55,7 @@ def read_gauges(value: bytes) -> dict[str, float]:
 
 
 def read_page(page: bytes, names: Sequence[str]) -> dict[str, float]:
-    """The named gauges on a metrics page; those with several label sets are summed.
+    """The named gauges on a metrics page. A gauge with several label sets is summed.
 
     A gauge with a malformed, negative or infinite line is ignored, because its sum would be incomplete.
     """
@@ -85,7 +85,7 @@ def _samples(page: bytes, name: bytes) -> Iterator[float]:
 
 
 class AppGauges:
-    """The gauges of one app. ``names``, chosen by the revision, come first in a report."""
+    """The gauges of one app. ``names`` are the gauges selected by the revision; they come first in a report."""
 
     __slots__ = ("_at_s", "_gauges", "_page", "_page_at_s", "names")
 
@@ -110,7 +110,7 @@ class AppGauges:
         self._page_at_s = now_s
 
     def current(self, now_s: float) -> dict[str, float]:
-        """The gauges that have not expired; a page takes precedence over headers."""
+        """The gauges that have not expired. A value from the page takes precedence over one from headers."""
         reported = self._gauges if now_s - self._at_s < _HEADER_VALID_S else {}
         if not self.names:
             return reported

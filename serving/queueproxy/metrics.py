@@ -23,7 +23,7 @@ _RIGHT = slice(1, 5)
 
 
 class AppResponses(msgspec.Struct, frozen=True, kw_only=True):
-    """The count and mean duration of responses without a server error; the mean is 0.0 without any."""
+    """The count and mean duration of responses without a server error. The mean is 0.0 if there are none."""
 
     count: int
     mean_s: float
@@ -42,7 +42,7 @@ class RequestMetrics:
         self._response_sum_s = 0.0
 
     def record(self, status: int, took_s: float) -> None:
-        """Count an ended request by its status (0 for none) and its duration in seconds."""
+        """Count an ended request by its status (0: no response) and its duration in seconds."""
         hundreds = status // 100
         self._buckets[hundreds][bisect_left(BOUNDS_S, took_s)] += 1
         self._sums_s[hundreds] += took_s

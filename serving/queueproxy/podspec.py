@@ -32,8 +32,8 @@ _NEEDED = frozenset({"namespace", "revision", "pod", "app"})
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """How to check that the app accepts requests.
 
-    ``path`` is the path of an HTTP GET with ``headers``; None: the probe opens a TCP connection. ``port`` None is the
-    app's port. ``period_s`` is the pause between two probes of a ready app; 0 ends the probing. ``failure_max``
+    ``path`` is the path of an HTTP GET with ``headers``; None: the probe opens a TCP connection. ``port`` is None for
+    the app's port. ``period_s`` is the pause between two probes of a ready app; 0 ends the probing. ``failure_max``
     consecutive failures make a ready app unready.
     """
 
@@ -46,7 +46,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FreezerPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """The cgroup of a pod, existing or not: ``folder`` below ``root``, the mount point of its hierarchy.
+    """The cgroup of a pod, which may not exist yet: ``folder`` below ``root``, the mount point of its hierarchy.
 
     ``is_unified``: the hierarchy is of cgroup version 2.
     """
@@ -59,8 +59,9 @@ class FreezerPlace(msgspec.Struct, frozen=True, kw_only=True):
 class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of one pod's queue-proxy.
 
-    Addresses: ``listen`` and ``admin`` are for requests and for orders. A descriptor in ``listen_fds`` under "requests"
-    or "admin" replaces the address. ``app`` is the app's address; ``tcp_ports`` are its further ports by containerPort.
+    Addresses: ``listen`` and ``admin`` are the addresses for requests and for the admin port. A descriptor in
+    ``listen_fds`` under "requests" or "admin" replaces the address. ``app`` is the app's address; ``tcp_ports`` are its
+    further ports by containerPort.
 
     Stats: without ``stats_url`` no stats are reported. The token is ``stats_token``, or the content of
     ``stats_token_file``, read for each connection. ``gauges`` are the app's gauges to report. They are read from the
@@ -71,10 +72,10 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     log.
 
     Trust: only requests with ``secret`` are trusted; without a secret, none. ``is_guarded``: only requests of
-    activators are accepted. ``caller_key`` is the key with which the app requests its caller token; without one, the
+    activators are accepted. ``caller_key`` is the key with which the app requests its caller token; without a key, the
     request must come from the pod's network. ``authority`` is the certificate of the installation's authority as PEM.
-    With it and ``settings.inner_tls``, requests and stats use TLS. ``app_user`` is the user that only this pod has,
-    whose sockets are the app's; 0: there is none; None: only the app can listen at its address.
+    If it and ``settings.inner_tls`` are set, requests and stats use TLS. ``app_user`` is the user that only this pod
+    has, whose sockets are the app's; 0: there is none; None: only the app can listen at its address.
 
     State: ``ready_fd`` is the pipe for readiness. ``is_http2``: the app's port is named h2c, for HTTP/2 with prior
     knowledge. ``dormant_after_s`` is the idle time before the app is frozen, None for never. ``dormant_call`` are the
@@ -153,7 +154,7 @@ def read_probe(text: str) -> Probe:
     """Parse a probe from Kubernetes' JSON.
 
     Raises:
-        msgspec.DecodeError: when the text is no probe.
+        msgspec.DecodeError: when the text is not a probe.
     """
     probe = msgspec.json.decode(text, type=_KubernetesProbe)
     get = probe.http_get
@@ -172,7 +173,7 @@ def read_probe(text: str) -> Probe:
 
 
 def probing_app(probe: Probe, *, secret: str) -> Probe:
-    """The probe marked for a queue-proxy in the app's process, which forwards it without counting it."""
+    """The probe with headers for a queue-proxy in the app's process, which forwards it without counting it."""
     marks = (("K-Pod-Secret", secret), ("K-Network-Probe", APP_PROBE)) if secret else ()
     return msgspec.structs.replace(probe, headers=(*probe.headers, *marks))
 

@@ -18,10 +18,10 @@ EVENT_BYTES = 200
 
 
 class TokenMeter(Generic[RequestId]):
-    """The mean number of tokens in flight, weighted by time; ``report`` closes a period and opens the next.
+    """The time-weighted mean number of tokens in flight. ``report`` closes a period and opens the next.
 
-    ``sent_bytes_of`` is the length of a request's response so far. Each report reads the length, so tokens decrease in
-    steps.
+    ``sent_bytes_of`` returns the length of a request's response so far. Only ``report`` reads the length, so tokens
+    decrease in steps.
     """
 
     __slots__ = ("_at_s", "_integral", "_left", "_level", "_requests", "_sent_bytes_of", "_since_s")
@@ -49,7 +49,7 @@ class TokenMeter(Generic[RequestId]):
         self._level -= self._left.pop(request, 0)
 
     def report(self, now_s: float) -> float:
-        """The mean since the last report. 1,000 tokens for half of a second: 500."""
+        """The mean since the last report. Example: 1,000 tokens for half of a second give 500."""
         self._pass(now_s)
         period_s = self._at_s - self._since_s
         mean = self._integral / period_s if period_s else float(self._level)

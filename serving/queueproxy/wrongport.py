@@ -11,7 +11,7 @@ _SHOWN_MAX = 5
 
 
 def wrong_port(listening: Collection[int], *, app_port: int, own: Collection[int]) -> str:
-    """The sentence about an app that listens only on other ports; "" otherwise. ``own`` are the queue-proxy's ports."""
+    """The problem of an app that listens only on other ports, or "". ``own`` are the queue-proxy's ports."""
     others = sorted(set(listening) - set(own))
     if not others or app_port in others:
         return ""

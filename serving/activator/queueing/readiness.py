@@ -25,7 +25,7 @@ _PODS_MAX = 1_024
 
 
 class AnnouncedPods:
-    """Pods that announced themselves as ready, but that no slice lists yet; at most 1,024.
+    """Pods that announced their readiness before any slice lists them; at most 1,024.
 
     An announcement only gives the address of a pod. The pod gets requests once its queue-proxy has proved its identity
     to a probe. An announcement ends when a slice lists its address or its pod, or after a bounded time.

@@ -147,7 +147,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class WorkloadScaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The scaling keys, which a revision has as annotations. None means that the setting applies."""
+    """The scaling keys, which a revision has as annotations. None selects the setting."""
 
     min_count: int | None = msgspec.field(default=None, name="min")
     """Fewest pods. 0 allows scaling to zero."""

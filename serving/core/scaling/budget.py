@@ -263,7 +263,7 @@ class BudgetBook:
                 self._asked[scope] += price * max(counted.used, counted.demand.wanted)
 
     def _ahead(self, claim: BudgetClaim, division: Division, scope: str) -> int:
-        """The part of a budget that is reserved for first pods of revisions that have waited longer."""
+        """The part of a budget that is reserved for first pods of longer-waiting revisions."""
         budget = self.budgets.by_scope[scope]
         return sum(
             budget.price_of(other.tenant.pod_bytes)

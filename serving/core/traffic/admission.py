@@ -223,7 +223,7 @@ class Admission(Generic[RequestId]):
         return min(since_s) + self._terms.wait_max_s if since_s else None
 
     def refresh(self, now_s: float) -> Sequence[Granted[RequestId]]:
-        """Drop slow clients that read again, and admit parked requests of clients that now have fewer open requests."""
+        """Drop slow clients that read again, and admit parked requests of clients below their limit."""
         self._clients.forgive(now_s)
         return self._grant(now_s) if self._clients.parked_count else ()
 

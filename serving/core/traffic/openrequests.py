@@ -37,7 +37,7 @@ _CHECKS = 4
 
 
 class RequestView(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """Functions that read a request: whether it is open, its client, and the response bytes that the client has read.
+    """Functions that read a request: whether it is open, its client, and the response bytes read by the client.
 
     ``read_bytes_of`` returns None for gRPC calls and tunnels, whose clients need not read.
     """
@@ -65,7 +65,7 @@ class _ReadProgress(msgspec.Struct, kw_only=True):
 
 
 class _SlowClient(msgspec.Struct, Generic[RequestId], kw_only=True):
-    """A client that has unread responses, or that had some and counts as slow until a time."""
+    """A client with unread responses, or with earlier ones for which it counts as slow until a time."""
 
     unread: dict[RequestId, _ReadProgress]
     until_s: float

@@ -47,7 +47,7 @@ class PatchType(enum.StrEnum):
 
 
 class EventType(enum.StrEnum):
-    """The type of a change. Beginning to match a selector is ADDED; no longer matching it is DELETED."""
+    """The type of a change. An object that enters a selection is ADDED; one leaving it is DELETED."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"

@@ -22,7 +22,7 @@ class ScalableKinds:
         self._known: dict[tuple[str, str], tuple[float, Kind | None]] = {}
 
     async def kind(self, target: WorkloadTarget) -> Kind:
-        """The kind of a target. Raises ``Unsupported`` if there is none, or none with a scale, and ``ClusterError``."""
+        """The kind of a target. Raises ``Unsupported`` if the kind is unknown or has no scale, and ``ClusterError``."""
         key = (target.api_version, target.kind)
         kind = target_kind(*key)
         if kind is None:
@@ -36,7 +36,7 @@ class ScalableKinds:
         return kind
 
     async def scale(self, target: WorkloadTarget, namespace: str) -> Object | None:
-        """The scale of a target with its replicas; None without that object. Raises as ``kind``."""
+        """The scale of a target with its replicas; None if the target does not exist. Raises the errors of ``kind``."""
         kind = await self.kind(target)
         try:
             scale = await self._cluster.get(kind, namespace, target.name, subresource="scale")

@@ -29,7 +29,7 @@ _SOME_TIME = datetime(2026, 1, 4, tzinfo=UTC)
 
 
 def schedule_state(schedule: Schedule, wall_s: float) -> ScheduleState:
-    """Whether a schedule is active. It must be valid (``schedule_problems``).
+    """Whether a schedule is active, and until when. The schedule must be valid (``schedule_problems``).
 
     Example: 0 8 * * 1-5 to 0 18 * * *, on a Monday. Before 8:00 the last end was on Sunday and the last start on
     Friday, so the schedule is not active. From 8:00 on the last start is later, so the schedule is active until 18:00.
@@ -111,16 +111,16 @@ def _times_of(text: str) -> tuple[object, ...]:
 
 
 def _next_s(text: str, wall_s: float, zone: ZoneInfo) -> float:
-    """The first time after ``wall_s``. In a repeated hour the parser also yields earlier times.
+    """The first time of a cron expression after ``wall_s``. In a repeated hour the parser also yields earlier times.
 
-    Times are compared as seconds: datetimes of one zone are compared by what its clocks show.
+    Times are compared as seconds, because datetimes of one zone are compared by the clock time that they show.
     """
     times_s = (time.timestamp() for time in CronSim(text, datetime.fromtimestamp(wall_s, zone)))
     return next(one_s for one_s in times_s if one_s > wall_s)
 
 
 def _last_s(text: str, wall_s: float, zone: ZoneInfo) -> float:
-    """The last time up to ``wall_s``.
+    """The last time of a cron expression up to ``wall_s``.
 
     Around a clock change the parser skips times when it searches backwards, so the last steps search forwards.
     """

@@ -98,7 +98,7 @@ class Requirement(msgspec.Struct, frozen=True):
 
 
 class LabelSelector(msgspec.Struct, frozen=True):
-    """A conjunction of clauses; without clauses it matches everything."""
+    """A conjunction of clauses. An empty selector matches everything."""
 
     requirements: tuple[Requirement, ...] = ()
 
@@ -113,7 +113,7 @@ class LabelSelector(msgspec.Struct, frozen=True):
 
 
 class FieldSelector(msgspec.Struct, frozen=True):
-    """A conjunction of clauses (field, value, whether they must be equal); a missing field is ""."""
+    """A conjunction of clauses: a field, a value, and whether they must be equal. A missing field counts as ""."""
 
     clauses: tuple[tuple[str, str, bool], ...] = ()
 
@@ -122,7 +122,7 @@ class FieldSelector(msgspec.Struct, frozen=True):
         return all((fields.get(key, "") == value) is equal for key, value, equal in self.clauses)
 
     def exact(self, key: str) -> str | None:
-        """The only value that a field may have; None if several are possible."""
+        """The only value that a field may have; None if the selector allows several."""
         return next((value for name, value, equal in self.clauses if equal and name == key), None)
 
 
@@ -155,8 +155,7 @@ _WRITTEN_OPERATORS = {
 def written_selector(selector: Mapping[str, Any]) -> LabelSelector:
     """A selector from an object's ``matchLabels`` and ``matchExpressions``; {} matches everything.
 
-    A node selector term also has ``matchExpressions``, with the additional operators Gt and Lt. Raises ``Invalid`` for
-    an operator that does not exist.
+    Accepts the operators Gt and Lt of node selector terms. Raises ``Invalid`` for an unknown operator.
     """
     labels = selector.get("matchLabels") or {}
     requirements = [Requirement(key, Operator.IN, frozenset({value})) for key, value in labels.items()]

@@ -26,7 +26,7 @@ _WORKLOAD_KEYS: Mapping[str, tuple[str, Callable[[str], object]]] = {
 
 
 class AskedService(msgspec.Struct, frozen=True, kw_only=True):
-    """A requested split: percentages by revision, revisions by tag, tags to remove.
+    """A requested traffic split: percentages by revision, revisions by tag, tags to remove.
 
     "@latest" is the latest ready revision.
     """
@@ -59,7 +59,7 @@ def scale_patch(service: Object, scaling: Mapping[str, str]) -> Object:
 
 
 def workload_scale_patch(scaling: Mapping[str, str]) -> Object:
-    """The patch that sets the same values of a ScaledWorkload: keys of its spec, and annotations for the others."""
+    """The patch that sets scaling values of a ScaledWorkload: in its spec, other keys as annotations."""
     spec = {name: read(scaling[key]) for key, (name, read) in _WORKLOAD_KEYS.items() if key in scaling}
     others = {key: text for key, text in scaling.items() if key not in _WORKLOAD_KEYS}
     annotations = {"metadata": {"annotations": scaling_annotations(others)}} if others else {}
@@ -90,7 +90,7 @@ def desired_traffic(service: Object, wanted: AskedService) -> list[Object]:
 
 
 def pinned_traffic(service: Object) -> list[Object]:
-    """Traffic targets by the name of the latest ready revision, so that a new revision gets no request.
+    """Traffic targets with the latest ready revision's name instead of "latest", so that new revisions get no requests.
 
     Raises ``ServingError``.
     """
@@ -127,7 +127,7 @@ def shares_of(service: Object) -> dict[str, int]:
 
 
 def shares_text(shares: Mapping[str, int]) -> str:
-    """A traffic split in words: "90 % to hello-00001, 10 % to hello-00002"."""
+    """A traffic split as text: "90 % to hello-00001, 10 % to hello-00002"."""
     return ", ".join(f"{percent} % to {revision}" for revision, percent in shares.items() if percent)
 
 
@@ -144,10 +144,10 @@ def age_order(revision: Object) -> tuple[int, str, str]:
 
 
 def rollback_target(service: Object, revisions: Sequence[Object]) -> str:
-    """The rollback target: the newest ready revision older than the newest one with traffic.
+    """The rollback target: the newest ready revision older than the newest revision with traffic.
 
-    In a rollout from one revision to the next, the target is the former one. ``revisions`` are those of the service,
-    the newest first. Raises ``ServingError``.
+    In a rollout from one revision to the next, the target is the earlier one. ``revisions`` are the service's
+    revisions, newest first. Raises ``ServingError``.
     """
     shares = shares_of(service)
     newest = next((place for place, revision in enumerate(revisions) if name_of(revision) in shares), None)

@@ -39,7 +39,7 @@ _READ_BUFFER_BYTES = 2**21
 
 
 class CheckedRequest(aiohttp.ClientRequest):
-    """A session's request class. Raises ``NotLeading`` where others raise ``aiohttp.ClientError``."""
+    """A session's request class that checks the lease before it sends. Raises ``NotLeading``."""
 
     async def send(self, conn: aiohttp.connector.Connection) -> aiohttp.ClientResponse:
         """Start sending, unless the lease is lost."""
@@ -49,7 +49,7 @@ class CheckedRequest(aiohttp.ClientRequest):
     async def write_bytes(
         self, writer: AbstractStreamWriter, conn: aiohttp.connector.Connection, content_length: int | None = None
     ) -> None:
-        """Pass head and body to the transport, unless the lease was lost meanwhile."""
+        """Pass head and body to the transport, unless the lease was lost while the request waited."""
         try:
             last_check()
         except NotLeading as error:
@@ -61,7 +61,7 @@ class CheckedRequest(aiohttp.ClientRequest):
 
 
 class ServerSession(Protocol):
-    """Sends requests to one server with its credentials, each once."""
+    """Sends requests to one server with credentials. A request is sent only once."""
 
     async def send(
         self,
@@ -72,7 +72,7 @@ class ServerSession(Protocol):
         body: object,
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - handed down; it bounds each step of the answer too
     ) -> aiohttp.ClientResponse:
-        """Send a request, and wait for the response head. ``body`` becomes JSON; None is no body."""
+        """Send a request, and wait for the response head. ``body`` is encoded as JSON; None sends no body."""
         ...
 
     async def renew(self) -> None:
@@ -85,9 +85,9 @@ class ServerSession(Protocol):
 
 
 async def session_of(kubeconfig: str | None) -> ServerSession:
-    """A session for a kubeconfig's current context or, with None, for this pod's server.
+    """A session for a kubeconfig's current context, or with None for this pod's server.
 
-    Raises ``Unavailable`` when the kubeconfig cannot be used.
+    Raises ``Unavailable`` if the kubeconfig is unusable.
     """
     if kubeconfig is None:
         # Proxies from the environment apply, as for other clients of a cluster.
@@ -112,11 +112,11 @@ def _read_pod() -> TokenServer:
 
 
 class TokenSession:
-    """A session with a server that takes a bearer token.
+    """A session with a server that authenticates by a bearer token.
 
-    ``read`` returns the server with the present token; None or ``Unavailable`` keep the former one. It is called after
-    ``valid_s`` seconds. ``trust_env`` is whether proxies from the environment apply. Raises ``Unavailable`` for an
-    authority that is unreadable.
+    ``read`` returns the server with the current token, and is called again after ``valid_s`` seconds. If it returns
+    None or raises ``Unavailable``, the earlier token stays. ``trust_env``: proxies from the environment apply. Raises
+    ``Unavailable`` if the certificate authority is unreadable.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class TokenSession:
 
 
 class LibrarySession:
-    """A session with any other server, by the ``kubernetes`` package."""
+    """A session that uses the ``kubernetes`` package, for all other credentials."""
 
     def __init__(self, kubeconfig: str, client: "ApiClient") -> None:
         self._kubeconfig = kubeconfig
@@ -202,7 +202,7 @@ class LibrarySession:
 
 
 async def library_client(kubeconfig: str) -> "ApiClient":
-    """A library client that sends each request once. Raises ``Unavailable`` as ``session_of`` does."""
+    """A client of the ``kubernetes`` package without retries. Raises ``Unavailable`` for an unusable kubeconfig."""
     settings = await _settings_of(kubeconfig)
     from kubernetes.aio import client  # noqa: PLC0415 - 0.45 s, see the module docstring
 
@@ -216,7 +216,7 @@ async def library_client(kubeconfig: str) -> "ApiClient":
 
 
 async def _settings_of(kubeconfig: str) -> "Configuration":
-    """The address and credentials. Raises ``Unavailable`` if the kubeconfig is unusable."""
+    """A kubeconfig's address and credentials. Raises ``Unavailable`` if the kubeconfig is unusable."""
     await asyncio.to_thread(_import_library)
     import yaml  # noqa: PLC0415 - the library has imported it by now
     from kubernetes.aio import client, config  # noqa: PLC0415 - as above

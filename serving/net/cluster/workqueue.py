@@ -119,7 +119,7 @@ class WorkQueue(Generic[Key]):
         self._note_quiet()
 
     async def run(self, workers: int, handler: Handler[Key], *, limit: Callable[[], int] | None = None) -> None:
-        """Process keys until cancelled. Keys being processed then become ready again.
+        """Process keys until cancelled. On cancellation, keys being processed become ready again.
 
         ``limit`` returns how many workers may work now, and is called before each key; None: all workers.
         """
@@ -183,7 +183,7 @@ class WorkQueue(Generic[Key]):
                 return
 
     async def _pace(self) -> None:
-        """Wait for a start slot: slots are 1/rate apart, and a burst of them may accumulate."""
+        """Wait for a start slot. Slots are 1/rate apart; unused slots accumulate up to a burst."""
         rate = self._settings.starts_per_s_max
         if rate <= 0:
             return

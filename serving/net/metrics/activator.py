@@ -128,7 +128,7 @@ class RevisionRows:
         """Whether the metrics were dropped; requests still in flight must not restore them."""
 
     def ended(self, status: int, took_s: float, *, at_s: float, traceparent: bytes) -> None:
-        """Count a request that ended at ``at_s``; ``status`` 0 means no response, ``traceparent`` is its header."""
+        """Count a request that ended at ``at_s``. ``status`` 0 means no response."""
         by_class = status // 100
         row = self._by_class.get(by_class)
         if row is None:
@@ -152,9 +152,9 @@ class RevisionRows:
         self._queue.observe(waited_s, _exemplar(traceparent))
 
     def started_cold(self, waited_s: float, turn: int, *, at_s: float, traceparent: bytes = b"") -> None:
-        """Count a cold start.
+        """Count a request that waited for a pod's start.
 
-        In each ``turn`` the first request that gets a pod counts as a cold start, later ones as waiting.
+        The first request of each ``turn`` that gets a pod counts as a cold start, later requests as waiting.
         """
         if self.is_gone or turn != self.cold_turn:
             return
@@ -171,7 +171,7 @@ class RevisionRows:
             self._metrics.refused.labels(*self._labels, reason).inc()
 
     def matched(self, match: PrefixMatch) -> None:
-        """Count a prompt that chose its pod, or would have."""
+        """Count a prompt that selected its pod, or would have selected it."""
         if not self.is_gone:
             metrics, labels = self._metrics, self._labels
             metrics.prompts.labels(*labels, "hit" if match.known_count else "miss").inc()
@@ -187,9 +187,8 @@ class RevisionRows:
 class ActivatorMetrics:
     """All metrics of an activator.
 
-    ``configuration_of`` returns a revision's Configuration; ``keys`` and ``inside`` the current state.
-
-    ``lost_frames`` and ``is_connected`` describe the connection to the autoscaler.
+    ``configuration_of`` returns a revision's Configuration. ``keys`` returns the current revisions, and ``inside``
+    their requests. ``lost_frames`` and ``is_connected`` describe the connection to the autoscaler.
     """
 
     def __init__(
@@ -228,7 +227,7 @@ class ActivatorMetrics:
         return entry[1] if entry is not None else self._made(key)
 
     def cold_starts(self, parts: Mapping[str, str]) -> str:
-        """The last cold starts of a namespace's revisions as JSON, with times since the epoch.
+        """The last cold starts of a namespace's revisions as JSON, with times in seconds since the epoch.
 
         ``parts`` has the namespace.
         """
@@ -311,7 +310,7 @@ def _exemplar(traceparent: bytes) -> dict[str, str] | None:
 
 
 def add_tls(page: MetricsPage, *, failed: Callable[[], int], expiries: Callable[[], Mapping[str, float]]) -> None:
-    """Add TLS metrics; each page reads the current values. ``expiries`` are seconds since 1970 by certificate name."""
+    """Add TLS metrics, read again for each page. ``expiries`` are seconds since 1970 by certificate name."""
 
     def pull() -> Iterator[Family]:
         failures, ends = (family_of(named(ACTIVATOR_METRICS, name)) for name in (_FAILED, _EXPIRY))
@@ -324,7 +323,7 @@ def add_tls(page: MetricsPage, *, failed: Callable[[], int], expiries: Callable[
 
 
 def add_refusals(page: MetricsPage, counts: Mapping[str, int]) -> None:
-    """Add the counts of refused requests; each page reads the current counts."""
+    """Add the counts of refused requests, read again for each page."""
 
     def pull() -> Iterator[Family]:
         refused = family_of(named(ACTIVATOR_METRICS, _REFUSED))

@@ -39,10 +39,9 @@ _TOTAL = "_total"
 class AutoscalerMetrics:
     """All metrics of an autoscaler.
 
-    ``keys`` returns the current revisions; ``counts`` the daemon's counters, whose names end in _total.
-
-    ``pods`` returns the unready pods of a revision by reason; ``costs`` the costs of its policy, None for a class
-    without policies.
+    ``keys`` returns the current revisions; ``counts`` returns the daemon's counters, whose names end in _total.
+    ``pods`` returns the unready pods of a revision by reason. ``costs`` returns the costs of a revision's policies,
+    None for a class without policies.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class AutoscalerMetrics:
         yield from (pods, cold)
 
     def _loads(self) -> Iterator[tuple[str, list[Row]]]:
-        """The loads in the latest decisions, which opencensus does not measure."""
+        """The loads in the latest decisions, for which opencensus has no measure."""
         latest = list(self._latest.values())
         for metric in (*LOAD_METRICS, ANY_GAUGE.name):
             measured, prefix = (

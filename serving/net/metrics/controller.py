@@ -30,8 +30,8 @@ class ReconcileCounts(Protocol):
 class ControllerMetrics:
     """All metrics of a controller.
 
-    ``controllers`` are the controllers of this process, one for each term as leader; the last one runs. ``controllers``
-    and ``is_leading`` are read for each page.
+    ``controllers`` are the controllers of this process, one for each term as leader; the last one is current.
+    ``controllers`` and ``is_leading`` are read for each page.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ async def exporting(
     """Export the page's metrics each period while the context is open, and once more at its end.
 
     Raises:
-        SettingsError: when there is an endpoint and the extra is not installed, or the endpoint is not a URL.
+        SettingsError: when an endpoint is set and the extra is not installed, or the endpoint is not a URL.
     """
     if not settings.endpoint or not settings.metrics_period_s:
         yield
@@ -125,10 +125,10 @@ async def exporting(
 async def span_outbox(
     settings: OtlpSettings, *, service: str, instance: str = ""
 ) -> AsyncIterator[Callable[[Traced], None] | None]:
-    """Open an outbox for spans of ended requests; None without an endpoint.
+    """Open an outbox for spans of ended requests; None if no endpoint is set.
 
     Raises:
-        SettingsError: as ``exporting`` does.
+        SettingsError: when an endpoint is set and the extra is not installed, or the endpoint is not a URL.
     """
     if not settings.endpoint:
         yield None
@@ -145,7 +145,7 @@ async def span_outbox(
 
 
 async def _families(page: MetricsPage) -> list[Family]:
-    """All current metric families. Other tasks run between them."""
+    """All current metric families. Yields to other tasks between families."""
     families = []
     for family in page.families():
         families.append(family)

@@ -77,7 +77,7 @@ def load_prefix(metric: str) -> str:
 
 
 def _gauges_of_app_metrics() -> Iterator[MetricSpec]:
-    """The three gauges of each load metric that Knative does not have."""
+    """The three gauges of each load metric that exists only in this project."""
     for metric in (*LOAD_METRICS.values(), ANY_GAUGE):
         if metric not in (CONCURRENCY, RPS):
             name = load_prefix(metric.name)

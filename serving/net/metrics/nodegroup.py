@@ -39,7 +39,7 @@ class NodeGroupMetrics:
         self._rows: dict[str, tuple[str, str]] = {}
 
     def passed(self, duration_s: float, groups: Collection[str]) -> None:
-        """Drop the metrics of removed groups after a pass over all groups."""
+        """Record a pass over all ``groups``, and drop the metrics of removed groups."""
         self._duration.observe(duration_s)
         self._gauges["escalator_run_count"].inc()
         for name in self._rows.keys() - set(groups):
@@ -51,7 +51,7 @@ class NodeGroupMetrics:
                     gauge.remove(name)
 
     def set_gauges(self, group: str, *, cloud: str, cloud_id: str, values: Mapping[str, float]) -> None:
-        """Set the gauges of a group after its pass, by metric name; the cloud's names come without their prefix."""
+        """Set the gauges of a group after its pass, by metric name. Cloud metrics are named without their prefix."""
         self._rows[group] = (cloud, cloud_id)
         for name, value in values.items():
             gauge = self._gauges[name]
@@ -63,7 +63,7 @@ class NodeGroupMetrics:
         self._lags[name].labels(group).observe(duration_s)
 
     def counted(self, group: str, name: str, count: int, *more: str) -> None:
-        """Count ``count`` occurrences in a group; ``more`` are further labels."""
+        """Count ``count`` more occurrences in a group; ``more`` are the values of further labels."""
         if not count:
             return
         if name in self._gauges:

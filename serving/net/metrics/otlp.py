@@ -92,7 +92,7 @@ class MetricSender:
         self._begun_ns = int(wall_s() * _NS_PER_S)
 
     def send(self, pages: Sequence[Sequence[Family]]) -> None:
-        """Send the latest of several pages; each covers the time since the start."""
+        """Send only the latest of several pages, because each page has totals since the start."""
         now_ns = int(wall_s() * _NS_PER_S)
         metrics = [self._metric(family, now_ns) for family in pages[-1] if family.samples]
         scope = ScopeMetrics(scope=_SCOPE, metrics=metrics, schema_url="")

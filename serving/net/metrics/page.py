@@ -49,7 +49,7 @@ class Pulled(Collector):
 
 
 class MetricsPage:
-    """A registry with the metrics of every daemon: the process and its Python.
+    """A metrics page, with the metrics that every daemon has: of the process and of Python.
 
     ``before`` is called before the page is rendered, for example to drop rows. ``fine`` returns the families of a
     second page, which has only fine-grained durations and is read every two seconds.
@@ -86,7 +86,7 @@ class MetricsPage:
     def histogram(
         self, name: str, metrics: tuple[MetricSpec, ...] = (), *, buckets: Sequence[float] = BUCKETS_S
     ) -> Histogram:
-        """The histogram with this name, in the daemon's or another table."""
+        """Create the histogram with this name in ``metrics``, or in the daemon's table by default."""
         metric = named(metrics or self._metrics, name)
         return Histogram(metric.name, metric.help_text, metric.labels, registry=self.registry, buckets=buckets)
 
@@ -98,7 +98,7 @@ class MetricsPage:
         return self._lag
 
     def pull(self, pull: Callable[[], Iterator[Family]]) -> None:
-        """Add families that are pulled for each page."""
+        """Add families that ``pull`` returns for each page."""
         self.registry.register(Pulled(pull))
 
     def families(self, accept: str = "") -> Iterator[Family]:
@@ -134,7 +134,7 @@ def family_of(metric: MetricSpec) -> Family:
 
 
 def is_openmetrics(accept: str) -> bool:
-    """Whether an Accept header prefers OpenMetrics, as Prometheus' does."""
+    """Whether an Accept header prefers OpenMetrics; Prometheus sends such a header."""
     return any(media_range.split(";")[0].strip() == _OPENMETRICS for media_range in accept.split(","))
 
 

@@ -23,7 +23,7 @@ _LENGTH_MIN = 32
 
 
 class QueryGate:
-    """Compares query tokens with the token in a file; without a file ("") all are refused."""
+    """Compares query tokens with the token in a file. Without a file (""), all queries are refused."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = str(path)
@@ -49,12 +49,12 @@ class QueryGate:
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def digest(self) -> str:
-        """The SHA-256 of the token, with which a pod verifies it. "" without a token."""
+        """The SHA-256 of the token, with which a pod verifies a token; "" without a token."""
         token = self.token()
         return hashlib.sha256(token.encode()).hexdigest() if token else ""
 
     def view(self) -> str:
-        """The value of the dashboard's cookie, which does not reveal the token. "" without a token."""
+        """The value of the dashboard's cookie, which does not reveal the token; "" without a token."""
         token = self.token()
         return hmac.new(token.encode(), b"view", hashlib.sha256).hexdigest() if token else ""
 
@@ -78,7 +78,7 @@ def bearer_of(authorization: Sequence[str]) -> str:
 
 
 def is_same(token: str, expected: str) -> bool:
-    """Compare in constant time, so that the duration reveals nothing. An empty ``expected`` equals nothing."""
+    """Compare in constant time, so that the duration reveals nothing. An empty ``expected`` matches nothing."""
     return bool(expected) and hmac.compare_digest(token.encode("utf-8", "surrogateescape"), expected.encode())
 
 
@@ -91,10 +91,10 @@ def host_names_of(text: str) -> frozenset[str]:
 
 
 def is_own_host(host: str, names: Collection[str]) -> bool:
-    """Whether a Host header is an address, a name of one label, a Service's, or one of ``names``. The port is ignored.
+    """Whether a Host header is an address, a name of one label, a Service's name, or one of ``names``, with any port.
 
-    The owner of a name can point it to 127.0.0.1 (DNS rebinding), and a browser then lets that site's scripts read
-    responses from there; but the owner cannot change the browser's Host header.
+    The owner of a name can point it to 127.0.0.1 (DNS rebinding). A browser then lets the owner's scripts read
+    responses from this address, but sends the owner's name as Host.
     """
     name, colon, port = host.lower().rpartition(":")
     if not colon or not port.isdecimal():

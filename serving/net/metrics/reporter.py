@@ -90,14 +90,14 @@ class GaugeFamilies(Collector):
 
 
 def opencensus_views() -> Source:
-    """The opencensus views. Raises any error of its import."""
+    """The opencensus views. Raises any error of importing opencensus."""
     from serving.net.metrics.views import OpencensusViews  # noqa: PLC0415 - the import may fail on a Python that it never saw
 
     return OpencensusViews(NAMES)
 
 
 class StatsReporter:
-    """The gauges of all revisions. ``report`` costs microseconds, however many there are."""
+    """The gauges of all revisions. ``report`` takes microseconds, independent of their number."""
 
     def __init__(self, open_views: Callable[[], Source] = opencensus_views) -> None:
         self._views: Source | None = None
@@ -126,7 +126,7 @@ class StatsReporter:
         self._with_views(lambda views: views.record(labels, values))
 
     def keep(self, keys: Collection[tuple[str, str]]) -> None:
-        """Drop the rows of all revisions except these, each a namespace and a name."""
+        """Drop the rows of all revisions except ``keys`` (namespace, name)."""
         self._drop([self._rows.pop(key) for key in [key for key in self._rows if key not in keys]])
 
     def pull(self) -> Iterator[tuple[str, list[Row]]]:
@@ -139,7 +139,7 @@ class StatsReporter:
         self._with_views(lambda views: views.drop(rows))
 
     def _with_views(self, call: Callable[[Source], T]) -> T | None:
-        """Call opencensus, and return its result; None without opencensus and after its first failure."""
+        """Call opencensus and return the result; None if opencensus is missing or has failed once."""
         if self._views is None:
             return None
         try:

@@ -86,9 +86,9 @@ async def serve_page(
 
     Also measures the loop's lag.
 
-    ``texts`` are further paths, such as "/routes/{namespace}/{name}". Each has a function from the path's parts to the
-    response's text, where None gives a 404. ``gate`` authorises all queries except ``/healthz`` and ``open_texts``.
-    ``front`` accepts TLS before the page's protocol.
+    ``texts`` maps further paths, such as "/routes/{namespace}/{name}", to functions from the path's parts to the
+    response's text; None gives a 404. ``gate`` authorises all queries except ``/healthz`` and ``open_texts``. ``front``
+    accepts TLS before the page's protocol.
 
     Raises:
         SettingsError: when the address is invalid or in use.
@@ -112,7 +112,7 @@ async def serve_page(
 
 @web.middleware
 async def _check_host(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Respond 421 to a Host that another site could rebind; Prometheus uses an address or a Service's name."""
+    """Respond 421 to a Host that a foreign site could rebind. Prometheus uses an address or a Service's name."""
     if not is_own_host(request.host, ()):
         return web.Response(status=421, text=f"{request.host!r} is no name of this daemon; use its address\n")
     return await handler(request)

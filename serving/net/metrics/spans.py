@@ -16,7 +16,7 @@ _draw_bits = SystemRandom().getrandbits
 
 
 class SpanKind(enum.StrEnum):
-    """The side of a call that a span covers; internal is neither."""
+    """The side of a call that a span covers. An internal span covers neither side."""
 
     SERVER = "server"
     INTERNAL = "internal"
@@ -24,7 +24,7 @@ class SpanKind(enum.StrEnum):
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """A span. Times are in seconds on the request's clock; ``parent_id`` 0 means a root."""
+    """A span. Times are in seconds on the request's clock; the ``parent_id`` of a root span is 0."""
 
     name: str
     kind: SpanKind
@@ -69,18 +69,18 @@ class RequestTrace:
         """Why the request was refused."""
 
     def grant(self, at_s: float) -> None:
-        """Record that the request has a pod. Pauses between two attempts belong to the upstream call."""
+        """Record that the request has a pod. A pause between two attempts belongs to the upstream call."""
         if self.is_queued and self.granted_s is None:
             self.granted_s = at_s
 
     @property
     def traceparent(self) -> bytes:
-        """The header for the pod, whose parent is the span of the upstream call."""
+        """The header for the pod. It names the span of the upstream call as parent."""
         return b"00-%032x-%016x-01" % (self.trace_id, self.upstream_id)
 
 
 class Traced(msgspec.Struct, frozen=True, kw_only=True):
-    """An ended request. ``upstream`` is its last address, "" without one; ``status`` 0 means no response."""
+    """An ended request. ``upstream`` is the last upstream's address, or ""; ``status`` 0 means no response."""
 
     trace: RequestTrace
     namespace: str
@@ -100,9 +100,9 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
 def spans_of(traced: Traced, *, draw: Callable[[int], int] = _draw_bits) -> list[Span]:
     """The spans of an ended request, the server span first.
 
-    ``queue`` is the whole wait for a slot. ``cold start`` is the part of the wait until the first pod existed. A
-    request without a wait has neither. ``upstream`` is the time from the grant of a slot, or from the arrival, to the
-    end, over all tries.
+    ``queue`` is the whole wait for a slot. ``cold start`` is the part of the wait before the first pod existed. A
+    request without a wait has neither. ``upstream`` is the time from the grant of a slot, or from the arrival without a
+    wait, to the end, over all tries.
     """
     trace = traced.trace
     is_error = not traced.status or traced.status >= _SERVER_ERROR

@@ -58,9 +58,9 @@ class EndedRequest(Protocol):
 
 
 class Tracer:
-    """Samples requests, and exports ended ones: ``send`` must return immediately.
+    """Samples requests, and exports ended ones. ``send`` must return immediately.
 
-    ``ratio`` is the sampled share of the requests without a traceparent. ``draw(n)`` returns n random bits.
+    ``ratio`` is the sampled share of requests without a traceparent. ``draw(n)`` returns n random bits.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Tracer:
         self._draw = draw
 
     def begin(self, traceparent: bytes) -> RequestTrace | None:
-        """Generate ids for a request, given its traceparent or None; None if it is not sampled."""
+        """Generate the ids of a request from its traceparent ("" without one); None if the request is not sampled."""
         parent = read_traceparent(traceparent) if traceparent else None
         if parent is not None:
             if not parent.is_sampled:

@@ -44,14 +44,14 @@ class RevisionStat(Stat, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ActivatorStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An activator's frame: all revisions, or a single one for a poke."""
+    """An activator's frame. It has all revisions with requests, or one revision for a poke."""
 
     stats: list[RevisionStat]
     version: FormatVersion = STAT
 
 
 class RelayedStat(RevisionStat, frozen=True, kw_only=True, omit_defaults=True):
-    """A report received by an autoscaler that does not own the revision. ``pod`` is the pod or activator."""
+    """A report that an autoscaler received without owning the revision. ``pod`` is the pod or activator."""
 
     pod: Name = msgspec.field(name="sender")
     is_activator: bool = False
@@ -68,7 +68,7 @@ class AnnouncedPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class RelayedStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A frame that one autoscaler relays to another, in order of arrival. It is never relayed again."""
+    """A frame of stats that one autoscaler relays to another, in order of arrival. The receiver does not relay them."""
 
     stats: list[RelayedStat]
     announced: list[AnnouncedPod] = []

@@ -28,8 +28,9 @@ _log = logging.getLogger(__name__)
 class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a link.
 
-    ``pause_min_s`` precedes the second attempt; the pause doubles up to ``pause_max_s``, each with a jitter of 0.5 to
-    1.5. Beyond ``frames_max`` the oldest frame is dropped. ``wait`` keeps frames until there is a connection.
+    ``pause_min_s`` is the pause before the second attempt. The pause doubles up to ``pause_max_s``; each pause is
+    multiplied by a random factor of 0.5 to 1.5. Above ``frames_max`` the oldest frame is dropped. ``wait`` keeps frames
+    until there is a connection.
     """
 
     pause_min_s: float = 0.05
@@ -41,7 +42,7 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Link:
     """Sends frames to one peer while ``run`` runs.
 
-    ``token`` returns the sender's token and is called for each attempt; its ``OSError`` fails the attempt. ``draw``
+    ``token`` returns the sender's token; it is called for each attempt, and its ``OSError`` fails the attempt. ``draw``
     returns random numbers in [0, 1), for the jitter of pauses. ``on_connected`` is called after each connect, to resend
     all state. ``on_frame`` is called with each frame of the peer. ``network`` is the path of the network namespace to
     connect from, "" for this process's. With ``secured`` the link uses TLS.
@@ -84,7 +85,7 @@ class Link:
         return f"Link({self._url}, {state}, {counts})"
 
     def send(self, frame: bytes) -> bool:
-        """Queue a frame for the connection; False if it was dropped without a connection."""
+        """Queue a frame; return False if it was dropped because there is no connection."""
         if not (self.is_connected or self._settings.wait):
             self.dropped_count += 1
             return False
@@ -117,7 +118,7 @@ class Link:
             await asyncio.sleep(pause_s * (0.5 + self._draw()))
 
     async def _converse(self) -> None:
-        """Use one connection until it ends, which raises; ``run`` reconnects."""
+        """Use one connection until it ends, then raise; ``run`` reconnects."""
         connect = await _library()
         secured = self._secured
         if secured is not None and secured.takes_plain and self.failure_count % 2:

@@ -18,7 +18,7 @@ _SETTINGS = LinkSettings(frames_max=256)
 class Peers:
     """Links by name. As a context manager, it closes them on exit.
 
-    ``ask`` are the names and values that identify this side, and ``token`` authenticates it. ``draw`` returns random
+    ``ask`` has the query parameters that identify this side; ``token`` authenticates it. ``draw`` returns random
     numbers in [0, 1) for the jitter of pauses. With ``secured`` links use TLS.
     """
 
@@ -50,7 +50,7 @@ class Peers:
 
     @property
     def dropped_count(self) -> int:
-        """The number of dropped frames, including those of former peers."""
+        """The number of dropped frames, including those of removed peers."""
         return self._dropped_count + sum(peer.link.dropped_count for peer in self._peers.values())
 
     def reach(self, addresses: Mapping[str, str]) -> None:
@@ -65,7 +65,7 @@ class Peers:
                 self._peers[name] = self._reached(address)
 
     def send(self, name: str, frame: bytes) -> bool:
-        """Send a frame as soon as its connection accepts it; False without a link."""
+        """Queue a frame for a peer; return False without a link to the peer."""
         peer = self._peers.get(name)
         if peer is None:
             self._dropped_count += 1

@@ -16,8 +16,8 @@ _PORT = 80
 class IssuedCredentials(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A certificate with its key as PEM ("" without inner TLS), and the pod's caller token.
 
-    Both expiries are in unix seconds, both lifetimes in seconds. ``query_digest`` is the SHA-256 of the query token, ""
-    without one.
+    Expiries are in unix seconds, lifetimes in seconds. ``query_digest`` is the SHA-256 of the query token, "" if there
+    is no token.
     """
 
     caller_token: str
@@ -36,7 +36,7 @@ async def fetch_credentials(
     """Request the credentials of the pod ``names`` from the autoscaler at a stats URL.
 
     Raises:
-        OSError: when there is no answer, or a refusal.
+        OSError: when the autoscaler does not respond, or refuses.
     """
     body = await _ask("credentials", stats_url, names, token=token, network=network, secured=secured)
     try:
@@ -53,7 +53,7 @@ async def announce_pod(
     The announcement is sent through the autoscaler at a stats URL.
 
     Raises:
-        OSError: when there is no answer, or a refusal.
+        OSError: when the autoscaler does not respond, or refuses.
     """
     await _ask("announce", stats_url, names | {"port": str(port)}, token=token, network="", secured=secured)
 
@@ -61,7 +61,7 @@ async def announce_pod(
 async def _ask(
     what: str, stats_url: str, names: dict[str, str], *, token: str, network: str, secured: PeerTls | None
 ) -> bytes:
-    """The body of a response with status 200."""
+    """Send a request to the autoscaler, and return the body of a response with status 200. Raises ``OSError``."""
     parts = urlsplit(stats_url)
     host, port = parts.hostname or "", parts.port or _PORT
     head = (

@@ -73,7 +73,7 @@ def access_token(key: bytes, *, namespace: str, route: str, version: str = "") -
 
 
 def probe_proof(secret: str | bytes, *, nonce: str) -> str:
-    """The proof in the response to a readiness probe, which only a holder of the pod's secret can compute.
+    """The proof in the response to a readiness probe. Computing it requires the pod's secret.
 
     Another pod at a reused address cannot compute the proof.
     """
@@ -90,7 +90,7 @@ def read_key(path: str | os.PathLike[str]) -> bytes:
 
     Raises:
         InvalidValue: when the file does not hold exactly 32 bytes.
-        OSError: when it cannot be read.
+        OSError: when the file cannot be read.
     """
     # Not pathlib, whose import takes 3 ms of a sidecar's start.
     with open(path, "rb") as file:  # noqa: PTH123 - as above
@@ -113,7 +113,7 @@ def caller_token(key: bytes, caller: CallerIdentity, *, until_s: float) -> str:
 def read_caller_token(key: bytes, text: str, *, now_s: float) -> CallerIdentity:
     """The caller in a token.
 
-    ``now_s`` is seconds since the epoch. Raises ``InvalidValue``, without the token's text.
+    ``now_s`` is seconds since the epoch. Raises ``InvalidValue``; its text does not contain the token.
     """
     version, _, rest = text.partition(".")
     body, _, signature = rest.partition(".")

@@ -46,7 +46,7 @@ class Websocket:
 
 
 class _CheckedConnection(ClientConnection):
-    """A connection that checks the peer's identity before it sends our token."""
+    """A connection that checks the peer's identity before it sends the token."""
 
     secured: PeerTls
 
@@ -60,10 +60,12 @@ class _CheckedConnection(ClientConnection):
 async def connected(
     url: str, *, token: str, network: str = "", secured: PeerTls | None = None
 ) -> AsyncIterator[Websocket]:
-    """Open a websocket as a context, from the network namespace at a path ("" is our own), over TLS if ``secured``.
+    """Open a websocket as a context, from the network namespace at ``network``, over TLS if ``secured``.
+
+    ``network`` is a path; "" is the current namespace.
 
     Raises:
-        ConnectionError: when it cannot be opened, or fails meanwhile.
+        ConnectionError: when the websocket cannot be opened, or fails while it is open.
     """
     parts = urlsplit(url)
     where = parts.hostname or "", parts.port or _HTTP_PORT

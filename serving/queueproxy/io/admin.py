@@ -43,7 +43,7 @@ class AdminHandler:
     - ``POST /wake``: thaws a sleeping app, and keeps it awake for half a minute. The response is sent once the app
       runs.
 
-    The three orders need the pod's secret if the pod has one.
+    The last three requests require the pod's secret if the pod has one.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class AdminHandler:
             exchange.respond(404, _HELP)
 
     def readiness_changed(self) -> None:
-        """Answer held readiness requests, because readiness has changed."""
+        """Respond to pending ``/readyz`` requests, because readiness has changed."""
         self._has_been_ready = self._has_been_ready or self._pod.is_ready
         self._respond_to_probes()
 
@@ -112,7 +112,7 @@ class AdminHandler:
         raise NotImplementedError(exchange, reason)
 
     def overdue(self, exchange: Exchange) -> None:
-        """Answer a readiness request whose hold has expired."""
+        """Respond to a pending ``/readyz``; or end a drain that no order to stop has followed."""
         if exchange in self._held:
             self._respond_readiness(exchange, wait_s=0.0)
         elif exchange not in self._leaving:
@@ -135,12 +135,12 @@ class AdminHandler:
         """Do nothing: responses are small."""
 
     def finish(self, exchange: Exchange) -> None:
-        """Drop a held request whose client has disconnected."""
+        """Drop a pending request whose client has disconnected."""
         self._held.discard(exchange)
         self._leaving.discard(exchange)
 
     def _respond_numbers(self, exchange: Exchange) -> None:
-        """Send the metrics to a holder of the pod's secret, or to others after verifying their query token."""
+        """Send the metrics to a holder of the pod's secret, or to a client with a valid query token."""
         scheme, _, token = (exchange.head.get(b"authorization") or b"").decode("latin-1").partition(" ")
         if self._pod.takes_orders_from(exchange.head):
             self._send_numbers(exchange)

@@ -17,7 +17,7 @@ class ForeignListener(ConnectionRefusedError):
 
 
 class ListenerCheck:
-    """Checks the listeners of one app: sockets of ``user``, which only this pod has (0: none), and of ``processes``."""
+    """Recognises an app's listeners: sockets of ``processes``, or of ``user``, which only this pod has (0: none)."""
 
     def __init__(self, user: int, processes: Callable[[], Iterable[int]]) -> None:
         self._user = user
@@ -26,7 +26,7 @@ class ListenerCheck:
         self._own: set[int] = set()
 
     def require(self, host: str, port: int) -> None:
-        """Raise ``ForeignListener``, an ``OSError``, if a process other than the app listens there."""
+        """Raise ``ForeignListener``, an ``OSError``, if a process other than the app listens at an address."""
         if foreign := self.foreign_at(host, port):
             raise ForeignListener(foreign)
 
@@ -53,6 +53,6 @@ def check_of(spec: PodSpec) -> ListenerCheck:
 
 
 def _processes_of(prefix: str) -> Iterator[int]:
-    """An app's processes from its records: the recorded ones first, where most apps listen, then all."""
+    """An app's processes: first the recorded ones, where most apps listen, then all."""
     yield from (root.pid for root in read_roots(prefix))
     yield from (process.pid for process in AppProcesses(prefix).find()[0])

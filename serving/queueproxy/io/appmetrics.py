@@ -37,7 +37,8 @@ class UnreadablePage(Exception):
 async def fetch_page(address: Address, path: str, *, network: str = "", timeout_s: float = _TIMEOUT_S) -> bytes:
     """The response body of a GET to a local address.
 
-    Raises: UnreadablePage: if the request fails, the status is not 200, or the page is too long or too slow.
+    Raises:
+        UnreadablePage: if the request fails, the status is not 200, or the page is too long or too slow.
     """
     writer: asyncio.StreamWriter | None = None
     try:
@@ -92,7 +93,7 @@ async def watch_gauges(
     probing: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext,
     period_s: float = _PERIOD_S,
 ) -> None:
-    """Read the page once per period, within ``probing``, until ``stop`` is set."""
+    """Read the metrics page once per period, within the context ``probing``, until ``stop`` is set."""
     address, path = (spec.app[0], spec.metrics_port or spec.app[1]), spec.metrics_path
     check = listener_check(spec)
     is_fine: bool | None = None

@@ -14,7 +14,7 @@ _WAKE_PAUSE_S = 0.1
 
 
 class CallFreezer:
-    """Makes an app sleep and wake by HTTP calls to its own endpoints, as model servers offer.
+    """Makes an app sleep and wake by HTTP calls to its own endpoints, which model servers offer.
 
     ``marker`` is a file that exists while the app may sleep; "" if no file outlives a queue-proxy. ``limit_s`` bounds
     each call, and the sum of all attempts to wake the app.
@@ -36,7 +36,7 @@ class CallFreezer:
         await self._call(self._calls.sleep)
 
     def thaw(self) -> None:
-        """Do nothing: only a call wakes the app."""
+        """Do nothing: only an HTTP call wakes the app."""
 
     async def wake(self) -> None:
         """Call the app's wake endpoint, repeatedly within the limit."""
@@ -63,7 +63,7 @@ class CallFreezer:
                 await self.wake()
 
     async def _call(self, call: HttpCall) -> None:
-        """Make a call. Raises ``OSError`` on a status other than 2xx, and after the limit."""
+        """Send an HTTP call. Raises ``OSError`` for a status other than 2xx, and after the limit."""
         text = f"{call.method} {call.target}"
         try:
             async with asyncio.timeout(self._limit_s):

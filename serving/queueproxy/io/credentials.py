@@ -39,7 +39,7 @@ _PERMISSIVE_WAIT_S = 2.0
 class Credentials:
     """The certificate and tokens of one pod.
 
-    ``tls`` is None without inner TLS; ``secured`` has the TLS parameters of autoscalers.
+    ``tls`` is None without inner TLS; ``secured`` has the TLS parameters of connections to autoscalers.
     """
 
     def __init__(self, spec: PodSpec) -> None:
@@ -85,7 +85,7 @@ class Credentials:
                 await asyncio.sleep(pause_s * (0.5 + random.random()))  # noqa: S311 - spreads pods
 
     async def caller_token(self) -> str:
-        """The caller token, with at least half of its lifetime remaining, or the last one. Raises ``OSError``."""
+        """A valid caller token, fetched again in the second half of its lifetime. Raises ``OSError``."""
         async with self._fetching:
             last = self._last
             if last is not None and last.caller_token_not_after_s - wall_s() > last.caller_token_life_s / 2:
@@ -100,7 +100,7 @@ class Credentials:
     async def opens_queries(self, token: str) -> bool:
         """Whether a token is the query token.
 
-        Raises ``OSError`` if it is not the last known one and the current one cannot be fetched.
+        Raises ``OSError`` if the token differs from the last known one, and the current one cannot be fetched.
         """
         digest = hashlib.sha256(token.encode("latin-1")).hexdigest()
         last, now_s = self._last, wall_s()

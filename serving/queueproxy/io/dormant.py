@@ -43,9 +43,9 @@ class IdlePod(Protocol):
 class Dormancy:
     """The dormancy of one pod.
 
-    ``pod`` is the activity that keeps the pod awake, except probes. ``on_sleep`` is called before a freeze, ``on_wake``
-    after a thaw. ``on_change`` is called with True when the pod has become dormant. It is called with False a moment
-    after a thaw, unless the pod is dormant again.
+    ``pod`` reports the activity that keeps the pod awake, except probes. ``on_sleep`` is called before a freeze,
+    ``on_wake`` after a thaw. ``on_change`` is called with True when the pod has become dormant. It is called with False
+    a moment after a thaw, unless the pod is dormant again.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Dormancy:
             self.freeze_if_due()
 
     def freeze_if_due(self) -> None:
-        """Freeze the app if that is due; otherwise check again when it is."""
+        """Freeze the app if the freeze is due; otherwise check again at the due time."""
         if self._timer is not None:
             return
         pod = self._pod
@@ -199,7 +199,7 @@ class Dormancy:
             self._happened(AppEvent.FROZEN)
 
     def _happened(self, event: AppEvent) -> None:
-        """Record the result of a freeze. Requests that arrived meanwhile were already forwarded."""
+        """Record the result of a freeze. Requests that arrived during the freeze were already forwarded."""
         if self._state.phase is not Phase.FREEZING:
             return
         self._state = after_event(self._state, event, self._clock())
@@ -215,7 +215,7 @@ class Dormancy:
             self._page_outs.expect()
 
     def _thaw(self) -> None:
-        """Thaw the app: immediately if its freezer can, otherwise begin to."""
+        """Thaw the app. Some freezers thaw immediately; others only begin to thaw."""
         self._page_outs.cancel()
         work = self._work
         if not self.freezer.is_instant:
@@ -230,7 +230,7 @@ class Dormancy:
         self._thawed()
 
     async def _thawing(self, freezing: "asyncio.Task[None] | None") -> None:
-        """Wake an app by its own call, after its sleep call has ended."""
+        """Wake an app by an HTTP call, after the call that makes it sleep has ended."""
         if freezing is not None:
             await asyncio.wait((freezing,))
         try:

@@ -50,7 +50,7 @@ class Freezer(Protocol):
 
     @property
     def unfrozen(self) -> str:
-        """Why the processes run although the app is dormant; "" if they are frozen."""
+        """Why the processes run although the pod is dormant; "" if they are frozen."""
         ...
 
     async def freeze(self) -> None:
@@ -67,14 +67,14 @@ class Freezer(Protocol):
 
 
 class ExitWatch:
-    """Reports the end of any of some processes. Pidfds distinguish a process from a later one with the same id."""
+    """Reports the end of any watched process. Pidfds distinguish a process from a later one with the same id."""
 
     def __init__(self, on_exit: Callable[[], None]) -> None:
         self._on_exit = on_exit
         self._watched: list[int] = []
 
     def watch(self, pids: Collection[int]) -> None:
-        """Watch processes; those that have already ended are reported too."""
+        """Watch processes. A process that has already ended is reported, too."""
         for pid in pids:
             try:
                 descriptor = os.pidfd_open(pid)
@@ -103,9 +103,9 @@ class ProcessFinder(Protocol):
 class SignalFreezer:
     """Stops all processes by SIGSTOP.
 
-    ``marker`` is a file that exists while processes may be stopped. If the file exists at its start, the pod's next
-    queue-proxy continues them. "": no file outlives a queue-proxy, and the next one always continues them. Processes
-    stopped by other programs stay stopped.
+    ``marker`` is a file that exists while processes may be stopped. If it exists when the pod's next queue-proxy
+    starts, this queue-proxy continues the processes. "": no file outlives a queue-proxy, and the next one always
+    continues the processes. Processes stopped by other programs stay stopped.
     """
 
     is_instant = True
@@ -119,7 +119,7 @@ class SignalFreezer:
         self._exits = ExitWatch(on_exit)
 
     async def freeze(self) -> None:
-        """Stop all processes, until no running one is found."""
+        """Stop all processes; repeat until no running process is found."""
         touch_mark(self._marker)
         spared: set[int] | None = None
         for _ in range(_PASSES_MAX):
@@ -172,7 +172,7 @@ class SignalFreezer:
 
 
 class CgroupFreezer:
-    """Freezes a cgroup created for the pod; the processes move there before the first freeze.
+    """Freezes a cgroup created for the pod. The processes are moved to this cgroup before the first freeze.
 
     A process in another cgroup, such as a container's, stays there, and that cgroup is frozen too. New processes start
     in the cgroup of their parent.
@@ -225,7 +225,7 @@ class CgroupFreezer:
         """Do nothing: ``thaw`` is instant."""
 
     async def recover(self) -> None:
-        """Thaw the cgroup of the pod, and those of its processes."""
+        """Thaw the cgroup of the pod, and the cgroups of its processes."""
         if not exists_mark(self._place.folder):
             return
         processes, _ = self._processes.find()
@@ -234,7 +234,7 @@ class CgroupFreezer:
                 self._set(folder, is_frozen=False)
 
     def _move(self, processes: Iterable[ProcessEntry]) -> tuple[int, list[str]]:
-        """Move the processes in our cgroup; return their number, and the cgroups of the other processes."""
+        """Move the processes that are in the queue-proxy's cgroup; return their number, and the other cgroups."""
         own, moved = self._cgroup_of(os.getpid()), 0
         for process in processes:
             with contextlib.suppress(ProcessLookupError, FileNotFoundError):
@@ -244,7 +244,7 @@ class CgroupFreezer:
         return moved, self._foreign(processes)
 
     def _foreign(self, processes: Iterable[ProcessEntry]) -> list[str]:
-        """The cgroups of processes that are neither ours, nor above ours, nor the pod's."""
+        """The cgroups of processes, except the queue-proxy's cgroup, its ancestors, and the pod's cgroup."""
         own, folders = self._cgroup_of(os.getpid()), set[str]()
         for process in processes:
             with contextlib.suppress(ProcessLookupError, FileNotFoundError):
@@ -303,11 +303,11 @@ class FirstFreezer:
 
     @property
     def unfrozen(self) -> str:
-        """Why the first freezer failed, if the second one does not freeze."""
+        """Why the first freezer failed, if the second freezer does not freeze either."""
         return self._present.unfrozen and self._error
 
     async def freeze(self) -> None:
-        """Freeze by the first freezer; after it has failed, always by the second."""
+        """Freeze with the first freezer. After its first failure, always use the second."""
         try:
             await self._present.freeze()
         except OSError as error:
@@ -334,7 +334,7 @@ class FirstFreezer:
 
 
 class NoFreezer:
-    """Leaves the processes running. A pod of a cluster is dormant if it has no requests; nothing is frozen."""
+    """Leaves the processes running. The pod is dormant while it has no requests, but nothing is frozen."""
 
     is_instant = True
     name = "none"

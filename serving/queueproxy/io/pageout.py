@@ -33,14 +33,14 @@ _UNMOVED = frozenset({errno.EINVAL, errno.ENOMEM})
 
 
 class PageOut(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of an app in bytes; shared pages are divided among their users (PSS)."""
+    """An app's memory before and after a page-out, in bytes. Shared pages are divided among their users (PSS)."""
 
     before_bytes: int
     after_bytes: int
 
 
 class PageOuts:
-    """Moves the memory of one pod's app out, some time after a freeze."""
+    """Pages out the memory of one pod's app some time after a freeze."""
 
     def __init__(self, spec: PodSpec, *, swaps: str = "/proc/swaps") -> None:
         self._spec = spec
@@ -50,7 +50,7 @@ class PageOuts:
         self._last: PageOut | None = None
 
     def page(self) -> list[str]:
-        """The lines for the metrics page, once memory was moved."""
+        """The lines for the metrics page; empty before the first page-out."""
         if self._last is None:
             return []
         return [
@@ -59,13 +59,13 @@ class PageOuts:
         ]
 
     def expect(self) -> None:
-        """Schedule a move, because the app was frozen."""
+        """Schedule a page-out, because the app was frozen."""
         if self._spec.processes:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._spec.settings.dormant_page_out_s, self._begin)
 
     def cancel(self) -> None:
-        """Cancel the scheduled move, because the app runs. A running move continues."""
+        """Cancel the scheduled page-out, because the app runs. A page-out in progress continues."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -88,14 +88,14 @@ def has_swap(path: str) -> bool:
 
 
 def page_out_app(spec: PodSpec) -> PageOut:
-    """Move out the memory of a pod's frozen app. Blocks. Raises ``OSError`` if the kernel does not allow it."""
+    """Page out the memory of a pod's frozen app. Blocks. Raises ``OSError`` if the kernel does not allow it."""
     pids = [process.pid for process in AppProcesses(spec.processes).find()[0]]
     place = spec.freezer
     return page_out(pids, place.folder if place is not None and place.is_unified else "")
 
 
 def page_out(pids: Collection[int], folder: str = "") -> PageOut:
-    """Move out the memory of processes; ``folder`` is their version 2 cgroup. Blocks. Raises ``OSError``."""
+    """Page out the memory of processes; ``folder`` is their version 2 cgroup. Blocks. Raises ``OSError``."""
     before_bytes = sum(map(pss_bytes, pids))
     if not (folder and _reclaim(folder, before_bytes)):
         for pid in pids:
@@ -114,7 +114,7 @@ def pss_bytes(pid: int) -> int:
 
 
 def _reclaim(folder: str, byte_count: int) -> bool:
-    """Make the kernel reclaim memory of a cgroup; return whether it can. EAGAIN means that it reclaimed less."""
+    """Ask the kernel to reclaim memory of a cgroup; return whether it supports this. EAGAIN: it reclaimed less."""
     try:
         with open(f"{folder}/memory.reclaim", "w", encoding="ascii") as file:  # noqa: PTH123 - as above
             file.write(str(byte_count))

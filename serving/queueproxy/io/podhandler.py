@@ -180,7 +180,7 @@ class PodHandler(PodRequests[Exchange]):
             late.respond(503, WAITED_TOO_LONG, _RETRY_LINES)
 
     def finish(self, exchange: Exchange) -> None:
-        """Pass the slot of an ended request to the longest-waiting one."""
+        """Pass the slot of an ended request to the longest-waiting request."""
         origin = exchange.context
         if origin is None:
             return
@@ -223,7 +223,7 @@ class PodHandler(PodRequests[Exchange]):
         exchange.forward(self._app, host=origin[1], extra=self._extra, trusted=origin[0], over_http2=is_call)
 
     def _relay(self, exchange: Exchange) -> bool:
-        """Relay a TCP connection; False if the request is not one."""
+        """Relay a TCP connection; return False if the request is not for a relay."""
         from serving.net.proxy.forwarding.relay import RelayPool, relay_port  # noqa: PLC0415 - most pods take no TCP
 
         port = relay_port(exchange.head)
@@ -259,7 +259,7 @@ def _sent_bytes_of(exchange: Exchange) -> int:
 
 
 def _tokens_in(exchange: Exchange) -> "RequestTokens":
-    """The tokens of a request. A body without Content-Length is not awaited, and counts none."""
+    """The tokens of a request. A body without Content-Length is not awaited, so it counts no tokens."""
     from serving.core.traffic.prompttokens import NO_TOKENS, tokens_of  # noqa: PLC0415 - as above
 
     head = exchange.head

@@ -131,11 +131,11 @@ class PodRequests(Generic[_Request]):
         self.dormancy.run(then)
 
     def takes_orders_from(self, head: RequestHead) -> bool:
-        """Whether the sender may order the pod to drain; without a secret, every sender may."""
+        """Whether the sender may make the pod drain or wake. Without a secret, every sender may."""
         return not self._secret or self._is_believed(head)
 
     def _view(self) -> "RequestView[_Request]":
-        """The slots' functions of a request; without clients by default."""
+        """The functions that read a request for slots. By default, requests have no clients."""
         from serving.core.traffic.openrequests import RequestView  # noqa: PLC0415 - as above
 
         return RequestView()
@@ -143,7 +143,7 @@ class PodRequests(Generic[_Request]):
     def _arrive(
         self, request: _Request, now_s: float, *, proxied: bool, held_s: float, client: Hashable = None
     ) -> Admitted | Queued | Rejected:
-        """Count a request, held by an activator for ``held_s`` seconds, and admit, queue or reject it.
+        """Count a request, and admit, queue or reject it. An activator has queued it for ``held_s`` seconds.
 
         ``client`` is the sender of a request whose body is incomplete.
         """
@@ -167,7 +167,7 @@ class PodRequests(Generic[_Request]):
             self.slo.record(math.inf)
 
     def _end(self, status: int, took_s: float, held_s: float) -> None:
-        """Count an ended request by its status. Errors of the app do not count as fast responses."""
+        """Count an ended request by its status. An error of the app does not count as a fast response."""
         self.request_metrics.record(status, took_s)
         if self.slo is not None and not self.slo.slo.is_wait and 0 < status < _FIRST_ERROR:
             self.slo.record(took_s + held_s)
@@ -202,7 +202,7 @@ class PodRequests(Generic[_Request]):
         return 200, _QUEUE, (*TEXT, *self._proof(head))
 
     def _proof(self, head: RequestHead) -> Headers:
-        """The proof of this pod's identity, for an activator that probes before the cluster lists the pod as ready."""
+        """The proof of this pod's identity. An activator needs it before the cluster lists the pod as ready."""
         nonce = head.get(b"k-network-hash")
         if nonce is None or not self._secret:
             return ()
@@ -223,7 +223,7 @@ def _meter_of(goal: str) -> "SloMeter":
 
 
 def origin_of(head: RequestHead) -> Origin:
-    """The origin of a request from a trusted sender."""
+    """Whether a trusted request came through an activator, its original Host, and its time in the activator's queue."""
     held_ms = head.get(b"k-held-ms") or b""
     held_s = int(held_ms) / 1000 if held_ms.isdigit() and len(held_ms) <= _HELD_DIGITS_MAX else 0.0
     return head.get(b"k-proxy-request") == b"activator", head.get(b"k-original-host"), held_s

@@ -30,7 +30,7 @@ _CLOSE_WAIT_S = 0.5
 
 
 class Front(Protocol):
-    """The listener of a pod's requests, as the drain uses it. ``HttpServer`` implements it."""
+    """The interface that the drain uses of a pod's request listener. ``HttpServer`` implements it."""
 
     clock: Callable[[], float]
     finishing: bool
@@ -46,7 +46,7 @@ class Front(Protocol):
         """Wait up to ``grace_s`` seconds until all requests except tunnels have ended."""
 
     async def wait_for_tunnels(self, *, grace_s: float) -> None:
-        """Wait up to ``grace_s`` seconds until tunnels have ended too."""
+        """Wait up to ``grace_s`` seconds until tunnels have ended, too."""
 
     async def finish(self, *, grace_s: float) -> int:
         """Wait ``grace_s`` seconds for running requests, then cut them off; return how many were cut off."""
@@ -81,7 +81,7 @@ async def drain(
 
 
 class PodService:
-    """The parts of one pod apart from its requests. ``numbers`` returns further lines for the metrics page."""
+    """The parts of one pod's queue-proxy except requests. ``numbers`` returns further lines for the metrics page."""
 
     def __init__(
         self,
@@ -170,14 +170,14 @@ class PodService:
 
     @property
     def _reads_page(self) -> bool:
-        """Whether to read the app's metrics page; an app with HTTP/2 only needs another port for it."""
+        """Whether to read the app's metrics page. An app that speaks only HTTP/2 needs another port for the page."""
         spec = self._spec
         return bool(spec.gauges) and (not spec.is_http2 or bool(spec.metrics_port))
 
     async def _watch_app(self, on_change: Callable[[bool], None]) -> None:
-        """Probe the app repeatedly, until cancelled or the probing ends; a dormant app is not probed.
+        """Probe the app repeatedly, until cancelled or the probing ends. A dormant app is not probed.
 
-        The first probe waits for the pod's certificate, because without one no request would be accepted.
+        The first probe waits for the pod's certificate, because without it no request is accepted.
         """
         await self._credentials.wait()
         spec, pod = self._spec, self._pod
@@ -198,7 +198,7 @@ class PodService:
             await asyncio.sleep(state.pause_s)
 
     async def _connect(self, link: Link, known: asyncio.Event) -> None:
-        """Keep the stats connection open. It opens once the app is ready, because requests need readiness first."""
+        """Wait for readiness, at most one report period; then keep the stats connection open."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._spec.settings.report_period_s):
                 await known.wait()
@@ -229,9 +229,9 @@ class PodService:
 
 
 def socket_of(spec: PodSpec, name: str, address: Address) -> socket.socket:
-    """The listening socket: the inherited socket ``name``, or a new one at ``address``. Raises ``OSError``.
+    """The listening socket: the inherited socket ``name``, or a new socket at ``address``. Raises ``OSError``.
 
-    The event loop would resolve the address in a thread; creating its threads takes a tenth of the start time.
+    The event loop would resolve the address in a thread, whose creation takes a tenth of the start time.
     """
     descriptor = spec.listen_fds.get(name)
     if descriptor is None:

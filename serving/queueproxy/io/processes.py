@@ -25,7 +25,7 @@ _OOM_FILES = ("memory.events", "memory.oom_control")
 class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A process.
 
-    ``start_ticks``, its start in clock ticks since boot, distinguishes it from a later one with the same id.
+    ``start_ticks``, its start in clock ticks since boot, distinguishes the process from a later one with the same id.
     """
 
     pid: int
@@ -39,7 +39,7 @@ class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
 class Root(msgspec.Struct, frozen=True, kw_only=True):
     """The first process of a container, as recorded by the pod's runner.
 
-    ``mark`` is a variable that only this app's environment has, as NAME=VALUE; "" if there is none.
+    ``mark`` is an environment variable (NAME=VALUE) that only this app has; "" if there is none.
     """
 
     pid: int
@@ -87,7 +87,7 @@ def read_roots(prefix: str) -> list[Root]:
 def members(entries: Mapping[int, ProcessEntry], roots: Iterable[int], *, spared: Collection[int]) -> list[int]:
     """The processes that belong to the roots, parents before children, without the ``spared`` ones.
 
-    The order stops a shell with job control before its jobs, so that it does not see them stop.
+    In this order a shell with job control stops before its jobs, and does not notice that they stop.
     """
     children: dict[int, list[int]] = {}
     for entry in entries.values():
@@ -118,7 +118,7 @@ class AppProcesses:
     """The processes of one pod's app, found by the record files that begin with ``prefix``."""
 
     def __init__(self, prefix: str, *, runner: int | None = None) -> None:
-        """``runner`` is the process that adopts detached daemons; by default our parent."""
+        """``runner`` is the process that adopts detached daemons; by default the parent process."""
         self._prefix = prefix
         self._runner = os.getppid() if runner is None else runner
 
@@ -133,7 +133,7 @@ class AppProcesses:
 
 
 class SharedProcesses:
-    """The processes of a pod with a shared process namespace, except our container's and the pause process."""
+    """The processes of a pod with a shared process namespace, except the queue-proxy's and the pause process."""
 
     def find(self) -> tuple[list[ProcessEntry], frozenset[int]]:
         """All processes, parents first, and the ids of each container's first process."""
@@ -179,7 +179,7 @@ def _read(path: str) -> bytes:
 
 
 def oom_kill_count(folders: Iterable[str]) -> int:
-    """OOM kills in cgroups and their children, where runc moves a container. Blocks."""
+    """The number of OOM kills in cgroups and their children; runc moves a container to a child. Blocks."""
     count = 0
     for path in (f"{above}/{file}" for folder in folders for above, _, _ in os.walk(folder) for file in _OOM_FILES):
         with contextlib.suppress(OSError), open(path, encoding="ascii") as lines:  # noqa: PTH123 - pathlib costs a start 3 ms

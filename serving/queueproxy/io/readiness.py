@@ -30,7 +30,7 @@ READY_PID_VARIABLE = "SERVING_READY_PID"
 
 
 def listener_check(spec: PodSpec) -> "ListenerCheck | None":
-    """The check that a socket at the app's address is the app's; None if no other process shares the network."""
+    """The check that the app owns the socket at its address; None if no other process shares the network."""
     if spec.app_user is None:
         return None
     from serving.queueproxy.io.applistener import check_of  # noqa: PLC0415 - a pod of a cluster needs none
@@ -80,7 +80,7 @@ def _get(probe: Probe, host: str) -> bytes:
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """The app's readiness. ``pause_s`` is the time until the next attempt; None ends the probing."""
+    """The app's readiness. ``pause_s`` is the time until the next probe; None ends the probing."""
 
     is_ready: bool
     pause_s: float | None
@@ -95,8 +95,8 @@ def at_start(settings: QueueProxySettings) -> Readiness:
 def after_attempt(state: Readiness, *, ok: bool, probe: Probe, settings: QueueProxySettings) -> Readiness:
     """The state after one probe.
 
-    The pauses of a starting app are 2, 2.2, 2.4, 2.7 ... 50, 50 ms. An app that listens after 100 ms is detected within
-    12 ms, after 20 attempts of 0.1 ms each.
+    The pauses of a starting app are 2, 2.2, 2.4, 2.7 ... 50, 50 ms. An app that listens after 100 ms is found ready
+    within 12 ms, after 20 probes of 0.1 ms each.
     """
     if ok:
         return Readiness(is_ready=True, pause_s=probe.period_s or None)
@@ -114,7 +114,7 @@ class ReadinessPipe:
 
     "dormant": true is added while the app sleeps. The last line is ``{"pid": 7, "ready": false, "drained": true}``; the
     app may then end. A reader that has lost lines sends the signal ``PUSH_AGAIN``, and the last line is written again.
-    ``pid`` is this process's id as the reader sees it; None is the own id.
+    ``pid`` is this process's id for the reader; None: the id in this process namespace.
     """
 
     def __init__(self, descriptor: int | None, *, pid: int | None = None) -> None:

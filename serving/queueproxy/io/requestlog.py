@@ -42,7 +42,7 @@ class RequestLogEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 class RequestLog(ExchangeLog[LoggedRequest]):
-    """Logs the requests of one pod; exists only if the log is on."""
+    """Logs the requests of one pod. Created only if the log is on."""
 
     def __init__(self, spec: PodSpec, *, write: Callable[[bytes], object] = write_to_stdout) -> None:
         super().__init__(write=write)

@@ -63,7 +63,7 @@ def stats_link(
 async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, stop: asyncio.Event) -> None:
     """Report once per period, and once more at the end.
 
-    A sleeping pod first reports its last requests, then once its sleep, then nothing until it wakes.
+    A pod that becomes dormant reports its last requests, then once that it is dormant, then nothing until it wakes.
     """
     period_s = spec.settings.report_period_s
     explained_from_s = now_s() + _EXPLAINED_AFTER_S
@@ -108,7 +108,7 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
 
 
 def _unready(spec: PodSpec) -> str:
-    """Why the app is not ready, judged by its ports. On a single machine the kubelet reports it."""
+    """Why the app is not ready, judged by its ports; "" on a single machine, where the kubelet reports the reason."""
     if spec.ready_fd is not None:
         return ""
     ports = listening_ports()

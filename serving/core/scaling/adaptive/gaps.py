@@ -282,7 +282,7 @@ def keep_windows(hazard: Array, bounds: KeepBounds) -> tuple[KeepWindow, ...]:
 
 
 def _saved_s(hazard: Array, widths_s: Array, bounds: KeepBounds) -> float:
-    """Expected pod-seconds that a pod in a window saves, minus its price, given that no request arrived earlier."""
+    """The expected saving of a pod in a window minus its price, in pod-seconds, given no earlier request."""
     ahead = hazard * widths_s
     waiting = np.exp(-(np.add.accumulate(ahead) - ahead))
     return float((waiting * (hazard * bounds.worth_s - bounds.dormant_cost) * widths_s).sum())

@@ -46,7 +46,7 @@ class AccessLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class ExchangeLog(ABC, Generic[R]):
-    """Logs a line per exchange. ``write`` runs in a thread and receives complete lines."""
+    """Logs a line per exchange. ``write`` is called in a thread with complete lines."""
 
     def __init__(self, *, write: Callable[[bytes], object]) -> None:
         self._write = write
@@ -57,11 +57,11 @@ class ExchangeLog(ABC, Generic[R]):
 
     @abstractmethod
     def _entry(self, exchange: Exchange, *, now_s: float) -> R | None:
-        """A line's values, read when the exchange has ended; None if it is not logged."""
+        """The values of a line, read when the exchange has ended; None if the exchange is not logged."""
 
     @abstractmethod
     def _line(self, record: R) -> bytes:
-        """Format a line, in a thread; "" for none."""
+        """Format a line, in a thread; return "" to omit the line."""
 
     def record(self, exchange: Exchange, *, now_s: float) -> None:
         """Log a finished request."""
@@ -156,6 +156,6 @@ def stdout_log(settings: HttpSettings) -> AccessLog | None:
 
 
 def write_to_stdout(data: bytes) -> None:
-    """Write everything, blocking the calling thread if needed."""
+    """Write all bytes, blocking the calling thread if needed."""
     while data:
         data = data[os.write(1, data) :]

@@ -35,7 +35,7 @@ class ResponseSink(Protocol):
     """Receives an upstream's parsed response, for clients whose protocol has frames."""
 
     def begin_response(self, head: ResponseHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
-        """Send the head with ``extra`` lines and the available part of the body."""
+        """Send the head with the ``extra`` lines, and the available part of the body."""
 
     def send_piece(self, payload: bytes) -> None:
         """Send a piece of the body; more follows."""
@@ -45,11 +45,11 @@ class ResponseSink(Protocol):
 
 
 class Client(Protocol):
-    """A client's connection, as used by an exchange."""
+    """The interface that an exchange uses of a client's connection."""
 
     @property
     def sink(self) -> ResponseSink | None:
-        """Receiver of upstream responses; None to write them as HTTP/1.1."""
+        """The receiver of upstream responses; None if they are written as HTTP/1.1."""
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
@@ -64,7 +64,7 @@ class Client(Protocol):
         """Remove a reason to pause reading."""
 
     def has_room(self) -> bool:
-        """Count the bytes that wait for the client; return whether more may be written."""
+        """Count the bytes buffered for the client; return whether more may be written."""
 
     def unread_bytes(self) -> int:
         """Return the number of written bytes that the client has not read."""
@@ -83,7 +83,7 @@ class Client(Protocol):
 
 
 class TunnelUpstream(Protocol):
-    """An upstream's connection, as used by a tunnel."""
+    """The interface that a tunnel uses of an upstream's connection."""
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
@@ -165,7 +165,7 @@ _log = logging.getLogger(__name__)
 
 
 class Refusals:
-    """Counts, by code, the requests and connections that were refused before a handler saw them.
+    """Counts, by code, requests and connections that were refused before a handler processed them.
 
     They are neither in the access log nor in the metrics of requests. The codes are those of ``RefusalCode``, and
     ``h2_`` with the name of an error code of RFC 9113, section 7.
@@ -181,27 +181,27 @@ class Refusals:
 
 
 class Member(Protocol):
-    """A client's connection, as used by the server."""
+    """The interface that the server uses of a client's connection."""
 
     @property
     def is_idle(self) -> bool:
         """Whether no request runs and none has begun to arrive."""
 
     def wind_down(self) -> None:
-        """Ask the client to send no more requests on this connection; late ones are still served."""
+        """Ask the client to send no more requests on this connection. Requests already on the way are still served."""
 
     def close_if_idle(self) -> None:
-        """Close now if idle, otherwise after the response."""
+        """Close now if the connection is idle, otherwise after the response."""
 
     def cut(self) -> bool:
         """Close now; return whether a request was interrupted."""
 
     def check(self, now_s: float) -> float:
-        """Enforce expired time limits; return when the next one expires."""
+        """Enforce expired time limits; return when the next limit expires."""
 
 
 class Registry(Protocol):
-    """The server, as used by its client connections."""
+    """The interface that client connections use of the server."""
 
     settings: HttpSettings
     draining: bool
@@ -211,10 +211,10 @@ class Registry(Protocol):
 
     @property
     def turns(self) -> FairTurns:
-        """Shared by all connections of the loop that cause much work with few bytes."""
+        """The queue for work that few bytes cause; shared by all connections of the loop."""
 
     def opened(self, connection: Member, address: str) -> str | None:
-        """Add a connection; return the reason if it exceeds a limit."""
+        """Add a connection. If it exceeds a limit, return the reason."""
 
     def closed(self, connection: Member, address: str) -> None:
         """Remove a closed connection."""

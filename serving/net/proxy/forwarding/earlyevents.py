@@ -48,7 +48,7 @@ def wants_events(head: RequestHead, body: bytes) -> bool:
 
 
 class EarlyEvents:
-    """A client of HTTP/1.1 or HTTP/2 that already has the head of an event stream.
+    """A client that already has the head of an event stream, over HTTP/1.1 or HTTP/2.
 
     ``extra`` are further header lines.
     """
@@ -71,7 +71,7 @@ class EarlyEvents:
 
     @property
     def sink(self) -> ResponseSink:
-        """The sink for the app's response: this object."""
+        """The receiver of the app's response: this object."""
         return self
 
     # Called with the app's response.
@@ -131,7 +131,7 @@ class EarlyEvents:
         self._client.resume(why)
 
     def has_room(self) -> bool:
-        """Count the bytes that wait for the client; return whether more may be written."""
+        """Count the bytes buffered for the client; return whether more may be written."""
         return self._client.has_room()
 
     def unread_bytes(self) -> int:

@@ -77,13 +77,13 @@ class Handler(Protocol):
         """Process a new request: respond, forward it, or keep it waiting."""
 
     def unreachable(self, exchange: "Exchange", error: OSError) -> None:
-        """Process a failed connection: forward the request elsewhere, or respond."""
+        """Process a failed connection: send the request to another upstream, or respond."""
 
     def lost(self, exchange: "Exchange", reason: str) -> bool:
-        """Process the loss of an upstream before its response; the request may be the cause.
+        """Process the loss of an upstream before its response. The request may have caused the loss.
 
-        Returns True if the handler has forwarded the request, or will. False makes the proxy respond with 502 and the
-        reason.
+        Returns True if the handler has forwarded the request again, or will. False makes the proxy respond with 502 and
+        the reason.
         """
 
     def overdue(self, exchange: "Exchange") -> None:
@@ -96,7 +96,7 @@ class Handler(Protocol):
         """Process the end of a waiting request's body."""
 
     def held(self, exchange: "Exchange") -> None:
-        """Record that a response starts waiting for its client to read (``is_held``), or stops waiting."""
+        """Process a change of ``is_held``: a response begins or stops to wait until its client reads."""
 
     def finish(self, exchange: "Exchange") -> None:
         """Process the end of a request; see its ``outcome`` and ``status``."""
@@ -106,9 +106,9 @@ class BodyWait:
     """Delays a listener's requests until enough of their bodies has arrived to use a pod's slot.
 
     A client that sends a head without a body then uses a connection but no slot. A body with Content-Length is ready
-    when it is complete, or when ``held_bytes_max`` of it have arrived. A body without Content-Length is ready with its
+    when it is complete, or when ``held_bytes_max`` bytes have arrived. A body without Content-Length is ready with its
     first byte, because the app may read it as a stream. A gRPC call is ready immediately, because its client may wait
-    for the server. If not ``is_on``, no request waits.
+    for the server. Unless ``is_on``, no request waits.
     """
 
     __slots__ = ("_byte_count", "_held_bytes_max", "_is_on")
@@ -134,7 +134,7 @@ class BodyWait:
         return False
 
     def received(self, exchange: "Exchange", byte_count: int) -> bool:
-        """Count a buffered piece; return whether the exchange's wait ends with it."""
+        """Count a buffered piece; return whether the exchange need not wait any longer."""
         self._byte_count += byte_count
         if not self._is_ready(exchange):
             return False
@@ -159,9 +159,9 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     """The components that all exchanges of one listener share.
 
     ``pool`` has connections to upstreams, ``stream_pool`` connections over HTTP/2. ``tunnel_limits`` are the idle limit
-    and the age limit of a tunnel, in seconds. ``body_wait`` has requests that wait for their bodies. ``body_pace`` and
-    ``read_pace`` are minimum rates of clients. ``buffers`` counts unread responses. ``trusts`` returns whether
-    X-Forwarded-* headers of an address are trusted. ``replaces_claims`` drops these headers of untrusted addresses.
+    and the age limit of a tunnel, in seconds. ``body_wait`` delays requests until their bodies arrive. ``body_pace``
+    and ``read_pace`` are the minimum rates of clients. ``buffers`` counts unread responses. ``trusts`` returns whether
+    X-Forwarded-* headers from an address are trusted. ``replaces_claims`` drops these headers from untrusted addresses.
     ``full_host`` completes a client's short Host. With a ``name``, the proxy's own errors have a reason in Proxy-Status
     (RFC 9209).
     """
@@ -186,13 +186,13 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     def tunnel_due_s(self, started_s: float, used_s: float) -> float:
         """When a tunnel reaches its idle limit or its age limit.
 
-        It was opened at ``started_s`` and last used at ``used_s``.
+        ``started_s`` is when the tunnel was opened, ``used_s`` when it was last used.
         """
         idle_s, age_s = self.tunnel_limits
         return min(started_s + age_s, used_s + idle_s)
 
     def peer_at(self, address: str, *, is_tls: bool, identity: str = "") -> ClientPeer:
-        """The remote peer of a connection. One with an ``identity`` uses inner TLS, not https."""
+        """The remote peer of a connection. With an ``identity`` the connection uses inner TLS, which is not https."""
         scheme = b"https" if is_tls and not identity else b"http"
         trusted = self.trusts(address)
         return ClientPeer(
@@ -276,7 +276,7 @@ class Exchange:
 
     @property
     def upstream_text(self) -> str:
-        """The last upstream as "address:port"; empty before the first and after ``finish``."""
+        """The last upstream as "address:port"; "" before the first one and after ``finish``."""
         if self._attempt is None:
             return ""
         host, port = self._attempt.address
@@ -326,7 +326,8 @@ class Exchange:
         """Send the request to an upstream, and its response to the client.
 
         ``host`` replaces the client's Host; ``extra`` are further header lines. ``trusted`` accepts the peer's
-        X-Forwarded-* and Forwarded headers. ``over_http2`` uses HTTP/2 for this request, ``pool`` other connections.
+        X-Forwarded-* and Forwarded headers. ``over_http2`` uses HTTP/2 for this request. ``pool`` replaces the
+        listener's pool.
         """
         if self.phase is not _WAITING:
             return
@@ -359,7 +360,7 @@ class Exchange:
         self.end(ExchangeOutcome.REFUSED, keep=keep)
 
     def identify(self) -> bytes:
-        """Assign an id to an error, and return the header line for the client: the reason is recorded, not sent."""
+        """Assign an id to an error, and return its header line for the client. The reason is recorded, and not sent."""
         proposed = self.head.get(_REQUEST_ID) or b""
         self.response.error_id = proposed.decode() if _IDENTIFIER.fullmatch(proposed) else os.urandom(16).hex()
         return b"X-Request-Id: %b\r\n" % self.response.error_id.encode()
@@ -367,7 +368,7 @@ class Exchange:
     def withdraw(self) -> bool:
         """Withdraw the request from an upstream that has not begun to respond.
 
-        Returns True if the request waits again and may be forwarded elsewhere.
+        Returns True if the request waits again and may be sent to another upstream.
         """
         if self.phase is not _SENT or not self.body.can_replay or not self.head.may_be_repeated:
             return False
@@ -377,10 +378,11 @@ class Exchange:
         return True
 
     def cut(self) -> None:
-        """Cut off a response so that the client can detect it.
+        """Cut off a response in a way that the client can detect.
 
         Written data still reaches the client. The connection then closes without the last chunk, or with bytes missing.
-        A body that ends with its connection would look complete; such a connection is reset instead.
+        If the body ends where its connection closes, a closed connection would look complete, so the connection is
+        reset.
         """
         _release(self._attempt)
         if self.response.status and self._attempt is not None and self._attempt.is_end_visible:
@@ -430,7 +432,7 @@ class Exchange:
         self.end(ExchangeOutcome.CLIENT_GONE, keep=False)
 
     def client_full(self, *, full: bool) -> None:
-        """Process a change of the transport's buffer: buffer, pause or resume the response."""
+        """Process a change of the transport's buffer, which is now ``full`` or not: pause or resume the response."""
         self.response.is_unread = full
         is_held = full and (self.response.tunnel is not None or is_grpc_call(self.head) or not self.client.has_room())
         if is_held is not self.response.is_held:
@@ -441,7 +443,7 @@ class Exchange:
                 self._wiring.handler.held(self)
 
     def check(self, now_s: float) -> float:
-        """Enforce expired time limits; return when the next one expires."""
+        """Enforce expired time limits; return when the next limit expires."""
         limits, tunnel = self.timeouts, self.response.tunnel
         if tunnel is not None:
             used_s = max(tunnel.sent_s, tunnel.received_s)
@@ -497,8 +499,8 @@ class Attempt:
     ``wire`` is the encoded head. ``hears_marks``: the upstream is a queue-proxy.
 
     If a pooled connection was closed and no byte of the request reached the app, the request is sent once more on a new
-    connection. Any other failure before the response is passed to the exchange, whose handler may forward the request
-    elsewhere in a new attempt.
+    connection. Any other failure before the response is passed to the exchange, whose handler may send the request to
+    another upstream in a new attempt.
     """
 
     __slots__ = (
@@ -549,7 +551,7 @@ class Attempt:
     # Called by the exchange.
 
     def start(self) -> None:
-        """Send the request on an idle connection, or wait for one; a retry waits for a new one."""
+        """Send the request on an idle connection, or wait for one. A retry waits for a new connection."""
         upstream = None
         if not self._is_second:
             head = self.head
@@ -614,7 +616,7 @@ class Attempt:
         return tunnel
 
     def on_response(self, head: ResponseHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
-        """Start the response; with ``done``, ``payload`` completes it."""
+        """Begin the response. With ``done``, ``payload`` is the whole body."""
         exchange = self._exchange
         # An app may write anything, so marks are only accepted from our own hops.
         marks = head.marks if self._hears_marks else b""
@@ -695,7 +697,7 @@ class Attempt:
         self._exchange.end(ExchangeOutcome.ANSWERED, keep=self._keep)
 
     def upstream_lost(self, reason: str, *, heard: bool, unseen: bool, is_cancelled: bool = False) -> None:
-        """Process a connection lost before its response was complete.
+        """Process a connection that was lost before its response was complete.
 
         ``heard``: some bytes of a response were received. ``unseen``: no byte of the request reached the app.
         ``is_cancelled``: the app cancelled the stream. A request that the app received may have ended the app, so it is
@@ -723,7 +725,7 @@ class Attempt:
             exchange.give_back(reason)
 
     def upstream_refused(self, reason: str, body: bytes) -> None:
-        """Return a request that the upstream did not process to its handler; any method may be retried.
+        """Return a request that the upstream did not process to its handler. Requests of any method may be retried.
 
         ``body`` is the part of the body that was sent to the upstream.
         """

@@ -68,7 +68,7 @@ class RequestBody:
 
 
 class _NoBody(RequestBody):
-    """The shared body of requests without one: complete, and always replayable."""
+    """The body shared by all requests without a body. It is complete, and can always be sent again."""
 
     __slots__ = ()
 
@@ -84,7 +84,7 @@ NO_BODY = _NoBody()
 
 
 class ResponseState(msgspec.Struct, eq=False):
-    """The progress of one response. A struct, whose defaults cost a fourth of an ``__init__``."""
+    """The progress of one response. A struct, because an ``__init__`` takes four times as long."""
 
     written_s: float
     """When the last piece was written; initially the time of the request's head."""

@@ -9,20 +9,17 @@ _OURS = object()
 
 
 class Front(abc.ABC):
-    """Passes requests to ``handler``, unless ``respond`` has responded.
-
-    Requests for ``respond`` are never forwarded or queued.
-    """
+    """Wraps ``handler``. Requests that ``respond`` answers are never forwarded or queued."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
 
     @abc.abstractmethod
     def respond(self, exchange: Exchange) -> bool:
-        """Respond to a request that the other handler must not see; return whether it did."""
+        """Respond to a request that the wrapped handler must not see; return whether there was a response."""
 
     def begin(self, exchange: Exchange) -> None:
-        """Respond to the request, or pass it to the other handler."""
+        """Respond to the request, or pass it to the wrapped handler."""
         context, exchange.context = exchange.context, _OURS
         if not self.respond(exchange):
             exchange.context = context
@@ -45,16 +42,16 @@ class Front(abc.ABC):
         self._handler.body_ready(exchange)
 
     def body_complete(self, exchange: Exchange) -> None:
-        """Call the other handler, unless the request is our own."""
+        """Call the wrapped handler, unless ``respond`` answered the request."""
         if exchange.context is not _OURS:
             self._handler.body_complete(exchange)
 
     def held(self, exchange: Exchange) -> None:
-        """Call the other handler, unless the request is our own."""
+        """Call the wrapped handler, unless ``respond`` answered the request."""
         if exchange.context is not _OURS:
             self._handler.held(exchange)
 
     def finish(self, exchange: Exchange) -> None:
-        """Call the other handler, unless the request is our own."""
+        """Call the wrapped handler, unless ``respond`` answered the request."""
         if exchange.context is not _OURS:
             self._handler.finish(exchange)

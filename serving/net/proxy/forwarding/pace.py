@@ -27,7 +27,7 @@ from serving.net.proxy.http1.requesthead import RequestHead, is_grpc_call
 
 
 class MinimumRate(msgspec.Struct, frozen=True, kw_only=True):
-    """The minimum rate of one direction. A rate of 0 limits only silence."""
+    """The minimum rate of one direction. A rate of 0 limits only the time without any bytes."""
 
     bytes_per_s: float
     grace_s: float
@@ -40,7 +40,7 @@ class MinimumRate(msgspec.Struct, frozen=True, kw_only=True):
     def extend(self, due_s: float, byte_count: int, now_s: float) -> float:
         """The deadline after ``byte_count`` more bytes.
 
-        At 240 bytes a second, 480 bytes move a deadline by 2 s.
+        Example: at 240 bytes per second, 480 bytes move a deadline by 2 s.
         """
         if not self.bytes_per_s:
             return now_s + self.silence_max_s if byte_count > 0 else due_s
@@ -64,7 +64,7 @@ def read_pace(settings: HttpSettings) -> MinimumRate:
 
 
 class BodyPace:
-    """Judges the body of one request that began at ``now_s``."""
+    """The pace of one request's body, which began at ``now_s``."""
 
     __slots__ = ("_due_s", "_has_begun", "_last_s", "_pace")
 
@@ -91,8 +91,8 @@ class BodyPace:
     def due_s(self, head: RequestHead, *, is_continued: bool, has_response: bool) -> float:
         """The deadline; infinite while the client waits for 100 Continue, unless ``is_continued``.
 
-        For a gRPC call, and after the response has begun, only the silence of the request's body is bounded, because
-        its pieces may depend on the response.
+        For a gRPC call, and after the response has begun, only the time without body bytes is limited, because further
+        pieces may depend on the response.
         """
         if head.expects_continue and not (self._has_begun or is_continued):
             return math.inf
@@ -118,7 +118,7 @@ class ReaderPace:
     def change(self, now_s: float, *, written_bytes: int, full: bool) -> float:
         """Start when the transport is full, stop when it accepts data again; return the deadline.
 
-        ``written_bytes`` is the total so far. Bytes read while it was full count for the next time.
+        ``written_bytes`` is the total so far. Bytes read while the transport was full count when it is full again.
         """
         if full:
             self._due_s = max(self._due_s, self._pace.begin(now_s))
@@ -129,7 +129,7 @@ class ReaderPace:
         return self._due_s if full else math.inf
 
     def check(self, now_s: float, *, written_bytes: int) -> float:
-        """Return the deadline; it has passed if the client is too slow."""
+        """Return the deadline. A client that reads too slowly has passed it."""
         if not self.is_full:
             return math.inf
         if self._due_s <= now_s:
@@ -144,7 +144,7 @@ class ReaderPace:
         self._due_s = self._pace.extend(self._due_s, read_bytes, now_s)
 
     def count_unread(self) -> int:
-        """The number of bytes that transport and kernel buffer for the client."""
+        """The number of bytes for the client in the buffers of the transport and the kernel."""
         return self._transport.get_write_buffer_size() + _send_queue_bytes(self._transport)
 
 
@@ -165,7 +165,7 @@ class ResponseBuffers:
         return cls(response_bytes_max=settings.response_buffer_bytes_max, bytes_max=settings.response_buffers_bytes_max)
 
     def count(self, change: int, byte_count: int) -> bool:
-        """Count ``change`` more bytes of a response; return whether it may exceed its current ``byte_count``."""
+        """Count ``change`` more bytes of a response that now has ``byte_count``; return whether it may grow further."""
         self.byte_count += change
         return byte_count < self._response_bytes_max and self.byte_count < self._bytes_max
 
@@ -181,7 +181,7 @@ class ResponseBuffer:
         """The number of bytes counted last."""
 
     def set(self, byte_count: int) -> bool:
-        """Count the bytes that wait for the client now; return whether more may be buffered."""
+        """Set the number of bytes buffered for the client; return whether more may be buffered."""
         change, self.byte_count = byte_count - self.byte_count, byte_count
         return self._all.count(change, byte_count)
 

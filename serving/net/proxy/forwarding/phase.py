@@ -24,7 +24,7 @@ class ExchangeOutcome(enum.StrEnum):
 
 
 class ExchangePhase(enum.IntEnum):
-    """The state of an exchange. Integers, whose hash costs a tenth of a string's."""
+    """The state of an exchange. An integer, because the hash of a string takes ten times as long."""
 
     WAITING = 0
     """The handler has not decided yet, or must decide again."""

@@ -22,7 +22,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     text: bytes = b"request timeout"
 
     def due_s(self, started_s: float, *, written_s: float, has_begun: bool) -> float:
-        """When a request without progress expires.
+        """When a request that makes no more progress expires.
 
         ``started_s`` is when the head arrived. ``written_s`` is when the last piece of the response was written.
         ``has_begun``: the response has begun.

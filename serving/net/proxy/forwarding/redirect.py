@@ -23,7 +23,7 @@ class HttpsRedirect(Front):
         self._port = port
 
     def respond(self, exchange: Exchange) -> bool:
-        """Redirect the request, unless it stays plain or reached a proxy over https."""
+        """Redirect the request, unless its host is served without TLS or a proxy received it over https."""
         head = exchange.head
         if self._stays(head) or exchange.peer.scheme_of(head) == b"https":
             return False
@@ -32,7 +32,7 @@ class HttpsRedirect(Front):
 
 
 def https_location(host: bytes, target: bytes, *, port: int) -> bytes:
-    """The same address over https: host "a.example:8080" and target "/x?y" are "https://a.example/x?y" at port 443."""
+    """The https URL of a request: host "a.example:8080" and target "/x?y" give "https://a.example/x?y" at port 443."""
     name, colon, number = host.rpartition(b":")
     bare = name if colon and (not number or number.isdigit()) else host
     where = bare if port == _HTTPS_PORT else b"%b:%d" % (bare, port)

@@ -29,14 +29,14 @@ _SWITCHED = ResponseHead(
 def relay_head(host: bytes, port: int) -> RequestHead:
     """The head of an activator's request for a TCP connection to ``port`` of ``host``.
 
-    The method is GET, so that the request may be sent to another pod.
+    The method is GET, so that the request may be sent to another pod after a failure.
     """
     wire = b"%b: %d\r\n" % (_NAME, port)
     return RequestHead(method=b"GET", target=b"/", host=host, lines=[], wire=wire, keep_alive=False, upgrade=_PROTOCOL)
 
 
 def relay_port(head: RequestHead) -> int | None:
-    """The port in a trusted request for a relay; None for other requests."""
+    """The port that a trusted request for a relay names; None for other requests."""
     text = head.get(_NAME) if head.upgrade == _PROTOCOL else None
     if text is None:
         return None
@@ -53,7 +53,7 @@ class RelayUpstream(Upstream):
         self._is_lost = False
 
     def carry(self, receiver: ResponseReceiver, wire: bytes, body: bytes) -> None:
-        """Open the tunnel with the bytes that the app has already sent, without the head."""
+        """Open the tunnel, and forward the bytes that the app has already sent. The head is not sent to the app."""
         del wire, body
         self._receiver = receiver
         ahead, self._buffer = self._buffer, b""
@@ -65,7 +65,7 @@ class RelayUpstream(Upstream):
             receiver.upstream_full(full=True)
 
     def data_received(self, data: bytes) -> None:
-        """Forward bytes; before the tunnel exists they are buffered, because many servers speak first."""
+        """Forward bytes. Until the tunnel exists they are buffered, because many servers send first."""
         if self._tunnel is not None:
             super().data_received(data)
         else:
@@ -73,13 +73,13 @@ class RelayUpstream(Upstream):
             self.hold(full=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the tunnel, or record that it must end immediately."""
+        """End the tunnel; if it does not exist yet, end it as soon as it does."""
         self._is_lost = True
         super().connection_lost(exc)
 
 
 class RelayPool(Pool):
-    """Connects for each relay; no connection is reused."""
+    """Opens a connection for each relay; no connection is reused."""
 
     __slots__ = ()
     make = RelayUpstream

@@ -17,7 +17,7 @@ _CLIENT_LINE = b"K-Client-Address: %b\r\n"
 
 
 def view_of(client_of: Callable[[Exchange], Hashable]) -> RequestView[Exchange]:
-    """The slots' functions of a request. ``client_of`` returns its client, None if it is not bounded."""
+    """The functions that read an exchange for slots. ``client_of`` returns its client, None if it has no limit."""
     return RequestView[Exchange](
         is_open=lambda exchange: not exchange.body.is_complete or exchange.response.is_held,
         client_of=client_of,
@@ -31,7 +31,7 @@ def client_line(address: str) -> bytes:
 
 
 def client_behind(exchange: Exchange, *, is_of_activator: bool, trusts: Callable[[str], bool]) -> str:
-    """A request's client at a pod: the address named by a verified activator or trusted proxy, else the peer."""
+    """A pod's view of a request's client: the address named by a verified activator or trusted proxy, else the peer."""
     head, peer = exchange.head, exchange.peer.address.decode()
     if is_of_activator:
         named = head.get(_CLIENT)
@@ -43,7 +43,7 @@ def client_behind(exchange: Exchange, *, is_of_activator: bool, trusts: Callable
 
 
 def _read_bytes_of(exchange: Exchange) -> int | None:
-    """The bytes of a response that the client has read, up to a constant; None if it need not read."""
+    """The response bytes that the client has read, up to a constant; None if the client need not read."""
     if exchange.response.tunnel is not None or is_grpc_call(exchange.head):
         return None
     return exchange.response.body_bytes - exchange.client.unread_bytes()

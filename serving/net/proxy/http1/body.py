@@ -34,11 +34,11 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 
 class BadBody(Exception):
-    """A body that violates its framing. The text is the reason."""
+    """A request body that violates its framing. The text is the reason."""
 
 
 def chunk(payload: bytes) -> bytes:
-    r"""Encode a payload as one chunk: ``chunk(b"abc")`` is ``b"3\\r\\nabc\\r\\n"``. Not for empty ones."""
+    r"""Encode a payload that is not empty as one chunk: ``chunk(b"abc")`` is ``b"3\r\nabc\r\n"``."""
     assert payload
     return b"%x\r\n%b\r\n" % (len(payload), payload)
 
@@ -97,7 +97,7 @@ class CloseBody:
 class ChunkedBody:
     """A chunked body. ``trailers`` are the trailers to forward, once ``done``.
 
-    ``chunks_max`` limits the chunks of one ``feed``. With ``has_more`` a further ``feed`` continues, also with no
+    ``chunks_max`` limits the chunks of one ``feed``. If ``has_more``, another ``feed`` continues, even without new
     bytes. ``is_costly``: the last ``feed`` had many chunks with few bytes.
     """
 
@@ -152,7 +152,7 @@ class ChunkedBody:
         return payload[0] if len(payload) == 1 else b"".join(payload)
 
     def _size(self, data: bytes, at: int, _: list[bytes]) -> int:
-        """Parse a size line; return the position after it, or ``at`` if it is incomplete."""
+        """Parse the line with a chunk's size; return the position after it, or ``at`` if the line is incomplete."""
         end = data.find(b"\r\n", at, at + _SIZE_LINE_BYTES_MAX + 2)
         if end < 0:
             if len(data) - at > _SIZE_LINE_BYTES_MAX + 1 or _HALF_LINE_END.search(data, at):

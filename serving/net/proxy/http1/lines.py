@@ -79,8 +79,8 @@ class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``name`` is in lower case, ``value`` without surrounding space, ``wire`` the line to forward, with CR LF and the
     original case of its name. ``plain`` lines are forwarded unchanged. ``matters`` marks lines that the proxy
-    interprets, and lines with "_" in their name. Other lines concern one hop, such as ``Connection: keep-alive``, and
-    are dropped.
+    interprets, and lines with "_" in their name. All other lines concern one hop, such as ``Connection: keep-alive``,
+    and are dropped.
     """
 
     name: bytes
@@ -104,7 +104,7 @@ def read_line(text: bytes) -> HeaderLine:
     """Parse one line, without its CR LF.
 
     Raises:
-        BadHeaderLine: when it violates the grammar.
+        BadHeaderLine: when the line violates the grammar.
     """
     match = _LINE.fullmatch(text)
     if match is None:
@@ -128,10 +128,10 @@ def read_line(text: bytes) -> HeaderLine:
 def read_lines(
     texts: Sequence[bytes], before: Sequence[bytes] = (), known: Sequence[HeaderLine] = ()
 ) -> list[HeaderLine]:
-    """Parse all header lines of a head. ``known`` has the parsed lines of ``before``, another head's texts.
+    """Parse all header lines of a head. ``known`` has the parsed lines of ``before``, the texts of another head.
 
     Raises:
-        BadHeaderLine: when one violates the grammar.
+        BadHeaderLine: when a line violates the grammar.
     """
     if not len(texts) == len(before) == len(known):
         return list(map(_remembered.__getitem__, texts))
@@ -145,9 +145,9 @@ def header_lines(*headers: tuple[bytes, bytes]) -> bytes:
 
 
 def split_marks(line: HeaderLine) -> tuple[bytes, bytes]:
-    """Split a line into one with our own marks and one with other entries; either may be empty.
+    """Split a line into a line with this system's marks and a line with other entries; either may be empty.
 
-    A list with an unterminated quote is ambiguous, so all of it counts as our marks.
+    A list with an unterminated quote is ambiguous, so all of it counts as marks.
     """
     own = _OWN.get(line.name)
     entries = _entries(line.value) if own is not None else None
@@ -162,7 +162,7 @@ def split_marks(line: HeaderLine) -> tuple[bytes, bytes]:
 
 
 def marks_for_client(marks: bytes, *, is_timed: bool) -> bytes:
-    """A queue-proxy's marks that a client may see; Server-Timing only with ``is_timed``."""
+    """A queue-proxy's marks that a client may see. Server-Timing is included only if ``is_timed``."""
     remaining = _OF_ACTIVATOR.sub(b"", marks)
     return remaining if is_timed else _TIMING.sub(b"", remaining)
 

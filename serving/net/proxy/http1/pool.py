@@ -28,7 +28,7 @@ from serving.net.proxy.http1.upstream import Address, RequestCarrier, Upstream
 class Waiter(Protocol):
     """Waits for a connection.
 
-    The pool calls one of its methods at most once, and none after ``is_waiting`` became False.
+    The pool calls at most one of its methods, once, and none after ``is_waiting`` became False.
     """
 
     @property
@@ -49,7 +49,7 @@ class _QueuedRequest(NamedTuple):
 
 
 class ConnectionQueue:
-    """The waiting requests. One whose ``is_waiting`` became False is skipped."""
+    """The requests that wait for a connection. A request whose ``is_waiting`` became False is skipped."""
 
     __slots__ = ("_requests",)
 
@@ -66,11 +66,11 @@ class ConnectionQueue:
         return len(self._requests.get(address, ()))
 
     def add(self, address: Address, waiter: Waiter, *, since_s: float, is_for_new: bool) -> None:
-        """Enqueue a request. ``is_for_new`` excludes connections that have carried another request."""
+        """Enqueue a request. ``is_for_new``: it needs a connection that has carried no other request."""
         self._requests.setdefault(address, deque()).append(_QueuedRequest(waiter, since_s, is_for_new))
 
     def pop(self, address: Address, *, is_reused: bool) -> Waiter | None:
-        """Remove and return the first request that takes a connection; None without one."""
+        """Remove and return the first request that accepts the connection; None if there is none."""
         passed: list[_QueuedRequest] = []
         taken = self._next(address)
         while taken is not None and taken.is_for_new and is_reused:
@@ -81,9 +81,9 @@ class ConnectionQueue:
         return None if taken is None else taken.waiter
 
     def failed(self, address: Address, *, before_s: float) -> list[Waiter]:
-        """Remove and return the requests that fail with a connection attempt.
+        """Remove and return the requests that a failed connection attempt also fails.
 
-        These are the requests enqueued by ``before_s``, or else the first one.
+        These are the requests enqueued by ``before_s``; if there are none, the first request.
         """
         failed: list[Waiter] = []
         while (first := self._next(address)) is not None:
@@ -130,14 +130,14 @@ def connection_failure(error: OSError) -> str:
 
 
 class Connector(Protocol):
-    """Opens upstream connections. ``turn`` changes when earlier connections must not be reused."""
+    """Opens upstream connections. When ``turn`` changes, earlier connections must not be reused."""
 
     attempts_max: int
     """Most parallel connection attempts to one address."""
 
     @property
     def turn(self) -> int:
-        """A value shared by all connections that may be reused."""
+        """A number that changes when open connections must not be reused any longer."""
 
     async def connect(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
         """Connect; return the protocol that ``make`` created. Raises ``OSError``."""
@@ -158,7 +158,7 @@ class PlainConnector:
         self._check = check
 
     async def connect(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
-        """Connect; repeat an unanswered attempt until the caller cancels.
+        """Connect. Repeat an unanswered attempt until the caller cancels.
 
         A server with a full accept queue drops the attempt, and the kernel repeats it only after 1, 3 and 7 s.
         """
@@ -185,8 +185,8 @@ class AppConnector(PlainConnector):
     """Opens connections to the app of the same pod, one handshake at a time.
 
     Several simultaneous handshakes overfill a short accept queue. The kernel then drops the last packet of a handshake
-    that is complete for this side. The request on this connection waits for retransmissions, after 0.2, 0.4 and up to
-    100 s.
+    that is complete for the queue-proxy. The request on this connection waits for retransmissions, after 0.2, 0.4 and
+    up to 100 s.
     """
 
     attempts_max = 1
@@ -194,7 +194,7 @@ class AppConnector(PlainConnector):
 
 
 class Pool:
-    """Idle connections to all addresses, and connections that ``connector`` opens, in plain TCP by default."""
+    """The upstream connections to all addresses. ``connector`` opens them; by default, plain TCP."""
 
     __slots__ = (
         "_attempts",
@@ -251,7 +251,7 @@ class Pool:
         return len(self._open)
 
     def acquire(self, address: Address, *, sure: bool = False) -> RequestCarrier | None:
-        """Return an idle connection, or None. ``sure`` requires a recently used one."""
+        """Return an idle connection, or None. ``sure`` requires a connection that was used recently."""
         idle = self._idle.get(address)
         while idle:
             upstream, _ = idle.popitem()
@@ -265,7 +265,7 @@ class Pool:
         return None
 
     def give(self, upstream: RequestCarrier) -> None:
-        """Pass a connection to a waiting request, or keep it for the next one."""
+        """Pass a connection to a waiting request, or keep it for the next request."""
         assert isinstance(upstream, Upstream)
         # A paused connection would not receive the next response.
         upstream.hold(full=False)
@@ -296,7 +296,7 @@ class Pool:
         self._open_more(address)
 
     def expire(self, now_s: float) -> float:
-        """Close connections past their idle limit; return when the next one expires."""
+        """Close connections past their idle limit; return when the next connection reaches it."""
         due_s = math.inf
         for idle in list(self._idle.values()):
             for upstream in list(idle):
@@ -350,6 +350,6 @@ class Pool:
         self._open_more(address)
 
     def _report(self, error: OSError, address: Address, begun_s: float) -> None:
-        """Report a failed attempt to the requests that fail with it."""
+        """Report a failed attempt to the waiting requests that it also fails."""
         for waiter in self._queue.failed(address, before_s=begun_s):
             waiter.unreachable(error)

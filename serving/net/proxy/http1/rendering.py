@@ -82,7 +82,7 @@ class ClientPeer:
         return (stated or self._scheme).lower()
 
     def forwarded_lines(self, head: RequestHead, host: bytes, *, trusted: bool) -> bytes:
-        """X-Forwarded-* and Forwarded for a request of this peer."""
+        """Encode X-Forwarded-* and Forwarded for a request. With ``trusted``, extend the request's own headers."""
         if not head.forwarded:
             if host != self._host:
                 self._host, self._lines = host, self._written(host)
@@ -125,7 +125,7 @@ def render_request(
 
 
 def _hop_lines(head: RequestHead) -> bytes:
-    """The lines about body and connection for the next hop."""
+    """Encode the body and connection headers for the next hop."""
     wire = b""
     if head.chunked:
         trailer = b"".join([line.wire for line in head.lines if line.name == b"trailer"])
@@ -142,7 +142,7 @@ def _hop_lines(head: RequestHead) -> bytes:
 
 
 def render_forwarded_response(head: ResponseHead, *, framing: Framing, close: bool, extra: bytes = b"") -> bytes:
-    """Encode an upstream's response head for the client; ``framing`` is that of the body sent."""
+    """Encode an upstream's response head for the client. ``framing`` is the framing of the body to the client."""
     tail = extra
     if framing is _CHUNKED:
         tail += b"Transfer-Encoding: chunked\r\n"
@@ -176,7 +176,7 @@ def render_response(
 
 
 def render_date(now_s: float) -> bytes:
-    """Encode the Date header, which each response has (RFC 9110, 6.6.1), for seconds since the epoch."""
+    """Encode the Date header for seconds since the epoch. Each response has one (RFC 9110, 6.6.1)."""
     return _date_of(int(now_s))
 
 
@@ -189,7 +189,7 @@ def _date_of(second: int) -> bytes:
 
 
 def render_timing(*, queue_s: float, upstream_s: float) -> bytes:
-    """Encode Server-Timing (W3C): queue time, then time until the upstream's response began."""
+    """Encode Server-Timing (W3C): the time in the queue, and the time until the upstream's response began."""
     if queue_s < _NO_QUEUE_S:
         # The common case, with one number less.
         return b"Server-Timing: queue;dur=0, upstream;dur=%.3f\r\n" % (1000 * upstream_s)
@@ -197,7 +197,7 @@ def render_timing(*, queue_s: float, upstream_s: float) -> bytes:
 
 
 def render_pod_wait(wait_s: float) -> bytes:
-    """Encode Server-Timing with a request's wait in its pod; empty without a wait."""
+    """Encode Server-Timing with the time that a request waited in its pod; empty without a wait."""
     return b"" if wait_s < _NO_WAIT_S else b"Server-Timing: pod-wait;dur=%.3f\r\n" % (1000 * wait_s)
 
 
@@ -219,13 +219,13 @@ def _forwarded(way: bytes, host: bytes, scheme: bytes) -> bytes:
 
 
 def _node(address: bytes) -> bytes:
-    """A node in the form of RFC 7239: IPv6 in brackets and quotes."""
+    """An address as a node of RFC 7239: IPv6 is in brackets and quotes."""
     bare = address.strip(b"[]")
     return b'"[%b]"' % bare if b":" in bare else _quoted(address)
 
 
 def _quoted(text: bytes) -> bytes:
-    """A value in quotes if it is not a token, such as a host with a port."""
+    """A value, in quotes unless it is a token. A host with a port is not a token."""
     if text and not text.translate(None, b"!#$%&'*+-.^_`|~" + _ALPHANUMERIC):
         return text
     return b'"%b"' % text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')

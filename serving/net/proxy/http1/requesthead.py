@@ -52,7 +52,7 @@ class RefusalCode(enum.StrEnum):
 
 
 class RequestRefusal(Exception):
-    """A request refused by the parser: the status, the code to count it by, and the reason."""
+    """A request that the parser refused: the status, the code for the metric, and the reason."""
 
     def __init__(self, status: int, code: RefusalCode, reason: str) -> None:
         self.status = status
@@ -64,11 +64,11 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
     """The parsed head of a request.
 
     ``target`` is always in origin form ("/path?query", or "*"). ``host`` is the Host as sent, empty only for HTTP/1.0
-    without one. ``content_length`` is None without the header. ``keep_alive``: the client wants to keep the connection.
-    ``upgrade`` is the requested protocol, if any. ``nominated`` are the headers, in lower case, that the Connection
-    header declares as hop-by-hop. ``reserved``: the head has headers that only this system may set. ``forwarded``: the
-    head has X-Forwarded-* or Forwarded headers. ``wire`` are the rendered lines to forward unchanged. ``is_plain``: the
-    request has no body, and no further line is needed.
+    without Host. ``content_length`` is None without the header. ``keep_alive``: the client wants to keep the
+    connection. ``upgrade`` is the requested protocol, if any. ``nominated`` are the headers, in lower case, that the
+    Connection header declares as hop-by-hop. ``reserved``: the head has headers that only this system may set.
+    ``forwarded``: the head has X-Forwarded-* or Forwarded headers. ``wire`` are the rendered lines to forward
+    unchanged. ``is_plain``: the request has no body, and no further line is needed.
     """
 
     method: bytes
@@ -124,8 +124,8 @@ class HeadMemory:
     """Caches the last request head of one connection, because clients repeat their heads.
 
     ``read`` returns the result of ``read_request_head``: in 0.1 us for the same head, and in 1 us if only the request
-    line differs. Equal lines save parsing too. The cache has one head of at most 2 KiB, with its secrets, as long as
-    the connection.
+    line differs. Equal lines are not parsed again either. The cache keeps one head of at most 2 KiB, including secrets,
+    until the connection closes.
     """
 
     __slots__ = ("_head", "_keeps_underscores", "_lines", "_raw", "_texts")
@@ -141,7 +141,7 @@ class HeadMemory:
         """Parse a head, given without the empty line and the CR LF before it.
 
         Raises:
-            RequestRefusal: as ``read_request_head`` does.
+            RequestRefusal: in the same cases as ``read_request_head``.
         """
         known = self._head
         if known is not None and raw == self._raw:
@@ -168,7 +168,7 @@ class HeadMemory:
 
 
 def _with_other_line(known: RequestHead, first: bytes) -> RequestHead | None:
-    """A cached head with one plain line changed; None if it must be parsed."""
+    """A cached head with another request line; None if the head must be parsed."""
     match = _REQUEST_LINE.fullmatch(first)
     if match is None or match[2][0] != 0x2F or match[3] != b"1" or match[4] != b"1" or match[1] == b"CONNECT":
         return None
@@ -178,7 +178,7 @@ def _with_other_line(known: RequestHead, first: bytes) -> RequestHead | None:
 
 
 def _forwarded_wire(lines: Sequence[HeaderLine], nominated: frozenset[bytes] | None) -> bytes:
-    """The lines to forward, without those named in Connection."""
+    """The lines to forward, without the headers that Connection names."""
     return b"".join([line.wire for line in lines if line.plain and line.name not in (nominated or ())])
 
 
@@ -204,7 +204,7 @@ def _read_head(
     before: Sequence[bytes] = (),
     known: Sequence[HeaderLine] = (),
 ) -> RequestHead:
-    """Parse a head from lines. ``before`` are another head's lines, and ``known`` their parsed form."""
+    """Parse a head from lines. ``known`` are the parsed lines of another head, ``before`` their texts."""
     match = _REQUEST_LINE.fullmatch(first)
     if match is None:
         raise RequestRefusal(400, RefusalCode.REQUEST_LINE, "malformed request line")
@@ -304,7 +304,7 @@ def _framing(by_name: dict[bytes, list[bytes]], minor: int) -> tuple[int | None,
 
 
 def _upgrade(by_name: dict[bytes, list[bytes]], tokens: frozenset[bytes], minor: int) -> bytes | None:
-    """The protocol of an allowed upgrade request; None without one."""
+    """The protocol that a request may upgrade to; None if it requests no upgrade."""
     protocols = by_name.get(b"upgrade")
     if protocols is None or b"upgrade" not in tokens or minor == 0:
         return None
@@ -316,7 +316,7 @@ def _upgrade(by_name: dict[bytes, list[bytes]], tokens: frozenset[bytes], minor:
 
 
 def _origin_form(method: bytes, target: bytes, host: bytes) -> bytes:
-    """A target in the form to forward: "http://h/a" becomes "/a" if h is the Host."""
+    """Convert a target to the form that is forwarded: "http://h/a" becomes "/a" if h is the Host."""
     if method == b"CONNECT":
         raise RequestRefusal(405, RefusalCode.METHOD, "CONNECT is not offered")
     if target[0] == 0x2F or (target == b"*" and method == b"OPTIONS"):

@@ -58,7 +58,7 @@ class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
 
     ``wire`` are the rendered lines to forward, without hop-by-hop headers and lengths. ``content_length`` is the
     header's value, or None; for HEAD and 304 it is not the body's length. ``trailer`` is the Trailer header. ``marks``
-    are our entries (``lines.py``), which are not in ``wire``. ``is_dated``: the response has a Date.
+    are the entries of this system (``lines.py``), which are not in ``wire``. ``is_dated``: the response has a Date.
     """
 
     status: int
@@ -77,7 +77,7 @@ def read_response_head(raw: bytes, *, method: bytes, header_count_max: int) -> R
     """Parse the head of a response to a request of ``method``, given without the empty line.
 
     Raises:
-        BadResponse: when it violates the protocol.
+        BadResponse: when the head violates the protocol.
     """
     first, *texts = raw.split(b"\r\n")
     status, minor, status_wire = _status_lines.get(first) or _read_status_line(first)
@@ -106,7 +106,7 @@ def read_response_head(raw: bytes, *, method: bytes, header_count_max: int) -> R
 class ResponseMemory:
     """Caches the last head of one upstream connection, because most responses differ only in their date.
 
-    Its size is bounded as in ``HeadMemory``. ``read`` returns the result of ``read_response_head``.
+    Its size has the same limit as ``HeadMemory``. ``read`` returns the result of ``read_response_head``.
     """
 
     __slots__ = ("_head", "_is_of_head", "_raw")
@@ -120,7 +120,7 @@ class ResponseMemory:
         """Parse the head of a response to a request of ``method``, given without the empty line.
 
         Raises:
-            BadResponse: when it violates the protocol.
+            BadResponse: when the head violates the protocol.
         """
         known, is_of_head = self._head, method == b"HEAD"
         if known is not None and raw == self._raw and is_of_head is self._is_of_head:

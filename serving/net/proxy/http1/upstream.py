@@ -75,17 +75,17 @@ class ResponseReceiver(Protocol):
         """Process the complete response."""
 
     def upstream_lost(self, reason: str, *, heard: bool, unseen: bool, is_cancelled: bool = False) -> None:
-        """Process a connection lost before the response was complete.
+        """Process a connection that was lost before the response was complete.
 
         ``is_cancelled``: the app cancelled the stream.
         """
 
     def upstream_refused(self, reason: str, body: bytes) -> None:
-        """Process a request that the upstream refused unprocessed. ``body`` is the part sent to it."""
+        """Process a request that the upstream refused unprocessed. ``body`` is the already sent part."""
 
 
 class TunnelEnd(Protocol):
-    """A tunnel, as used by the upstream's connection."""
+    """The interface that an upstream's connection uses of a tunnel."""
 
     def receive(self, data: bytes) -> None:
         """Process bytes of the upstream."""
@@ -328,7 +328,7 @@ class Upstream(asyncio.Protocol):
             self._complete(receiver, rest=reader.rest)
 
     def _yield_if_costly(self, reader: LengthBody | ChunkedBody | CloseBody) -> None:
-        """Pause reading for other connections if this response causes much work with few bytes."""
+        """Let other connections run before reading on, if this response causes much work with few bytes."""
         if (reader.has_more or reader.is_costly) and not self._has_yielded and not self._transport.is_closing():
             self._has_yielded = True
             self._update_reading()
@@ -455,7 +455,7 @@ class Upstream(asyncio.Protocol):
 def unread_pieces(transport: asyncio.BaseTransport) -> Iterator[bytes]:
     """Read the bytes that the event loop has not read, for example after a failed write: at most a receive buffer.
 
-    The caller is ``connection_lost``, while the socket is still open. A transport over TLS passes the socket below it.
+    Must be called in ``connection_lost``, while the socket is still open. A TLS transport passes its underlying socket.
     """
     descriptor = _descriptor_of(transport)
     while descriptor >= 0:

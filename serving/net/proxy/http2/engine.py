@@ -105,7 +105,7 @@ class EngineOwner(Protocol):
         """Process the end of the last stream."""
 
     def peer_leaves(self, last_stream_id: int) -> None:
-        """Process a GOAWAY: the peer opens and accepts no new streams, and processed none above ``last_stream_id``."""
+        """Process GOAWAY: the peer opens and accepts no new streams, and processes none above ``last_stream_id``."""
 
     def on_ping_ack(self, payload: bytes) -> None:
         """Process a PING acknowledgement."""
@@ -245,10 +245,10 @@ class Http2Engine:
             self._remove(stream, StreamState.RESET)
 
     def count_fault(self, code: ErrorCode, reason: str) -> None:
-        """Count a reset that the peer provoked as its own (CVE-2025-8671), and report it.
+        """Count a reset that the peer provoked like a reset by the peer (CVE-2025-8671), and report it.
 
         Raises:
-            Violation: the peer did so too often.
+            Violation: when the peer has provoked too many resets.
         """
         self.on_fault(code, reason)
         self.budget.count_reset(self.now_s)
@@ -257,7 +257,7 @@ class Http2Engine:
         """Return the state of a stream that is not open.
 
         Raises:
-            Violation: no stream may have this number.
+            Violation: when no stream may have this id.
         """
         if stream_id in self.streams:
             return StreamState.HALF_CLOSED_REMOTE
@@ -272,7 +272,7 @@ class Http2Engine:
         return StreamState.SKIPPED if len(self._closed) < _CLOSED_MAX else StreamState.FORGOTTEN
 
     def _grow_window(self, stream: EngineStream) -> int:
-        """Double the window of a stream being read, within the connection's share; return its size in bytes."""
+        """Double the window of a stream whose data is read, within the connection's share; return its size in bytes."""
         window_bytes = stream.window_bytes
         if window_bytes < WINDOW_BYTES_MAX and window_bytes <= self._growth_left:
             self._growth_left -= window_bytes
@@ -299,7 +299,7 @@ class Http2Engine:
             del closed[next(iter(closed))]
 
     def _break(self, stream: EngineStream, code: ErrorCode, reason: str) -> None:
-        """Reset a stream for an error of the peer, and report it to the stream."""
+        """Reset a stream because of a peer's error, and report the error to the stream."""
         self.reset(stream, code)
         stream.take_reset(code)
         self.count_fault(code, reason)
@@ -341,7 +341,7 @@ class Http2Engine:
     def send_head(
         self, stream: EngineStream, key: HeadKey | None, fields: Callable[[], Fields], *, ended: bool
     ) -> None:
-        """Send a head. Heads with the same ``key`` have the same fields; ``fields`` is called for a new key or None."""
+        """Send a head. The same ``key`` means the same fields; ``fields`` is called for a new key or None."""
         block = None if key is None else self.encoder.known.get(key)
         if block is None:
             block = self.encoder.pack(fields(), key)
@@ -355,7 +355,7 @@ class Http2Engine:
             self._end(stream)
 
     def send_data(self, stream: EngineStream, payload: bytes) -> None:
-        """Send a piece of a body as far as the windows allow; the rest waits in the stream."""
+        """Send as much of a body piece as the windows allow. The rest waits in the stream."""
         size = len(payload)
         if (
             0 < size <= FRAME_BYTES_MAX
@@ -404,11 +404,11 @@ class Http2Engine:
         self._blocked = blocked
 
     def send_window(self, stream_id: int, increment: int) -> None:
-        """Increase the peer's window of a stream, or of the connection (0)."""
+        """Increase the peer's window of a stream, or of the connection if ``stream_id`` is 0."""
         self.out.append(_pack(0, 4, WINDOW_UPDATE, 0, stream_id) + increment.to_bytes(4))
 
     def send_ping(self, payload: bytes, *, flags: int = 0) -> None:
-        """Send a PING of eight bytes, or with ACK a reply."""
+        """Send a PING of eight bytes. With the flag ACK, it is a reply."""
         self.out.append(_pack(0, 8, PING, flags, 0) + payload)
 
     def send_goaway(self, last_stream_id: int, code: ErrorCode) -> None:
@@ -416,7 +416,7 @@ class Http2Engine:
         self.out.append(_pack(0, 8, GOAWAY, 0, 0) + last_stream_id.to_bytes(4) + code.to_bytes(4))
 
     def give_back(self, stream: EngineStream) -> None:
-        """Reopen a stream's window once half of it is used, possibly enlarged."""
+        """Reopen a stream's window once half of it is used. The window may grow."""
         if stream.window_left * 2 <= stream.window_bytes and not stream.peer_ended and not stream.is_done:
             window_bytes = self._grow_window(stream)
             self.send_window(stream.stream_id, window_bytes - stream.window_left)
@@ -427,7 +427,7 @@ class Http2Engine:
         self.out.append(_pack(0, 4, RST_STREAM, 0, stream_id) + code.to_bytes(4))
 
     def _flush(self, stream: EngineStream, *, frames: int = 0) -> bool:
-        """Send at most ``frames`` frames of waiting bytes, 0 for all; True if something was sent."""
+        """Send at most ``frames`` frames of waiting bytes (0: all); return whether any was sent."""
         pending, sent, sent_bytes = stream.pending, 0, 0
         if pending is None:
             return False
@@ -512,7 +512,7 @@ class Http2Engine:
         """Parse received bytes, up to a number of frames.
 
         Raises:
-            Violation: the connection has to end.
+            Violation: when the connection must end.
         """
         self.now_s = now_s
         if self._kept:

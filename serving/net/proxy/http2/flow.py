@@ -29,7 +29,7 @@ class PeerBudget:
     def count_reset(self, now_s: float) -> None:
         """Count a reset by the peer, or a reset that the peer provoked.
 
-        Raises ``Violation`` beyond the budget, like all counts here.
+        Like the other counts, it raises ``Violation`` when the budget is exhausted.
         """
         self._begin(now_s)
         self._resets += 1
@@ -54,7 +54,7 @@ class PeerBudget:
         self._check(self._idle_frames, self._settings.http2_idle_frames_max, "idle frames")
 
     def earn_pings(self) -> None:
-        """Allow more pings after a piece of a response was sent, because gRPC clients measure bandwidth by them."""
+        """Allow more pings after a piece of a response was sent, because gRPC clients measure bandwidth by pings."""
         self._pings = 0
 
     def earn_reset(self) -> None:
@@ -133,7 +133,7 @@ class EngineStream:
         raise NotImplementedError
 
     def take_data(self, payload: bytes) -> None:
-        """Process a piece of a body; more follows. It is empty for a frame with only padding."""
+        """Process a piece of a body; more follows. The piece of a frame that has only padding is empty."""
         raise NotImplementedError
 
     def take_last(self, payload: bytes) -> None:

@@ -78,7 +78,7 @@ class Violation(Exception):
 
 
 def check_length(length: int) -> None:
-    """Reject a frame above the size that this side announces.
+    """Reject a frame above the announced maximum size.
 
     Raises:
         Violation: FRAME_SIZE_ERROR.
@@ -131,7 +131,7 @@ def unpadded(payload: bytes) -> bytes:
     """Return the content of a padded frame.
 
     Raises:
-        Violation: the padding is missing or longer than the frame.
+        Violation: when the padding is missing or longer than the frame.
     """
     if not payload:
         raise Violation(ErrorCode.FRAME_SIZE_ERROR, "a padded frame without its padding length")
@@ -145,7 +145,7 @@ def header_block(flags: int, stream_id: int, payload: bytes) -> bytes:
     """Return the field block of a HEADERS frame, without padding and priority.
 
     Raises:
-        Violation: stream 0, wrong padding, or a priority that is cut or names the stream itself.
+        Violation: for stream 0, wrong padding, or a priority that is truncated or names the stream itself.
     """
     check_on_stream(stream_id)
     if flags & PADDED:

@@ -29,7 +29,7 @@ _PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
 
 
 class _Known:
-    """The parsed meaning of a section: a head, or trailer lines."""
+    """The parsed form of a section: a head, or trailer lines."""
 
     __slots__ = ("ended", "is_of_head", "outcome")
 
@@ -49,8 +49,8 @@ def read_request_fields(
     """Parse the head of a request from its fields; ``ended`` means that no body follows.
 
     Raises:
-        Malformed: for what HTTP/2 forbids.
-        RequestRefusal: as ``read_request_head`` does, and with 431 for a head that is too large.
+        Malformed: when HTTP/2 forbids the fields.
+        RequestRefusal: in the same cases as ``read_request_head``, and with 431 for a head that is too large.
     """
     pseudo, hosts, texts = _sorted_out(fields)
     method, path = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
@@ -150,8 +150,8 @@ def read_response_fields(fields: Fields, *, ended: bool, method: bytes, header_c
     """Parse the head of a response to a request of ``method``; ``ended`` means that no body follows.
 
     Raises:
-        Malformed: for what HTTP/2 forbids.
-        BadResponse: as ``read_response_head`` does.
+        Malformed: when HTTP/2 forbids the fields.
+        BadResponse: in the same cases as ``read_response_head``.
     """
     name, status = fields[0] if fields else (b"", b"")
     if name != b":status" or _STATUS.fullmatch(status) is None:
@@ -174,7 +174,7 @@ def read_response_fields(fields: Fields, *, ended: bool, method: bytes, header_c
 
 
 def read_trailer_fields(fields: Fields) -> bytes:
-    """Trailers as lines, without framing, routing and reserved fields.
+    """Convert trailers to lines. Framing, routing and reserved fields are left out.
 
     Raises:
         Malformed: when a trailer is malformed.
@@ -189,7 +189,7 @@ def read_trailer_fields(fields: Fields) -> bytes:
 
 
 def request_fields(raw: bytes, *, scheme: bytes = b"http") -> list[Field]:
-    """The fields of a request from its HTTP/1.1 head, given without the empty line."""
+    """The HTTP/2 fields of an HTTP/1.1 request head, given without the empty line."""
     first, *texts = raw.split(b"\r\n")
     method, path, _ = first.split(b" ")
     fields = [(b":method", method), (b":scheme", scheme), (b":path", path)]
@@ -202,7 +202,7 @@ def request_fields(raw: bytes, *, scheme: bytes = b"http") -> list[Field]:
 
 
 def response_fields(status: int, wire: Iterable[bytes], *, length: int | None) -> list[Field]:
-    """The fields of a response: its status, lines and, if known, length."""
+    """The HTTP/2 fields of a response: its status, its lines, and its length if known."""
     fields = [(b":status", b"%d" % status)]
     fields += [field for field in split_lines([line[:-2] for line in wire]) if field[0] not in _OF_A_CONNECTION]
     if length is not None:
@@ -211,7 +211,7 @@ def response_fields(status: int, wire: Iterable[bytes], *, length: int | None) -
 
 
 def split_lines(texts: Iterable[bytes]) -> list[Field]:
-    """Names in lower case and values of lines that were already parsed strictly."""
+    """Split valid lines into names (in lower case) and values."""
     pairs = [text.split(b":", 1) for text in texts if text]
     return [(name.lower(), value.strip(b" \t")) for name, value in pairs]
 

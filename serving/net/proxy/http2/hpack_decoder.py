@@ -24,9 +24,10 @@ _SIZE_UPDATES_MAX = 2
 
 
 class FieldSection:
-    """A head or trailers: its fields in order, their size by RFC 9113, 6.5.2, and its reader's cached result.
+    """A head or trailers: its fields in order, and their size by RFC 9113, 6.5.2.
 
-    A cached section may be returned for several streams. The reader may store a value in ``meaning``.
+    A cached section may be returned for several streams. ``meaning`` is for the reader, which may cache its result
+    there.
     """
 
     __slots__ = ("fields", "list_bytes", "meaning")
@@ -38,7 +39,7 @@ class FieldSection:
 
 
 class HeaderDecoder:
-    """Decodes one direction of a connection. ``list_bytes_max`` limits a head; a larger one ends the connection."""
+    """Decodes one direction of a connection. A head larger than ``list_bytes_max`` ends the connection."""
 
     __slots__ = ("_entries", "_list_bytes_max", "_remembered", "_table_bytes", "_table_bytes_max")
 

@@ -93,7 +93,7 @@ class HeaderEncoder:
         self._prefix = b"\x20" + (_integer(table_bytes_max, 0x1F, 0x20) if table_bytes_max else b"")
 
     def pack(self, fields: Iterable[Field], key: HeadKey | None = None) -> bytes:
-        """Encode a head to be sent next; it is cached by its key, if any."""
+        """Encode a head. The caller must send it before the next one. A head with a ``key`` is cached."""
         if self._missed > _MISSED_MAX:
             self._begin_table(self._table_bytes_max)
         before, prefix, self._prefix = self._count, self._prefix, b""
@@ -141,7 +141,7 @@ class HeaderEncoder:
 
 
 def _plain_literal(field: Field) -> bytes:
-    """Encode a field that stays out of the table."""
+    """Encode a field that is not added to the table."""
     known = _literals.get(field)
     if known is not None:
         return known
@@ -169,7 +169,7 @@ def _string(text: bytes) -> bytes:
 
 
 def _integer(number: int, prefix: int, flags: int) -> bytes:
-    """An integer with a prefix in the low bits of a byte with these flags."""
+    """Encode an integer. Its prefix is in the low bits of a first byte that also has these flags."""
     if number < prefix:
         return b"%c" % (flags | number)
     wire = bytearray([flags | prefix])

@@ -46,7 +46,7 @@ def _words() -> list[int]:
 
 
 def _tree(words: list[int]) -> list[list[int]]:
-    """The code tree: nodes with two branches, each the number of another node, or minus the symbol minus 1."""
+    """The code tree. Each node has two branches: another node's number, or -1 minus a symbol."""
     nodes: list[list[int]] = [[0, 0]]
     for symbol, word in enumerate(words):
         at = 0
@@ -61,7 +61,7 @@ def _tree(words: list[int]) -> list[list[int]]:
 
 
 def _steps(nodes: list[list[int]]) -> list[int]:
-    """The transition table: at node << 4 | bits, the next node and the completed symbol."""
+    """The transition table: at index ``node << 4 | bits``, the next node and the completed symbol."""
     steps = []
     for start in range(len(nodes)):
         for bits in range(16):
@@ -76,7 +76,7 @@ def _steps(nodes: list[list[int]]) -> list[int]:
 
 
 def _final_states(nodes: list[list[int]]) -> frozenset[int]:
-    """The states in which a string may end: after a word, and after up to seven further 1 bits."""
+    """The states in which a string may end: after a symbol, and after up to seven further 1 bits."""
     states, at = {0}, 0
     for _ in range(_PADDING_BITS_MAX):
         at = nodes[at][1]
@@ -91,7 +91,7 @@ _FINAL = _final_states(_NODES)
 
 
 def _byte_step(state: int, byte: int) -> tuple[int, bytes]:
-    """Decode eight bits in a state: the next state, and the completed bytes."""
+    """Decode eight bits from a state; return the next state and the completed bytes."""
     key, decoded = state << 8 | byte, bytearray()
     for bits in (byte >> 4, byte & 0xF):
         step = _STEPS[state << 4 | bits]

@@ -13,7 +13,7 @@ _READ_BYTES = 65_536
 
 
 class _ProbeStream(EngineStream):
-    """Receives the status of a response. ``status`` is None until it arrives, and 0 if it never does."""
+    """Receives the status of a response. ``status`` is None while it is pending, and 0 if there is none."""
 
     __slots__ = ("status",)
 
@@ -78,7 +78,7 @@ async def get_status(
     host: str,
     headers: Iterable[tuple[str, str]] = (),
 ) -> int:
-    """The status of the response; 0 without one. The connection is not reusable."""
+    """The status of the response; 0 if there is no response. The connection cannot be reused."""
     probe = _StatusRequest()
     engine, stream = probe.engine, probe.stream
     named = {name.lower(): value for name, value in headers}

@@ -119,7 +119,7 @@ class RespondingStream(EngineStream):
         self._may_dawdle = True
 
     def begin_response(self, head: ResponseHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
-        """Send the head of an upstream's response, with further lines, and the received part of its body."""
+        """Send the head of an upstream's response, the ``extra`` lines, and the received part of the body."""
         exchange = self._exchange
         if self.is_done or exchange is None:
             return
@@ -215,7 +215,7 @@ class RespondingStream(EngineStream):
         self._note_full()
 
     def has_room(self) -> bool:
-        """Count the bytes that wait for the client; return whether more may be written."""
+        """Count the bytes buffered for the client; return whether more may be written."""
         if self._ahead is None:
             self._ahead = ResponseBuffer(self._session.wiring.buffers)
         return self._ahead.set(self.unread_bytes())
@@ -238,7 +238,7 @@ class RespondingStream(EngineStream):
             self.linger()
 
     def linger(self) -> None:
-        """Read and discard the rest of a request that has its response."""
+        """After the response, read and discard the rest of the request."""
         raise NotImplementedError
 
     def _note_full(self) -> None:

@@ -12,7 +12,7 @@ from serving.net.proxy.http2.engine import Http2Engine
 
 
 class FrameSender(asyncio.Protocol):
-    """The sending half of a connection. Subclasses set the transport and the engine before the first frame."""
+    """The sending half of a connection. A subclass must set the transport and the engine before the first frame."""
 
     engine: Http2Engine
 
@@ -76,7 +76,7 @@ class FrameSender(asyncio.Protocol):
             senders.clear()
 
     def yield_turn(self, turns: FairTurns) -> None:
-        """Pause reading for other connections, because this peer causes much work with few bytes."""
+        """Let other connections run before reading on, because this peer causes much work with few bytes."""
         if not self._has_yielded:
             self._has_yielded = True
             if not self._transport.is_closing():
@@ -96,7 +96,7 @@ class FrameSender(asyncio.Protocol):
 
 
 class _PresentRead:
-    """The read being processed, in any connection.
+    """The read that is being processed now, on any connection.
 
     The state is in an object and not in class attributes of ``FrameSender``, because each change of a class invalidates
     the interpreter's method caches.

@@ -56,7 +56,7 @@ class GracefulShutdown:
         return self.served_id_max < _NO_STREAM_ID
 
     def begin(self, now_s: float) -> bool:
-        """Send the first GOAWAY; False if it was already sent."""
+        """Send the first GOAWAY; return False if it was already sent."""
         if self.has_begun:
             return False
         self.has_begun = True
@@ -171,7 +171,7 @@ class Session(FrameSender):
             self.wind_down()
 
     def emptied(self) -> None:
-        """Close a connection that is winding down, after its last stream."""
+        """Close the connection after its last stream, if it is winding down."""
         if self._closing:
             return
         if self._client_leaves or self.registry.finishing or self._shutdown.is_finished:
@@ -192,7 +192,7 @@ class Session(FrameSender):
     # Called by the server.
 
     def wind_down(self) -> None:
-        """Refuse new streams; current ones are still served."""
+        """Refuse new streams. Current streams are still served."""
         if not self._closing and self._shutdown.begin(self.wiring.clock()):
             self.send()
             self.registry.wake_by(self._shutdown.due_s)
@@ -216,7 +216,7 @@ class Session(FrameSender):
         return bool(streams)
 
     def check(self, now_s: float) -> float:
-        """Enforce expired time limits; return when the next one expires."""
+        """Enforce expired time limits; return when the next limit expires."""
         if self._closing:
             if self._due_s <= now_s:
                 self._transport.abort()
@@ -241,7 +241,7 @@ class Session(FrameSender):
         return due_s
 
     def end(self, code: ErrorCode, *, lingers: bool = False) -> None:
-        """Send GOAWAY and close. ``lingers`` while the client sends, because a reset would come too early."""
+        """Send GOAWAY and close. With ``lingers``, first wait: an early reset would discard the GOAWAY."""
         if self._closing:
             return
         if code is not ErrorCode.NO_ERROR or not self._shutdown.is_finished:

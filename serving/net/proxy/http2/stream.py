@@ -100,7 +100,7 @@ class Stream(RespondingStream):
     def _check_rest(self, now_s: float) -> float:
         """Enforce the timeouts of a stream whose exchange has ended.
 
-        Such a stream may still receive the request's body, or send the response.
+        The stream may still receive the request's body, or send the response.
         """
         registry = self._session.registry
         if self._linger_end_s != math.inf:
@@ -162,7 +162,7 @@ class Stream(RespondingStream):
     # Called by the exchange.
 
     def pause(self, why: Pause) -> None:
-        """Stop updating the window, for one more reason."""
+        """Stop updating the window, for this reason in addition to others."""
         self._paused |= why
 
     def resume(self, why: Pause) -> None:
@@ -199,7 +199,7 @@ class Stream(RespondingStream):
             self._await_client()
 
     def linger(self) -> None:
-        """Read and discard the rest of a request that has its response."""
+        """After the response, read and discard the rest of the request."""
         session = self._session
         self._taken_s = session.wiring.clock()
         self._linger_end_s = self._taken_s + _LINGER_MAX_S

@@ -195,7 +195,7 @@ class StreamUpstream(EngineStream):
             self.lost(f"the app has reset the stream ({code})", is_cancelled=code == ErrorCode.CANCEL)
 
     def sent(self, byte_count: int = 0) -> None:
-        """Pause or resume the receiver after bytes were sent or buffered."""
+        """After bytes were sent or buffered, pause or resume the receiver."""
         del byte_count
         full = self.pending is not None and self.is_full
         if full is not self._is_paused and self._receiver is not None:
@@ -205,7 +205,7 @@ class StreamUpstream(EngineStream):
     # Called by its link.
 
     def refused(self, reason: str) -> None:
-        """Process a refusal before processing (REFUSED_STREAM or GOAWAY)."""
+        """Process REFUSED_STREAM or GOAWAY: the app has not processed the request."""
         receiver, frames = self._receiver, self._kept
         if receiver is None or frames is None or self._has_received:
             self.lost(reason)
@@ -260,7 +260,7 @@ class StreamUpstream(EngineStream):
         link.send()
 
     def _is_counted(self, receiver: ResponseReceiver, payload: bytes) -> bool:
-        """Count a piece of the response's body; False if it exceeds the declared length."""
+        """Count a piece of the response's body; return False if the body exceeds the declared length."""
         self._has_received = True
         self._kept = None
         if not self._begun:
@@ -405,7 +405,7 @@ class UpstreamSession(FrameSender):
             self.send()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End all streams of a lost connection, after processing what was received before a failed write."""
+        """End all streams of a lost connection. After a failed write, first process the bytes that had arrived."""
         if exc is not None:
             for data in unread_pieces(self._transport):
                 self.data_received(data)
@@ -424,7 +424,7 @@ class UpstreamSession(FrameSender):
             self.close()
 
     def _lose(self, reason: str, *, unreceived: int = 0) -> None:
-        """End all streams; those within the last ``unreceived`` bytes have not reached the app."""
+        """End all streams. Streams whose head is within the last ``unreceived`` bytes have not reached the app."""
         self.is_closed = self.engine.is_ended = True
         self._home.lost(self)
         self._transport.close()
@@ -457,17 +457,17 @@ class Http2Pool(Pool):
         return sum(map(len, self._links.values()))
 
     def acquire(self, address: Address, *, sure: bool = False) -> RequestCarrier | None:
-        """Return a stream of a connection with capacity."""
+        """Return a stream of a connection with capacity; None if there is none."""
         link = self._link_with_room(address, sure=sure)
         return None if link is None else StreamUpstream(link, self)
 
     def connect(self, address: Address, waiter: Waiter, *, new: bool = False) -> None:
-        """Pass a stream to ``waiter`` once a connection has capacity; streams are always new."""
+        """Pass a stream to ``waiter`` once a connection has capacity. Each stream is new, so ``new`` has no effect."""
         del new
         self._connecting.start(self._open_stream(address, waiter), name=f"connect {address}")
 
     def again(self, stream: StreamUpstream) -> None:
-        """Send a refused, unprocessed stream on another link."""
+        """Send a request that was refused without processing on another connection."""
         self._connecting.start(self._move(stream), name=f"again {stream.address}")
 
     def lost(self, link: UpstreamSession) -> None:
@@ -479,7 +479,7 @@ class Http2Pool(Pool):
             self._links.pop(link.address, None)
 
     def expire(self, now_s: float) -> float:
-        """Close connections that were idle for too long; return the next deadline."""
+        """Close connections that were idle for too long; return when the next one expires."""
         due_s = math.inf
         for link in [link for links in self._links.values() for link in links if link.is_idle]:
             if link.used_s + self._idle_max_s <= now_s:

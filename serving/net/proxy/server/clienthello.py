@@ -59,7 +59,7 @@ def read_server_name(data: bytes) -> str | None:
     """The server name in lower case, "" if the client sends none; None while the ClientHello is incomplete.
 
     Raises:
-        BadClientHello: if the bytes are not a ClientHello, or it is too long.
+        BadClientHello: if the bytes are not a ClientHello, or the ClientHello is too long.
     """
     message = _message(data)
     if message is None:

@@ -135,7 +135,7 @@ class Connection(ResponseProtocol):
                 self._due_s = min(self._clock() + _LINGER_S, self._linger_end_s)
 
     def eof_received(self) -> bool:
-        """Close one direction of a tunnel.
+        """Process the end of the client's direction; True keeps the other direction open.
 
         A client that has sent a complete request may still wait for its response. Any other client has disconnected.
         """
@@ -224,14 +224,14 @@ class Connection(ResponseProtocol):
     # Called by the server.
 
     def wind_down(self) -> None:
-        """Close after the current response. An idle connection stays open for a request in transit."""
+        """Close after the current response. An idle connection stays open, because a request may be in transit."""
         if self._exchange is not None:
             self._exchange.closing = True
 
     def close_if_idle(self) -> None:
-        """Close now if idle, otherwise after the response.
+        """Close now if the connection is idle, otherwise after the response.
 
-        The first request of a new connection may be in transit: at the end of the server it has a moment to arrive.
+        At the end of the server, a new connection stays open for a moment, because its first request may be in transit.
         """
         if not self.is_idle:
             self.wind_down()
@@ -251,7 +251,7 @@ class Connection(ResponseProtocol):
         return self._full
 
     def check(self, now_s: float) -> float:
-        """Enforce expired time limits; return when the next one expires."""
+        """Enforce expired time limits; return when the next limit expires."""
         exchange, slow_reader, due_s = self._exchange, self._slow_reader, self._due_s
         if exchange is not None:
             due_s = min(exchange.check(now_s), self._check_half_closed(exchange, now_s))
@@ -280,7 +280,7 @@ class Connection(ResponseProtocol):
         return due_s
 
     def _check_half_closed(self, exchange: Exchange, now_s: float) -> float:
-        """End the request of a half-closed client to which nothing was sent for too long."""
+        """End the request of a half-closed client if nothing was sent to the client for too long."""
         if not self._has_eof or self._full or exchange is not self._exchange:
             return math.inf
         due_s = self._eof_due_s
@@ -385,7 +385,7 @@ class Connection(ResponseProtocol):
         return data
 
     def _take_body(self, data: bytes) -> bytes:
-        """Forward the bytes of the body and return those after it."""
+        """Forward the bytes of the body, and return the bytes after it."""
         reader, exchange = self._reader, self._exchange
         assert reader is not None
         assert exchange is not None
@@ -413,7 +413,7 @@ class Connection(ResponseProtocol):
         return b""
 
     def _yield_turn(self) -> None:
-        """Pause reading for other connections, because this client causes much work with few bytes."""
+        """Let other connections run before reading on, because this client causes much work with few bytes."""
         self.pause(Pause.TURN)
         if not self._has_yielded:
             self._has_yielded = True

@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 def _affordable_count() -> float:
-    """The client connections, with upstreams, for which this process may open descriptors (getrlimit(2))."""
+    """How many client connections, each with an upstream, the process's limit of open files allows (getrlimit(2))."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return math.inf
@@ -169,7 +169,7 @@ class HttpServer:
     ) -> tuple[str, int]:
         """Accept connections from a bound socket, or at an address; return the address.
 
-        ``listener`` is the listener's name for the handler. ``takes_turns``: processes on the same socket accept in
+        ``listener`` is the listener's name for the handler. ``takes_turns``: processes that share the socket accept in
         turn. ``make`` creates the protocol of a new connection, for example TLS. ``shares_port``: other processes of
         this user may listen at the same address.
         """
@@ -199,13 +199,13 @@ class HttpServer:
         return host, port
 
     def close_idle_upstreams(self) -> None:
-        """Close all idle upstream connections, because an upstream could close one unnoticed."""
+        """Close all idle upstream connections, because an upstream may have closed one without notice."""
         for pool in (self.pool, self._streams):
             if pool is not None:
                 pool.expire(math.inf)
 
     def drain(self) -> None:
-        """Close each connection after its next response; idle ones stay open until ``finish``."""
+        """Close each connection after its next response. Idle connections stay open until ``finish``."""
         self.draining = True
         for connection in list(self._connections):
             if not connection.is_idle:
@@ -219,7 +219,7 @@ class HttpServer:
             connection.wind_down()
 
     def close_listeners(self, where: tuple[str, int] | None = None) -> None:
-        """Close all listeners, or the one at an address; their connections stay open."""
+        """Close all listeners, or the listener at an address. Their connections stay open."""
         for server in [
             listener for listener in self._listeners if where in (None, listener.sockets[0].getsockname()[:2])
         ]:
@@ -272,7 +272,7 @@ class HttpServer:
     # Called by connections.
 
     def opened(self, connection: Member, address: str) -> str | None:
-        """Add a client connection; return the reason if it exceeds a limit."""
+        """Add a client connection. If it exceeds a limit, return the reason."""
         settings = self.settings
         self._connections[connection] = None
         self._empty.clear()

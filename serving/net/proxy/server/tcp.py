@@ -52,7 +52,7 @@ class TcpConnection(Connection):
         self._set_full(full=False)
 
     def write(self, data: bytes) -> None:
-        """Send bytes of the app; the HTTP response head before them is dropped."""
+        """Send bytes of the app. The HTTP response head before the first bytes is dropped."""
         if not self._is_relayed:
             head, _, data = data.partition(b"\r\n\r\n")
             if not head.startswith(_SWITCHED):
@@ -62,7 +62,7 @@ class TcpConnection(Connection):
             super().write(data)
 
     def exchange_done(self, *, keep: bool) -> None:
-        """Close: after the app's last bytes, or by a reset if there were none."""
+        """Close after the app's last bytes; reset the connection if the app sent none."""
         del keep
         if self._is_relayed:
             super().exchange_done(keep=False)
@@ -90,7 +90,7 @@ class SharedConnection(TcpConnection):
         self._is_served = is_served
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the ClientHello, as long as for a request's head."""
+        """Wait for the ClientHello, with the time limit of a request's head."""
         Connection.connection_made(self, transport)
 
     def data_received(self, data: bytes) -> None:

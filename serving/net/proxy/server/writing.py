@@ -16,7 +16,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 
 
 class SlowReader:
-    """A client with unread bytes of a response: its deadline and its buffer."""
+    """The deadline and the buffer of a client with unread bytes of a response."""
 
     __slots__ = ("_buffer", "_exchange", "_pace", "_transport")
 
@@ -34,11 +34,11 @@ class SlowReader:
         return self._pace.change(now_s, written_bytes=self._exchange.response.body_bytes, full=full)
 
     def check(self, now_s: float) -> float:
-        """Return the deadline; it has passed if the client is too slow."""
+        """Return the deadline. A client that reads too slowly has passed it."""
         return self._pace.check(now_s, written_bytes=self._exchange.response.body_bytes)
 
     def has_room(self) -> bool:
-        """Count the waiting bytes; return whether more may be buffered."""
+        """Count the buffered bytes; return whether more may be buffered."""
         return self._buffer.set(self._transport.get_write_buffer_size())
 
     def unread_bytes(self) -> int:
@@ -51,7 +51,7 @@ class SlowReader:
 
 
 class ResponseProtocol(asyncio.Protocol):
-    """Writes responses to an HTTP/1.1 client. A subclass parses its requests."""
+    """Writes responses to an HTTP/1.1 client. A subclass parses the requests."""
 
     __slots__ = ("_clock", "_closing", "_exchange", "_full", "_registry", "_slow_reader", "_transport", "_wiring")
 
@@ -97,7 +97,7 @@ class ResponseProtocol(asyncio.Protocol):
             self._transport.write_eof()
 
     def has_room(self) -> bool:
-        """Count the bytes that wait for the client; return whether more may be written."""
+        """Count the bytes buffered for the client; return whether more may be written."""
         return self._slow_reader is not None and self._slow_reader.has_room()
 
     def unread_bytes(self) -> int:
@@ -105,7 +105,7 @@ class ResponseProtocol(asyncio.Protocol):
         return 0 if self._slow_reader is None else self._slow_reader.unread_bytes()
 
     def truncate(self) -> None:
-        """Make ``exchange_done`` close the connection after pending writes; over TLS without close_notify."""
+        """Make ``exchange_done`` close the connection after pending writes. Over TLS it sends no close_notify."""
         if (truncate := getattr(self._transport, "truncate", None)) is not None:
             truncate()
 
@@ -125,7 +125,7 @@ def hand_over(
 def start_session(
     registry: Registry, wiring: Wiring, *, transport: asyncio.Transport, peer: ClientPeer
 ) -> asyncio.Protocol:
-    """Start an HTTP/2 session on an unread connection, as negotiated by ALPN."""
+    """Start an HTTP/2 session on a connection for which ALPN selected HTTP/2. No bytes are read yet."""
     from serving.net.proxy.http2.session import Session  # noqa: PLC0415 - see the module
 
     session = Session(registry, wiring, transport, peer=peer, address=peer.address.decode())

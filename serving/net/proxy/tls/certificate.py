@@ -31,7 +31,7 @@ _REASONS = {
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """The hosts of a certificate. ``name`` is our name for it; ``not_after_s`` its expiry in unix seconds."""
+    """The hosts of a certificate. ``name`` identifies it here; ``not_after_s`` is its expiry in unix seconds."""
 
     name: str
     hosts: tuple[str, ...]
@@ -39,7 +39,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CertificateChoice:
-    """Selects a certificate by server name. ``default`` is for clients without a known name."""
+    """Selects a certificate by server name. ``default`` is used if the client sends no known name."""
 
     __slots__ = ("_default", "_exact", "_wildcards")
 
@@ -68,7 +68,7 @@ class CertificateChoice:
         return self.known(server_name) or self._default
 
     def known(self, server_name: str | None) -> str | None:
-        """The certificate that names a server; None without one."""
+        """The certificate that has a server name; None if there is none."""
         plain = _plain(server_name or "")
         _, _, parent = plain.partition(".")
         return self._exact.get(plain) or self._wildcards.get(parent)
@@ -79,7 +79,7 @@ def _plain(host: str) -> str:
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
-    """A certificate with its chain, and its key, both in PEM; ``where`` is for messages.
+    """A certificate with its chain, and its key, both in PEM. ``where`` is its origin, for messages.
 
     ``hosts`` are the hosts for which the certificate is served; None uses the certificate's names.
     """
@@ -111,7 +111,7 @@ def load_certificate(name: str, pair: Pair) -> Certificate:
     """Load and check a certificate.
 
     Raises:
-        InvalidCertificate: with its place and the problem.
+        InvalidCertificate: with the certificate's origin and the problem.
     """
     if _CERTIFICATE not in pair.certificate_pem:
         raise InvalidCertificate(where=pair.where, reason="there is no certificate as PEM in the certificate's file")

@@ -87,8 +87,8 @@ async def open_client(
 class TlsConnector:
     """Opens upstream connections over TLS.
 
-    ``expected`` returns the SPIFFE id of the peer at an address (``is_expected``). ``takes_plain`` allows connections
-    to peers without TLS.
+    ``expected`` returns the SPIFFE id that the peer at an address must have (``is_expected``). ``takes_plain`` allows
+    connections to peers without TLS.
     """
 
     attempts_max = _HANDSHAKES_MAX
@@ -179,7 +179,7 @@ class TlsClient(TlsTransport):
             self._shake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the handshake, or the protocol after processing what was received before a failed write."""
+        """End the handshake or the protocol. After a failed write, first process the bytes that had arrived."""
         if exc is not None:
             for data in unread_pieces(self._outer):
                 self.data_received(data)

@@ -15,9 +15,10 @@ _HANDSHAKE_MAX_S = 10.0
 
 
 class TlsFront(TlsTransport):
-    """One client's connection: TLS if it begins with a handshake, else passed unchanged to the protocol of ``make``.
+    """One client's connection: TLS if it begins with a handshake, otherwise plain.
 
-    The transport's ``sslcontext`` shows the protocol whether it is TLS, and ``identity`` the peer.
+    A plain connection is passed unchanged to the protocol of ``make``. The transport's ``sslcontext`` shows the
+    protocol whether the connection is TLS, and ``identity`` is the peer's SPIFFE id.
     """
 
     __slots__ = ("_address", "_context", "_due", "_has_begun", "_make", "_refusals")

@@ -33,7 +33,7 @@ _Stamp = tuple[int, int, int]
 
 
 class Certificates:
-    """All certificates of a TLS listener. ``default`` names the fallback; "" for none."""
+    """All certificates of a TLS listener. ``default`` names the certificate for unknown names; "" for none."""
 
     def __init__(self, *, default: str = "", handshake_max_s: float) -> None:
         self.failures: Counter[str] = Counter()
@@ -49,7 +49,7 @@ class Certificates:
         self.terms = TlsTerms(context=context, handshake_max_s=handshake_max_s, failures=self.failures)
 
     def add_to(self, context: ssl.SSLContext) -> None:
-        """Serve the certificates by a context too. It keeps its own certificate for any other name."""
+        """Make ``context`` serve the certificates, too. It serves its own certificate for all other names."""
         context.sni_callback = self._prefer
 
     @property
@@ -134,7 +134,7 @@ def _log_loaded(certificate: Certificate) -> None:
 def silence_unreadable_names() -> None:
     """Suppress Python's stack trace for server names that are not ASCII.
 
-    The handshake fails as it should, but the standard library decodes the name where its error cannot be caught.
+    The handshake fails as intended, but the standard library decodes the name where callers cannot catch the error.
     """
     before = sys.unraisablehook
 
@@ -146,7 +146,7 @@ def silence_unreadable_names() -> None:
 
 
 class CertificateFiles:
-    """Certificates in files. ``pairs`` are paths of certificate and key; the first is the name."""
+    """Certificates in files. ``pairs`` are paths of certificate and key; the certificate's path is the pair's name."""
 
     def __init__(self, *, pairs: Iterable[tuple[str, str]] = (), folder: str = "") -> None:
         self._pairs = {certificate: (Path(certificate), Path(key)) for certificate, key in pairs}
@@ -154,7 +154,7 @@ class CertificateFiles:
         self._known: dict[str, tuple[tuple[_Stamp, _Stamp], Pair]] = {}
 
     def read(self) -> Found:
-        """Read all pairs. An unreadable folder is reported by its path, and keeps its pairs."""
+        """Read all pairs. If a folder is unreadable, its path is reported, and its last pairs stay valid."""
         pairs: dict[str, Pair | InvalidCertificate] = {}
         paths = dict(self._pairs)
         if self._folder is not None:

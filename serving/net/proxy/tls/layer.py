@@ -37,9 +37,9 @@ _CLOSE_WAIT_S = 1.0
 class TlsTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Settings shared by all connections of a TLS listener. ``failures`` counts failed handshakes by reason.
 
-    With ``is_mutual`` clients present certificates of our own authority. ``plain_refusal`` is the response to plain
-    HTTP; with ``takes_plain``, plain HTTP is served instead. ``on_failure`` is called with address and reason of each
-    failed handshake.
+    With ``is_mutual``, clients present certificates of this installation's authority. ``plain_refusal`` is the response
+    to plain HTTP; with ``takes_plain``, plain HTTP is served instead. ``on_failure`` is called with the address and the
+    reason of each failed handshake.
     """
 
     context: ssl.SSLContext
@@ -129,7 +129,7 @@ class TlsLayer(TlsTransport):
         return False
 
     def check(self, now_s: float) -> float:
-        """Fail a handshake past its time limit; return the limit."""
+        """Abort a handshake that has exceeded its time limit; return the limit."""
         if self._due_s <= now_s:
             if not self._closing:
                 self._fail("too slow")

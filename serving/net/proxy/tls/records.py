@@ -48,7 +48,7 @@ class Records:
         """Decrypted bytes of several records; b"" after the client's close_notify; None without a complete record.
 
         Raises:
-            ssl.SSLError: it is not TLS any more.
+            ssl.SSLError: when the bytes are not TLS.
         """
         if self._ahead:
             ahead, self._ahead = self._ahead, b""
@@ -57,7 +57,7 @@ class Records:
         return self._joined(data) if data and self._incoming.pending else data
 
     def _joined(self, data: bytes) -> bytes:
-        """These bytes joined with those of the next records, up to a piece's size."""
+        """Append the bytes of the next records to ``data``, up to a maximum size."""
         pieces, count = [data], len(data)
         while self._incoming.pending and count < _PIECE_BYTES and (more := self._read_one()):
             pieces.append(more)
@@ -70,7 +70,7 @@ class Records:
         return self.outgoing.read()
 
     def close_notify(self) -> bytes:
-        """Return close_notify, which ends this direction; received data can still be read."""
+        """Return close_notify, which ends the sending direction. Received data can still be read."""
         with contextlib.suppress(ssl.SSLError):
             # OpenSSL looks for the client's close_notify in the received bytes, and must find nothing else there.
             while self._incoming.pending and (data := self._read_one()):

@@ -48,7 +48,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     # Called by the loop.
 
     def eof_received(self) -> bool:
-        """Keep this direction open until all received data is processed."""
+        """Keep the sending direction open until all received data is processed."""
         self._outer_ended = True
         if self._app is None:
             return False
@@ -117,7 +117,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
                 asyncio.get_running_loop().call_soon(self._pass_on)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - the interface's
-        """Return transport information: TLS facts from this layer, the rest from the transport below."""
+        """Return transport information: this layer's TLS facts, and the outer transport's other facts."""
         if name == "ssl_object":
             return self._records.ssl
         if name == IDENTITY:
@@ -139,7 +139,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     # Internals.
 
     def _pass_on(self) -> None:
-        """Pass decrypted bytes to the protocol while it reads, and then the end of the stream, if it has arrived."""
+        """Pass decrypted bytes to the protocol while it reads, then the end of the stream if that has arrived."""
         records = self._records
         while not (self._paused or self._closing or self._eof_passed):
             try:
@@ -159,7 +159,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._flush()
 
     def _break(self, error: ssl.SSLError) -> None:
-        """Abort a connection with invalid TLS data, except after our own close_notify."""
+        """Abort a connection that receives invalid TLS data. Ignore such data after sending close_notify."""
         del error
         if not self._write_ended:
             self.abort()

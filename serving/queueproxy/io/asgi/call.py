@@ -70,7 +70,7 @@ class Inbox:
             held_bytes += len(message.get("body") or b"")
 
     async def stop(self) -> None:
-        """Stop buffering. A server loses no message when a read is cancelled."""
+        """Stop buffering. Cancelling a read loses no message of the server."""
         if self._reading is not None:
             await self._reading.close()
             self._reading = None
@@ -81,7 +81,7 @@ class Inbox:
 
 
 class CallOwner(Protocol):
-    """The functions of a pod that a call uses."""
+    """The interface that a call uses of its pod."""
 
     def clock(self) -> float:
         """The monotonic time, in seconds."""
@@ -184,7 +184,7 @@ class AppCall:
         return self.status or (_LATE if self.is_late else 0)
 
     async def run(self, app: App) -> None:
-        """Call the app once there is a slot; return when the response is sent and the call has ended."""
+        """Call the app once a slot is granted; return when the response is sent and the call has ended."""
         decision = self.owner.arrive(self, self.started_s)
         try:
             if isinstance(decision, Rejected):
@@ -204,7 +204,7 @@ class AppCall:
         self._end_wait(_Wait.TOO_LONG)
 
     async def _is_granted(self, deadline_s: float) -> bool:
-        """Wait for a slot. False: the call was rejected, or its client disconnected."""
+        """Wait for a slot; return False if the call was rejected or its client disconnected."""
         loop = asyncio.get_running_loop()
         self._wait = loop.create_future()
         self._inbox.read_ahead()
@@ -298,7 +298,7 @@ class AppCall:
         return message
 
     async def _forward(self, message: Message) -> None:
-        """Forward a message of the app, and track its response; late messages are dropped."""
+        """Forward a message of the app, and track its response. Messages after the end are dropped."""
         if self.is_late:
             return
         kind = message["type"]

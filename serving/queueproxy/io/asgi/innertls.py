@@ -26,7 +26,7 @@ class InnerFront:
         self._refusals = RefusalLog(tls)
 
     def before(self, make: MakeProtocol, options: dict[str, Any]) -> asyncio.Protocol:
-        """The protocol of a connection. It creates the server's protocol by ``make`` after the handshake."""
+        """The protocol of a connection. After the handshake, it creates the server's protocol with ``make``."""
 
         def server() -> asyncio.Protocol:
             state = {**options["app_state"], PEER_STATE: front.get_extra_info(IDENTITY)}
@@ -36,5 +36,5 @@ class InnerFront:
         return front
 
     def refuse_plain(self, address: str) -> None:
-        """Count and log a client that lacks the required TLS."""
+        """Count and log a client that does not use the required TLS."""
         self._refusals.refuse(address, NO_TLS)

@@ -19,7 +19,7 @@ _COMPLETE = {"lifespan.startup.complete", "lifespan.shutdown.complete"}
 
 
 class _AppSide:
-    """The app's side of a lifespan, event by event."""
+    """The app's side of the lifespan protocol."""
 
     def __init__(self, app: App, scope: Scope) -> None:
         # One message for each of the two lifespan events.
@@ -32,7 +32,7 @@ class _AppSide:
         await app(scope, self._events.get, self._replies.put)
 
     async def send_event(self, kind: str) -> Message:
-        """Send the app an event and return its response; "complete" if the app ended without one."""
+        """Send the app an event and return its response; "complete" if the app ended without a response."""
         await self._events.put({"type": kind})
         replying = self._tasks.start(self._replies.get(), name="reply to the lifespan")
         await asyncio.wait([replying, self._task], return_when=asyncio.FIRST_COMPLETED)
@@ -58,7 +58,7 @@ async def run_lifespan(
     start: Callable[[], Awaitable[None]],
     stop: Callable[[], Awaitable[None]],
 ) -> None:
-    """Run both lifespans.
+    """Run the lifespans of the app and of the queue-proxy in its process.
 
     ``start`` may raise ``OSError`` or ``ServingError``, which the server reports before it exits.
     """
@@ -88,7 +88,7 @@ class StopSignal:
         self._is_held = False
 
     def hold(self, on_stop: Callable[[], None]) -> None:
-        """Call ``on_stop`` in the event loop at each SIGTERM, in place of the server's handler."""
+        """Call ``on_stop`` in the event loop at each SIGTERM, instead of the server's handler."""
         if threading.current_thread() is not threading.main_thread():
             return
         loop = asyncio.get_running_loop()

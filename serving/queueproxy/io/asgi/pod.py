@@ -38,7 +38,7 @@ _PLAIN = {"https": "http", "wss": "ws"}
 
 
 class RunningCalls:
-    """The tasks of the app's calls. ``end_server`` makes the server stop accepting, once the app may end."""
+    """The tasks of the app's calls. ``end_server`` makes the server stop accepting, when the app may end."""
 
     def __init__(self, *, end_server: Callable[[], None]) -> None:
         self.clock: Callable[[], float] = time.monotonic
@@ -66,7 +66,7 @@ class RunningCalls:
         self.draining = True
 
     def stop_accepting(self) -> None:
-        """Do nothing: the server accepts until it ends, and serves late requests."""
+        """Do nothing: the server accepts connections until it ends, and serves late requests."""
 
     async def wait_for_requests(self, *, grace_s: float) -> None:
         """Wait up to ``grace_s`` seconds until only websocket calls run."""
@@ -149,13 +149,13 @@ def _is_kept(line: HeaderLine) -> bool:
 
 
 def _is_in_peer(head: RequestHead, address: str) -> bool:
-    """Whether the server has already applied X-Forwarded-For, and reports its last address as the client's."""
+    """Whether the server has already applied X-Forwarded-For: its last address is the reported peer."""
     way = b",".join(head.values(b"x-forwarded-for")).rpartition(b",")[2].strip()
     return way == address.encode()
 
 
 class AsgiPod(PodRequests[AppCall]):
-    """Decides about the calls of one pod's app."""
+    """Counts, admits and queues the calls of one pod's app."""
 
     def __init__(
         self, spec: PodSpec, app: App, *, calls: RunningCalls, on_plain: Callable[[str], None] | None = None
@@ -255,7 +255,7 @@ class AsgiPod(PodRequests[AppCall]):
             granted.request_id.grant()
 
     def due_s(self, call: AppCall) -> float:
-        """When a call times out. For websockets, outgoing messages count as pieces of the response."""
+        """When a call times out. Each outgoing message of a websocket counts as a piece of the response."""
         has_begun = call.has_spoken if call.is_tunnel else bool(call.status)
         due_s = self._timeouts.due_s(call.started_s, written_s=call.written_s, has_begun=has_begun)
         if not call.is_tunnel:

@@ -227,7 +227,7 @@ def _as_annotation(field: Field) -> Field:
 
 
 class ReadAnnotations(msgspec.Struct, frozen=True, kw_only=True):
-    """The parsed annotations. ``problems`` reject the revision, ``ignored`` annotations cause a warning."""
+    """The parsed annotations. ``problems`` reject the revision; ``warnings`` are about ignored annotations."""
 
     scaling: ScalingAnnotations
     problems: tuple[Problem, ...]

@@ -139,7 +139,7 @@ SECTIONS: dict[str, Section] = {
 
 
 class LazyGroup(click.Group):
-    """Commands in sections. A new command is one line in a section."""
+    """A command group that loads a command on first use. A new command is one line in a section of its tables."""
 
     def __init__(self, *args: Any, sections: Mapping[str, Section] | None = None, **kwargs: Any) -> None:  # noqa: ANN401 - click's own
         super().__init__(*args, **kwargs)
@@ -163,7 +163,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command for a name or for words of other tools; the error for an unknown name suggests a replacement."""
+        """The command for its name, or for a word of another tool. The error for an unknown name suggests a command."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -182,7 +182,7 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"{message} Did you mean {' or '.join(near)}?", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help's sections from the tables, without imports of commands."""
+        """Write the help's sections from the tables, without importing the commands."""
         del ctx
         width = max(map(len, self._places), default=0)
         for title, section in self._sections.items():
@@ -220,7 +220,7 @@ class LazyGroup(click.Group):
 
 
 def _near(word: str, commands: list[str]) -> list[str]:
-    """The commands whose names, or whose words of other tools, resemble a word."""
+    """The commands that resemble a word, by name or by the words of other tools."""
     nearest = difflib.get_close_matches(word, [*commands, *RUNS, *ANSWERS], n=1)
     if nearest and nearest[0] not in commands:
         return [f"serving {answer_of(nearest[0].split())}"]
@@ -228,15 +228,15 @@ def _near(word: str, commands: list[str]) -> list[str]:
 
 
 def _is_near(option: str, typed: str) -> bool:
-    """Whether an option is similar enough to suggest it.
+    """Whether an option is similar enough to be suggested.
 
-    click counts the dashes too, so --label would be near --help.
+    click also compares the dashes, by which --label resembles --help.
     """
     return difflib.SequenceMatcher(None, option.lstrip("-"), typed.lstrip("-")).ratio() >= _NEAR
 
 
 def _with_commands(error: click.UsageError, outer: click.Group) -> click.UsageError:
-    """The error for an unknown command of an inner group, with the commands of the group; other errors unchanged."""
+    """Add the commands of an inner group to the error for an unknown command. Other errors are unchanged."""
     context = error.ctx
     group = context.command if context else None
     is_unknown = error.message.startswith(_CLICK_NO_COMMAND)
@@ -247,7 +247,7 @@ def _with_commands(error: click.UsageError, outer: click.Group) -> click.UsageEr
 
 
 def _kind_answer(args: list[str]) -> str:
-    """The words after "serving" for listing a kind such as ConfigMaps; "" for an unknown kind."""
+    """The command (without "serving") that lists a kind such as ConfigMaps; "" for an unknown kind."""
     # Imported here so that the help does not wait for the import.
     from serving.core.model.errors import InvalidValue  # noqa: PLC0415 - as above
     from serving.tools.cli.client.resources import kind_named  # noqa: PLC0415 - as said
@@ -261,9 +261,9 @@ def _kind_answer(args: list[str]) -> str:
 
 
 def _end_with(error: Exception) -> NoReturn:
-    """Print one line for an unexpected error; errors for users keep their message.
+    """Print an unexpected error as one line; print the message of an error for users.
 
-    A wrong input exits as a wrong option does.
+    Invalid input has the exit code of an invalid option.
     """
     # Only here, so that the help does not wait for the imports.
     from serving.core.model.errors import InvalidValue, NewerFormat, ServingError, SettingsError  # noqa: PLC0415 - as said

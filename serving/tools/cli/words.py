@@ -108,7 +108,7 @@ OPTIONS: Final[Mapping[str, str]] = {
 
 
 def command_of(typed: Sequence[str], *, now_s: float) -> list[str] | None:
-    """The command of typed words in ``RUNS``, or None."""
+    """The command in ``RUNS`` that the typed words mean, or None."""
     words = _longest(typed, RUNS)
     if not words:
         return None
@@ -121,7 +121,7 @@ def command_of(typed: Sequence[str], *, now_s: float) -> list[str] | None:
 
 
 def answer_of(typed: Sequence[str]) -> str:
-    """The equivalent of typed words, without "serving", or ""."""
+    """The command, without "serving", that the typed words mean, or ""."""
     table = {**RUNS, **ANSWERS}
     words = _longest(typed, table)
     return table[words] if words else ""

@@ -59,7 +59,7 @@ class _WakeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class _ScaleRequest(_WakeRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The bounds of a service's pods; None leaves a bound unchanged, 0 means "may scale to zero" or "no limit"."""
+    """The bounds of a service's pods. None leaves a bound unchanged; 0 allows scale to zero, or removes the limit."""
 
     min: _Count | None = None
     max: _Count | None = None
@@ -100,7 +100,7 @@ class DashboardActions:
         return self._gate.is_open
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Respond to one action request with ``said`` or ``error``."""
+        """Execute one action, and respond with ``said`` or ``error``."""
         headers = {name.lower(): value for name, value in request.headers.items()}
         actor = current_actor()
         user = "" if actor is None else actor.user
@@ -212,7 +212,7 @@ class DashboardActions:
         return f"{who} answered {status} in {duration_text(took_s)}{', a cold start' if is_cold else ''}"
 
     async def _record_event(self, service: Object, reason: str, message: str) -> None:
-        """Record an Event of the service. A failure to record it does not undo the action."""
+        """Record an Event of the service. If this fails, the action remains done."""
         try:
             async with asyncio.timeout(_WAKE_WITHIN_S):
                 await self._cluster.create(EVENT, self._event(service, reason, message))
@@ -231,7 +231,7 @@ class DashboardActions:
 
 
 def _may_act(actor: Grant, namespace: str) -> bool:
-    """Whether a user may act in a namespace, as in the API server.
+    """Whether a user may act in a namespace, by the API server's rules.
 
     In the system's namespace only an admin of all namespaces may act.
     """

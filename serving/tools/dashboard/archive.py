@@ -41,14 +41,14 @@ Row = Sequence[float | None]
 
 
 class HistoryStep(msgspec.Struct, frozen=True):
-    """Rows every ``step_s`` seconds, stored for ``kept_s`` seconds."""
+    """A resolution of the history: one row every ``step_s`` seconds, stored for ``kept_s`` seconds."""
 
     step_s: int
     kept_s: float
 
 
 class HistoryRange(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of a revision in a time range: ``at_s`` and the columns by name. A gap has one row without numbers."""
+    """The rows of a revision in a time range: ``at_s``, and the columns by name. A gap is one row without numbers."""
 
     step_s: int
     columns: dict[str, list[float | None]]
@@ -65,7 +65,7 @@ def history_steps(days: float) -> tuple[HistoryStep, ...]:
 
 
 def step_of(steps: Sequence[HistoryStep], *, from_s: float, to_s: float, now_s: float) -> HistoryStep:
-    """The shortest step stored since ``from_s`` that gives at most ``POINTS_MAX`` rows; else the longest."""
+    """The shortest step that covers the range from ``from_s`` with at most ``POINTS_MAX`` rows; else the longest."""
     return next(
         (step for step in steps if from_s >= now_s - step.kept_s and to_s - from_s <= POINTS_MAX * step.step_s),
         steps[-1],
@@ -73,7 +73,7 @@ def step_of(steps: Sequence[HistoryStep], *, from_s: float, to_s: float, now_s: 
 
 
 def merged_row(rows: Sequence[Row]) -> list[float | None]:
-    """Merge several rows: the mean of each column, or its maximum; None if no row has a number."""
+    """Merge several rows: the mean or the maximum of each column; None if no row has a number for it."""
     merged: list[float | None] = []
     for name, *values in zip(COLUMNS, *rows, strict=True):
         known = [value for value in values if value is not None]
@@ -133,7 +133,7 @@ class Archive:
         self._load()
 
     def _add_columns(self, table: str) -> None:
-        """Add the columns missing in a file of an earlier version, as the last columns."""
+        """Add the columns that a file of an earlier version lacks, at the end of the table."""
         known = {name for _, name, *_ in self._db.execute(f"PRAGMA table_info({table})")}
         for name in COLUMNS:
             if name not in known:
@@ -153,7 +153,7 @@ class Archive:
     ) -> None:
         """Write the rows of the 5 s step from ``at_s`` on, by "namespace/revision", and marks, in one transaction.
 
-        ``owners`` of revisions outlive them, as the rows do.
+        ``owners`` are stored longer than their revisions exist, because the rows are, too.
         """
         places = ", ".join("?" * (len(COLUMNS) + 2))
         table = f"row_{self._steps[0].step_s}"
@@ -173,7 +173,7 @@ class Archive:
             self._owners |= new
 
     def roll(self, now_s: float) -> None:
-        """Write the longer steps that have ended, and delete expired and excess rows."""
+        """Write the rows of longer steps that have ended, and delete expired and excess rows."""
         for fine, coarse in zip(self._steps, self._steps[1:], strict=False):
             self._merge(fine.step_s, coarse.step_s, now_s)
         with self._change():
@@ -185,7 +185,7 @@ class Archive:
             pass
 
     def read(self, key: str, *, from_s: float, to_s: float, now_s: float) -> HistoryRange:
-        """The history of "namespace/revision". An unfinished step is returned in shorter steps."""
+        """The history of "namespace/revision". A step that has not ended yet is returned as shorter steps."""
         chosen = step_of(self._steps, from_s=from_s, to_s=to_s, now_s=now_s)
         rows: list[tuple[float | None, ...]] = []
         cursor = from_s
@@ -213,7 +213,7 @@ class Archive:
         )
 
     def usage(self, *, from_s: float, to_s: float, now_s: float) -> UsageReport:
-        """The use of all revisions and services in a range, in whole steps. Revisions without an owner are omitted."""
+        """The usage of all revisions and services in a range, in whole steps, except revisions without an owner."""
         chosen = step_of(self._steps, from_s=from_s, to_s=to_s, now_s=now_s)
         pods_s: defaultdict[str, float] = defaultdict(float)
         known_s: defaultdict[str, float] = defaultdict(float)
@@ -316,8 +316,8 @@ class Archive:
 
 
 def is_damaged(error: Exception) -> bool:
-    """Whether a file is a broken database, or no database.
+    """Whether the error means that a file is a damaged database, or not a database.
 
-    SQLite accepts values of any type, and texts in invalid UTF-8.
+    SQLite stores values of any type, and texts in invalid UTF-8, so reading may raise other errors.
     """
     return isinstance(error, TypeError | ValueError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED

@@ -26,7 +26,7 @@ from serving.tools.dashboard.views import View, amount
 
 
 class PodUse(NamedTuple):
-    """Cores and memory in use by all containers of a pod."""
+    """Cores and memory used by all containers of a pod."""
 
     cpu_cores: float
     memory_bytes: int
@@ -49,7 +49,7 @@ QUANTILES = (0.5, 0.95, 0.99)
 class RequestRates(msgspec.Struct, frozen=True, kw_only=True):
     """Rates of one revision: responses a second by class 2xx to 5xx, latency quantiles, and queued requests.
 
-    None where there is no earlier reading.
+    A rate is None without an earlier reading.
     """
 
     rates: tuple[float | None, ...] = (None,) * len(CLASSES)
@@ -71,7 +71,7 @@ class Requests:
         self._before: dict[str, _CounterReading] = {}
 
     def read(self, pages: Mapping[str, str], at_s: float) -> dict[str, RequestRates]:
-        """Rates by "namespace/revision" since the last readings, and queued requests. ``pages`` is by source."""
+        """Rates by "namespace/revision" since the last reading, and queued requests. ``pages`` is by source."""
         before = self._before
         self._before = {source: _CounterReading(at_s=at_s, page=parse(page)) for source, page in pages.items()}
         rates: dict[str, list[float]] = {}
@@ -126,7 +126,7 @@ _Key = tuple[str, str]
 
 
 class RevisionHistory:
-    """Rows of all revisions, at most ``rows_max`` of each."""
+    """Rows of all revisions, at most ``rows_max`` per revision."""
 
     def __init__(self, rows_max: int) -> None:
         self._rows_max = rows_max
@@ -148,7 +148,7 @@ class RevisionHistory:
             self._drop()
 
     def read(self, key: str, *, from_s: float = 0.0, to_s: float = math.inf) -> dict[str, list[float]]:
-        """The columns of a revision by name in a time range, and ``at_s``; empty columns for an unknown revision."""
+        """The columns of a revision in a time range, by name, including ``at_s``; empty for an unknown revision."""
         columns = self._columns.get(key) or tuple(array("f") for _ in COLUMNS)
         count = min(len(columns[0]), self._rows_max, len(self._times) - bisect_left(self._times, from_s))
         # From the end: a revision has the times since its first row.
@@ -157,7 +157,7 @@ class RevisionHistory:
         return {"at_s": list(self._times[places]), **tails}
 
     def usage(self, owners: Mapping[str, RevisionOwner], *, from_s: float, to_s: float) -> UsageReport:
-        """The use of revisions with an owner in a range. A row is valid until the next row."""
+        """The usage of revisions with an owner in a range. A row applies until the next row."""
         times = np.array(self._times)
         stands_s = np.minimum(np.diff(times, append=times[-1:]), _ROW_STANDS_S)
         stands_s[(times < from_s) | (times >= to_s)] = 0.0
@@ -187,7 +187,7 @@ class RevisionHistory:
 
 
 class Sparklines:
-    """Sums of requests and of server errors per second, in steps of 20 s. A revision without a row is removed."""
+    """Requests and errors per second, summed in steps of 20 s. Revisions without a row are removed."""
 
     def __init__(self) -> None:
         self._step = 0
@@ -218,7 +218,7 @@ class Sparklines:
         return {"step_s": STEP_S, "step": self._step, "ticks": list(self._ticks), "sums": sums}
 
     def _move(self, step: int) -> None:
-        """Start the step of a time; steps without a tick are empty.
+        """Begin the step ``step``; earlier steps without a tick are empty.
 
         After the clock is set back, the current step continues.
         """
@@ -343,7 +343,7 @@ class Board:
         return gone + changed
 
     def pods(self, revision: str) -> list[View]:
-        """The pods of a revision by name, each with requests in flight and use; None without a sample."""
+        """The pods of a revision by name, each with requests in flight and usage, which are None without a sample."""
         running = (self._samples.get(revision) or {}).get("pods", {})
         pods = self.revision_pods.get(revision, {})
         return [{**pods[key], "running": running.get(pods[key]["name"]), **self._use_of(key)} for key in sorted(pods)]
@@ -353,7 +353,7 @@ class Board:
         return dict.fromkeys(PodUse._fields) if use is None else use._asdict()
 
     def pods_of_service(self, namespace: str, service: str) -> list[View]:
-        """The pods of all revisions of a service, or of a workload, the newest revision first."""
+        """The pods of a workload, or of all revisions of a service, newest revision first."""
         keys = [
             key
             for (kind, key), (_, view) in self._views.items()
@@ -379,7 +379,7 @@ class Board:
         return self._changed_s
 
     def present(self, revision: str) -> View | None:
-        """The decision in the last row of a revision; without a row, the last known decision."""
+        """The decision shown in the last row of a revision; without a row, the last known decision."""
         sample = self._fresh.get(revision)
         if sample is None or not sample.get("sentence"):
             decisions = self._decisions.get(revision)
@@ -396,18 +396,18 @@ class Board:
         return timestamp_s(view.get("created")) or 0.0
 
     def put_facts(self, revision: str, facts: StartFacts) -> None:
-        """Store the facts about the starts of a revision's pods."""
+        """Store facts that explain the start times of a revision's pods."""
         self._facts[revision] = facts
 
     def revisions_of(self, name: str) -> list[str]:
-        """The revisions of service "namespace/name", newest first, or the revision of that name; empty if unknown."""
+        """The revisions of a service, newest first, or the revision ``name``; empty if both are unknown."""
         if ("revision", name) in self._views:
             return [name]
         views = [(key, view) for (kind, key), (_, view) in self._views.items() if kind == "revision"]
         return sorted((key for key, view in views if f"{view['namespace']}/{view['service']}" == name), reverse=True)
 
     def cold_starts(self, revision: str, requests: Sequence[ColdRequest]) -> View:
-        """The last cold starts of a revision in steps, their median, and advice for shortening them."""
+        """The last cold starts of a revision by steps, their median, and advice on how to shorten them."""
         starts = self.cold.starts(
             revision, [request for request in requests if request.revision == revision.partition("/")[2]]
         )
@@ -415,7 +415,7 @@ class Board:
         return {"revision": revision, "starts": starts, "median": summary(starts, facts)}
 
     def last_decisions(self) -> dict[str, View]:
-        """The latest decision about each revision, as in ``present``."""
+        """The latest decision of each revision, as returned by ``present``."""
         views = {key: self.present(key) for key in self._decisions.keys() | self._fresh.keys()}
         return {key: view for key, view in views.items() if view is not None}
 

@@ -48,7 +48,7 @@ class ColdRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodMilestones(msgspec.Struct, kw_only=True):
-    """The times of observing a pod as created, scheduled, running and ready; None without an observation."""
+    """When a pod was first observed as created, scheduled, running and ready; None if it was not observed."""
 
     created_s: float | None
     scheduled_s: float | None = None
@@ -57,7 +57,7 @@ class PodMilestones(msgspec.Struct, kw_only=True):
 
 
 class StartFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The known facts about the starts of a revision's pods."""
+    """Known facts that explain the start times of a revision's pods."""
 
     service: str
     is_preloaded: bool = False
@@ -66,7 +66,7 @@ class StartFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ColdStarts:
-    """Stores the times of the last pods and changes of scale of each revision."""
+    """Stores when each revision's last pods started and its scale last changed."""
 
     def __init__(self) -> None:
         self._pods: dict[str, dict[str, PodMilestones]] = {}
@@ -139,7 +139,7 @@ class ColdStarts:
 def _started_s(pod: Object, at_s: float) -> float | None:
     """The time from which all containers of a pod ran.
 
-    It is from their timestamps if these have fractions of a second, else from the observation.
+    Their timestamps are used if these have fractions of a second, else the time of observation.
     """
     states = [
         nested(container_status, "state", "running")

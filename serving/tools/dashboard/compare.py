@@ -50,7 +50,7 @@ class _SettingValue(NamedTuple):
 
 
 def differences(older: Object, newer: Object) -> list[SettingDifference]:
-    """The settings that differ between two Revisions, by name."""
+    """The settings that differ between two Revisions, sorted by name."""
     before, after = dict(_settings(older)), dict(_settings(newer))
     differing = []
     for name in sorted(before.keys() | after.keys()):
@@ -114,7 +114,7 @@ _QUANTILES = ("p50_s", "p95_s", "p99_s")
 
 
 class ComparedRevision(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision over a range. ``traffic_percent`` is its present share; ``price`` is None without prices."""
+    """The numbers of a revision in a time range. ``traffic_percent`` is its present share; ``price`` may be None."""
 
     revision: str
     created: str
@@ -144,7 +144,7 @@ class RevisionComparison(msgspec.Struct, frozen=True, kw_only=True):
 def chosen_pair(service: Object, revisions: Sequence[Object], requested: Sequence[str] = ()) -> tuple[Object, Object]:
     """The two revisions of a service to compare: those ``requested``, else the two with the most traffic.
 
-    A service whose traffic goes to one revision is compared with the one before it. Raises ``ServingError``.
+    If one revision has all traffic, it is compared with the previous revision. Raises ``ServingError``.
     """
     ordered = newest_first(revisions)
     by_name = {name_of(revision): revision for revision in ordered}
@@ -199,7 +199,7 @@ def compared(
 
 
 def spread_of(history: History) -> dict[int, float]:
-    """The number of responses in each bucket of durations, from the quantiles of each step."""
+    """An estimate of the number of responses in each duration bucket, from the quantiles of each step."""
     spread: defaultdict[int, float] = defaultdict(float)
     if not history["at_s"]:
         return spread
@@ -218,10 +218,10 @@ def spread_of(history: History) -> dict[int, float]:
 
 
 def _at_level(level: float, quantiles: tuple[float, float, float], *, middle: float, top: float) -> float:
-    """The logarithm of the duration at a ``level``, which is the share of a step's responses up to this duration.
+    """The logarithm of the duration at a ``level``: the share of a step's responses that took at most this long.
 
-    ``quantiles`` are the logarithms of the step's. ``middle`` and ``top`` are the levels of p50 and p95; below the
-    median durations spread as above it.
+    ``quantiles`` are logarithms of the step's quantiles. ``middle`` and ``top`` are the levels of p50 and p95.
+    Durations below the median are distributed like those above it.
     """
     p50, p95, p99 = quantiles
     if level > top:

@@ -29,7 +29,7 @@ GIB = 2**30
 
 
 class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision over a range: responses and their 5xx, mean and maximum of pods, pod-hours, and the worst p99."""
+    """A revision in a range: responses, 5xx responses, mean and most pods, pod-hours, and the worst p99."""
 
     revision: str
     requests: int
@@ -41,13 +41,13 @@ class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lengths_of(times: Sequence[float]) -> list[float]:
-    """The seconds from each row to the next; the last row has the length of the row before it."""
+    """The seconds from each row to the next. The last row is as long as the row before it."""
     ends = [*times[1:], times[-1] + (times[-1] - times[-2] if len(times) > 1 else 0.0)]
     return [min(_STEP_MAX_S, end - at_s) for at_s, end in zip(times, ends, strict=True)]
 
 
 def summary(revision: str, history: History) -> StatsSummary:
-    """Sum up the rows of a revision; rows of a gap have no numbers."""
+    """Summarise the rows of a revision. Rows of a gap have no numbers."""
     lengths_s = lengths_of(history["at_s"])
 
     def total(*names: str) -> float:
@@ -67,7 +67,7 @@ def summary(revision: str, history: History) -> StatsSummary:
 
 
 def price_of(pod_hours: float, *, memory_bytes: float, prices: Mapping[str, float]) -> float | None:
-    """The price of pods with that memory; None without prices."""
+    """The price of ``pod_hours`` of pods with this memory; None if no prices are set."""
     if not any(prices.values()):
         return None
     return pod_hours * (prices.get("pod_hour", 0.0) + memory_bytes / GIB * prices.get("gib_hour", 0.0))
@@ -77,7 +77,7 @@ SERVICE_KIND = "Service"
 
 
 class RevisionOwner(NamedTuple):
-    """The service of a revision as "namespace/name", and the memory of one of its pods."""
+    """The service of a revision as "namespace/name", and the memory that one of its pods requests."""
 
     service: str
     memory_bytes: int
@@ -92,7 +92,7 @@ class RevisionUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The seconds with history of a service, and the pod-seconds missing for one pod at each moment."""
+    """The seconds with history of a service, and the pod-seconds added by at least one pod at all times."""
 
     service: str
     known_s: float
@@ -100,18 +100,18 @@ class ServiceUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageReport(msgspec.Struct, frozen=True):
-    """The use of all revisions and services over a range, each at most once."""
+    """The usage of all revisions and services in a range, each at most once."""
 
     revisions: list[RevisionUsage]
     services: list[ServiceUsage]
 
 
 class ServiceCost(msgspec.Struct, frozen=True, kw_only=True):
-    """A service over a range.
+    """The cost of a service in a range.
 
-    ``always_on`` is with at least one pod at each moment, a missing one being of the newest revision; ``knative`` under
-    Knative's policy, None without an estimate. Prices are None where the operator has set none. ``known_hours`` have
-    history.
+    ``always_on`` is the cost with at least one pod at all times (of the newest revision). ``knative`` is the cost under
+    Knative's policy, None without an estimate. Prices are None if the operator has set none. ``known_hours`` are the
+    hours with history.
     """
 
     namespace: str
@@ -136,14 +136,14 @@ def owner_of(revision: Mapping[str, Any]) -> RevisionOwner:
 
 
 def workload_owner(pod: Mapping[str, Any], workload: str) -> RevisionOwner:
-    """The owner of a workload: itself, with the memory of one of its pods."""
+    """The owner of a workload's pods: the workload itself, with the memory of one pod."""
     return RevisionOwner(f"{namespace_of(pod)}/{workload}", memory_of(nested(pod, "spec", "containers") or ()))
 
 
 def knative_ratios(stories: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Pod-seconds under Knative's policy per used pod-second, by "namespace/revision", from the autoscalers' estimates.
+    """Pod-seconds under Knative's policy divided by used pod-seconds, by "namespace/revision".
 
-    The ratio is 1 under Knative's policy, or without any use.
+    The autoscalers estimate the former. The ratio is 1 if Knative's policy is in force, or without any usage.
     """
     ratios = {}
     for story in stories:
@@ -160,9 +160,9 @@ def service_costs(
     prices: Mapping[str, float],
     kinds: Mapping[str, str] = MappingProxyType({}),
 ) -> list[ServiceCost]:
-    """The cost of each service, by namespace and name. ``prices`` are ``pod_hour`` and ``gib_hour``; 0 is none.
+    """The cost of each service, sorted by namespace and name. ``prices`` has ``pod_hour`` and ``gib_hour``; 0: unset.
 
-    ``kinds`` are those of workloads, by "namespace/name".
+    ``kinds`` has the kinds of workloads, by "namespace/name".
     """
     revisions: defaultdict[str, list[RevisionUsage]] = defaultdict(list)
     for revision in usage.revisions:

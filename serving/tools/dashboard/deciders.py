@@ -47,12 +47,12 @@ async def read_pages(
     headers: Mapping[str, str] = MappingProxyType({}),
     queries: Callable[[], DaemonQueries] = DaemonQueries,
 ) -> dict[str, str]:
-    """Read the metrics pages of ``urls`` (separated by commas), or their pages at ``path``; by address, {} for "".
+    """Read the metrics pages at ``urls`` (comma-separated), or other pages at ``path``; return texts by address.
 
-    ``headers`` are the headers of each query, ``queries`` the settings for queries of activators.
+    ``headers`` are sent with each query. ``queries`` returns the settings for queries to activators.
 
     Raises:
-        OSError: no name resolves, no activator responds, or the certificate authority is unknown.
+        OSError: when no name resolves, no activator responds, or the certificate authority is unknown.
     """
     secured = queries()
     bases = [URL(address.strip()) for address in urls.split(",") if address.strip()]
@@ -81,7 +81,7 @@ async def read_pages(
 
 
 async def addresses_of(url: URL) -> list[str]:
-    """The addresses of a URL's host, of one family, as both lead to the same process.
+    """The addresses of a URL's host. Only one address family is used, because both lead to the same process.
 
     Raises ``OSError`` if the host is unknown.
     """
@@ -110,9 +110,9 @@ async def _read(
 
 
 class Deciders:
-    """Decision streams of all autoscalers at one URL, or at several separated by commas. ``run`` opens them.
+    """Decision streams of all autoscalers at one or more comma-separated URLs. ``run`` opens the streams.
 
-    ``on_event`` gets the kind (sample, decision) and the content of each event from ``since_s`` (epoch) on.
+    ``on_event`` is called with the kind (sample, decision) and the content of each event since ``since_s`` (epoch).
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Deciders:
                 await next_beat(_CHECK_S if self._followed else _RETRY_S)
 
     async def policies(self, names: Mapping[str, str]) -> list[Mapping[str, Any]]:
-        """Fetch policy savings from each responsive autoscaler; ``names`` filter them."""
+        """Fetch the policies' savings from each autoscaler that responds; ``names`` filter the result."""
         responses = await asyncio.gather(*(self._policies_of(place, names) for place in list(self._followed)))
         return [story for stories in responses for story in stories]
 
@@ -164,7 +164,7 @@ class Deciders:
         *,
         limit: aiohttp.ClientTimeout = _NO_LIMIT,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Query a source. The redirect of a single source is followed with the token, which aiohttp would drop."""
+        """Query a source. With a single source, follow a redirect and keep the token, which aiohttp would drop."""
         secured = self._queries()
         options: dict[str, Any] = {"allow_redirects": False, "timeout": limit, **secured.options(AUTOSCALER)}
         url, own = place.url.with_name(name).with_scheme(secured.scheme), {**self._headers(), "Host": place.host}
@@ -186,7 +186,7 @@ class Deciders:
         return {_DecisionSource(url=url, host=host, is_alone=len(places) == 1) for url, host in places}
 
     def _keep(self, wanted: set["_DecisionSource"], group: SupervisedTasks) -> None:
-        """Watch exactly these sources. A change from one to several sources restarts all, because redirects differ."""
+        """Watch exactly these sources. A change between one and several restarts all, because redirects differ."""
         for gone in self._followed.keys() - wanted:
             self._followed.pop(gone).cancel()
         for place in wanted - self._followed.keys():
@@ -219,7 +219,7 @@ class Deciders:
 
 
 class _DecisionSource(msgspec.Struct, frozen=True, kw_only=True):
-    """The URL and Host header of one autoscaler; ``is_alone`` if it is the only one."""
+    """The URL and Host header of one autoscaler. ``is_alone``: there is no other autoscaler."""
 
     url: URL
     host: str

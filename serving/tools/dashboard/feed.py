@@ -98,9 +98,8 @@ _FOLLOWED: Mapping[Kind, Callable[[Board, Key, Object | None], None]] = {
 class Feed:
     """Feeds a board.
 
-    ``on_tick`` gets the time, the changed rows and the marks of each tick, ``on_decision`` each decision.
-
-    ``headers`` returns the headers of queries, ``queries`` the settings for queries of daemons.
+    ``on_tick`` is called with the time, the changed rows and the marks of each tick; ``on_decision`` with each
+    decision. ``headers`` returns the headers of queries, ``queries`` the settings for queries to daemons.
     """
 
     def __init__(  # noqa: PLR0913 - its sources, and what it feeds
@@ -136,7 +135,7 @@ class Feed:
         return all(reflector.synced.is_set() for reflector in self._reflectors)
 
     def service(self, namespace: str, name: str) -> tuple[Object | None, list[Object]]:
-        """A Service, None if unknown, and its Revisions."""
+        """A Service (None if unknown), and its Revisions."""
         services, revisions = (self._caches[kind] for kind in (SERVING_SERVICE, REVISION))
         own = [
             revision
@@ -171,7 +170,7 @@ class Feed:
             return []
 
     async def hosts(self) -> list[ServedHost]:
-        """The hosts of Routes and DomainMappings, listed at most every 10 s; empty without the right to list."""
+        """The hosts of Routes and DomainMappings, listed at most every 10 s; empty if they may not be listed."""
         if now_s() >= self._hosts_until_s:
             self._hosts_until_s = now_s() + _HOSTS_VALID_S
             routes, mappings = [await self._listed(kind) for kind in (ROUTE, DOMAIN_MAPPING)]

@@ -20,7 +20,7 @@ _WRONG_MAX = 10
 
 
 class GateRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason for rejecting a request: an HTTP status and a sentence."""
+    """Why a request is rejected: an HTTP status and a sentence."""
 
     status: int
     why: str
@@ -40,9 +40,9 @@ class Gate:
         return bool(self._token)
 
     def judge(self, headers: Mapping[str, str], *, now_s: float, user: str | None = None) -> GateRefusal | None:
-        """None if the request may act, which counts as one action of its user. Header names are lower case.
+        """Why a request may not act; None if it may, which counts as one action of its user.
 
-        A request of a known ``user`` needs no token; None means the token's holder.
+        Header names are in lower case. A request of a known ``user`` needs no token; None means the token's holder.
         """
         refused = self._unfit(headers) or (self._unknown(headers, now_s) if user is None else None)
         if refused is not None:

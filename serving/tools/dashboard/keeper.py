@@ -37,7 +37,7 @@ _WARN_PERIOD_S = 60.0
 
 
 class HistoryKeeper:
-    """Stores and reads the dashboard's history. ``path`` is a file of at most ``bytes_max`` bytes for ``days``."""
+    """Stores and reads the dashboard's history, in the file ``path`` of at most ``bytes_max`` bytes, for ``days``."""
 
     def __init__(self, path: Path, *, days: float, bytes_max: int) -> None:
         self._path = path

@@ -64,7 +64,7 @@ class LogBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LineSplitter:
-    """Splits the pieces of one log into lines. A line over 4 KiB is truncated and its rest dropped."""
+    """Splits the pieces of one log into lines. The part of a line beyond 4 KiB is dropped."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -124,7 +124,8 @@ class _LogRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class LogPages:
     """Serves the logs of all open pages.
 
-    ``pods`` returns the present pod views of a namespace and service, ``gone_pods`` those of the last deleted ones.
+    ``pods`` returns the views of a service's present pods by namespace and service, ``gone_pods`` those of the pods
+    deleted last.
     """
 
     def __init__(
@@ -226,7 +227,7 @@ class _Follower:
         self._is_crowded = is_crowded
 
     async def _read_gone(self, pod: View) -> None:
-        """Add the last lines of a deleted pod. A cluster stores no such lines."""
+        """Add the last lines of a deleted pod. On a cluster there are none, because it does not store them."""
         splitter, lines = LineSplitter(), []
         with contextlib.suppress(ClusterError):
             async with self._source.pod_log(

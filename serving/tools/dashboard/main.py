@@ -59,7 +59,7 @@ _TOKEN = f"a file with a random text of at least {_TOKEN_LENGTH_MIN} characters"
 
 
 class InnerQueries:
-    """The settings for queries of other daemons. The authority's file ("" for no file) may appear later and change."""
+    """The settings for queries to other daemons. The authority's file ("": none) may appear later and change."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -77,10 +77,9 @@ class InnerQueries:
 class Dashboard:
     """The dashboard with its components.
 
-    ``address`` is set once ``is_serving`` is; ``token`` "" disables actions and logs.
-
-    ``queries`` decides who may see the page, and supplies the token for the other daemons; with None all users may see
-    the page. ``proxy_secret`` is the secret of an authenticating proxy.
+    ``address`` is set when ``is_serving`` becomes set. ``token`` "" disables actions and logs. ``queries`` decides who
+    may see the page, and supplies the token for the other daemons; with None all users may see the page.
+    ``proxy_secret`` is the secret of an authenticating proxy.
     """
 
     def __init__(  # noqa: PLR0913 - its settings, its secrets, and where it reads
@@ -174,7 +173,7 @@ class Dashboard:
 
 
 def history_file(configured: str, state: str) -> Path | None:
-    """The history file from the setting and the state folder of ``serving up``, "" without one; None for no file."""
+    """The history file; None for no file. ``state`` is the state folder of ``serving up``, or ""."""
     if configured == "none" or not (configured or state):
         return None
     return Path(configured) if configured else Path(state) / "history.db"
@@ -184,7 +183,7 @@ def read_token(path: str, *, key: str = "token-file") -> str:
     """The token in the file of the setting ``key``; "" without a path.
 
     Raises:
-        SettingsError: the file cannot be read, or the token is short enough to guess.
+        SettingsError: when the file is unreadable, or the token is short enough to guess.
     """
     if not path:
         return ""
@@ -199,7 +198,7 @@ def read_token(path: str, *, key: str = "token-file") -> str:
 
 
 def read_proxy_secret(settings: DashboardSettings) -> str:
-    """The secret of the authenticating proxy. Raises ``SettingsError``, also for a user header without a secret."""
+    """The secret of the authenticating proxy. Raises ``SettingsError``, also if only the user header is set."""
     read_users(settings.proxy_users)
     secret = read_token(settings.proxy_secret_file, key="proxy-secret-file")
     if settings.proxy_user_header and not secret:

@@ -55,7 +55,7 @@ class Marks:
             self._seen += changes(key, before, after)
 
     def drain(self, at_s: float) -> list[Mark]:
-        """Return the marks since the last call; marks without a time get this time."""
+        """Return the marks since the last call. Marks without a time get ``at_s``."""
         seen = [Mark(key=key, at_s=at_s, kind=kind, text=text) for key, kind, text in self._seen]
         marks, self._timed, self._seen = self._timed + seen, [], []
         for mark in marks:

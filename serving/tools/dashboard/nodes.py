@@ -87,7 +87,7 @@ class NodeGroups:
         return before != (self.views, self._labels, self._kept)
 
     def of_node(self, view: View) -> View:
-        """Extra fields of a node's line: its ``group`` or "", and ``kept_for``, the reason for keeping the node."""
+        """Further fields of a node's line: its ``group`` or "", and ``kept_for``, why the node is kept."""
         labels = view["labels"]
         group = next((name for name, key, value in self._labels if key and labels.get(key) == value), "")
         return {"group": group, "kept_for": self._kept.get(view["name"], "")}
@@ -170,7 +170,7 @@ def _load(load: ResourceLoad | None) -> str:
 
 
 class _PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod of a revision: creation time, requests, and node, "" while unscheduled."""
+    """A pod of a revision: creation time, requests, and node ("" while unscheduled)."""
 
     created: str
     demand: PodDemand
@@ -252,7 +252,7 @@ class Nodes:
             self._revisions[key] = demand_of(revision)
 
     def measured(self, items: Iterable[Mapping[str, Any]], now_s: float) -> None:
-        """Replace all NodeMetrics. A repeated measurement keeps its age; a node without a measurement has no use."""
+        """Replace all NodeMetrics. A repeated measurement keeps its age. A node without a measurement has no usage."""
         listed = list(items)
         self._book.take_usages(self._loads.update(listed, self._book.node, now_s))
         before, self._used = self._used, {}
@@ -265,7 +265,7 @@ class Nodes:
             self._used[name] = known
 
     def shown(self, revision: str, now_s: float) -> View:
-        """``lines`` of nodes by name, the ``count`` of all nodes, ``groups``, and the requests of the ``next_pod``.
+        """The nodes for the page: ``lines`` by name, the node ``count``, ``groups``, and the ``next_pod``'s requests.
 
         Nodes have scores if at least two nodes report their size. Returns the identical object until something changes.
         """
@@ -359,7 +359,7 @@ class Nodes:
 
 
 def _middle(demands: Mapping[PodDemand, int]) -> PodDemand:
-    """The median demand per resource, weighted by pods; an empty demand without pods."""
+    """The median demand for each resource, weighted by the number of pods; an empty demand without pods."""
     if not demands:
         return PodDemand()
     half = (sum(demands.values()) + 1) // 2
@@ -372,7 +372,7 @@ def _middle(demands: Mapping[PodDemand, int]) -> PodDemand:
 
 
 def _scorer(settings: PlacementSettings) -> Scorer:
-    """A scorer with all scores at weight 1, without scores that need scipy if it is missing."""
+    """A scorer that gives all scores weight 1. Without scipy, scores based on scipy are left out."""
 
     def scoring(names: Iterable[str]) -> Scorer:
         weights = ", ".join(f"{name}=1" for name in names)

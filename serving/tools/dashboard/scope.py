@@ -24,14 +24,14 @@ _EXPECTED = "USER=ROLE:NAMESPACE+NAMESPACE or USER=ROLE:*, separated by commas, 
 
 
 def visible(body: Mapping[str, Any], grant: Grant) -> Mapping[str, Any]:
-    """The parts of a body that a user may see, each without the items of other namespaces."""
+    """The parts of a body that a user may see. Items of other namespaces are removed."""
     if grant.namespaces is None:
         return body
     return {name: _RULES[name](part, grant) for name, part in body.items() if name in _RULES}
 
 
 def read_users(text: str) -> dict[str, Grant]:
-    """The grants by user in the setting ``proxy-users``. Raises ``SettingsError``."""
+    """Parse the setting ``proxy-users`` into grants by user. Raises ``SettingsError``."""
     grants: dict[str, Grant] = {}
     for entry in filter(None, (entry.strip() for entry in text.split(","))):
         match = _USER.fullmatch(entry)
@@ -46,7 +46,7 @@ def read_users(text: str) -> dict[str, Grant]:
 
 
 def reviewed_grant(review: Mapping[str, Any]) -> Grant | None:
-    """The grant in a TokenReview of ``serving up``; None for a token without a user, or of another server's user."""
+    """The grant in a TokenReview of ``serving up``; None if the token has no user, or a user of another server."""
     status = review.get("status") or {}
     user = status.get("user") or {}
     extra = user.get("extra") or {}
@@ -63,7 +63,7 @@ def _open(part: object, grant: Grant) -> object:
 
 
 def _items(part: object, grant: Grant) -> object:
-    """A mapping by "namespace/name", or a list of items with a name."""
+    """The visible items of a part: a mapping by "namespace/name", or a list of named items."""
     if isinstance(part, Mapping):
         return {key: value for key, value in part.items() if grant.may_read(key)}
     return [entry for entry in cast("list[object]", part) if grant.may_read(_owner(entry))]
@@ -74,7 +74,7 @@ def _item(part: object, grant: Grant) -> object:
 
 
 def _owner(entry: object) -> str:
-    """The namespace of an item, or of a key that begins with it."""
+    """The namespace of an item, or of a key that begins with a namespace."""
     if isinstance(entry, Mapping):
         return str(entry.get("key") or entry.get("namespace") or "")
     return str(getattr(entry, "key", "") or getattr(entry, "namespace", ""))

@@ -68,7 +68,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def refusal_of(request: web.Request) -> web.Response | None:
-    """The response to a request for a namespace without the user's right; None for an allowed request."""
+    """The refusal of a request for a namespace that the user may not see; None if the request is allowed."""
     keys = [key for name in ("revision", "name") for key in request.query.getall(name, ()) if key]
     if all(current_grant().may_read(key) for key in keys):
         return None
@@ -81,7 +81,7 @@ def json_response(body: Mapping[str, Any]) -> web.Response:
 
 
 def json_response_of(owner: str, body: object) -> web.Response:
-    """A JSON response whose whole body belongs to the namespace of ``owner``, a revision or service."""
+    """A JSON response whose whole body belongs to one namespace. ``owner`` is the key of a revision or service."""
     shown = body if current_grant().may_read(owner) else None
     return web.Response(body=encode(shown), content_type="application/json")
 
@@ -131,7 +131,7 @@ async def _no_hosts() -> list[ServedHost]:
 
 
 class _OpenPage:
-    """A page, or one of several pages that share a connection and its queue; ``place`` is the id of its events."""
+    """A page. Several pages may share a connection and its queue; ``place`` is this page's id in events."""
 
     def __init__(self, place: int, revision: str, *, version: int, grant: Grant, waiting: asyncio.Queue[bytes]) -> None:
         self.place = place
@@ -143,7 +143,7 @@ class _OpenPage:
         self.is_lost = False
 
     def send(self, event: str, body: Mapping[str, Any]) -> None:
-        """Queue the parts of an event that the user may see; a decision is a separate event, and may be absent."""
+        """Queue the parts of an event that the user may see. A decision is a separate event, and may be missing."""
         parts = visible(body, self.grant)
         shown = parts["decision"] if event == "decision" else parts
         if shown is None:
@@ -155,10 +155,10 @@ class _OpenPage:
 
 
 class PageSources(msgspec.Struct, frozen=True, kw_only=True):
-    """The sources of pages besides the board.
+    """The data sources of pages in addition to the board.
 
-    ``cold_requests`` returns the last cold starts in a namespace, ``recorded`` the recorded requests of a namespace and
-    revision, and ``hosts`` the hosts of all services. ``service`` returns a Service, or None, and its Revisions.
+    ``cold_requests`` returns the last cold starts in a namespace, ``recorded`` the recorded requests of a revision, and
+    ``hosts`` the hosts of all services. ``service`` returns a Service (or None) and its Revisions.
     """
 
     cold_requests: Callable[[str], Awaitable[list[ColdRequest]]] = _no_cold_requests
@@ -168,7 +168,7 @@ class PageSources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pages:
-    """Serves all open pages of one board. Without a ``keeper`` the only history is the last hour, in memory."""
+    """Serves all open pages of one board. Without a ``keeper`` the history is the last hour, in memory."""
 
     def __init__(  # noqa: PLR0913 - what it shows, and who may see it
         self,
@@ -271,7 +271,7 @@ class Pages:
             return await handler(request)
 
     async def _hold(self, request: web.Request) -> None:
-        """Close the connection of a stream when its user loses a right, or gets another grant."""
+        """Wait while a stream is open. Close its connection when its user loses a right or gets another grant."""
         before = current_grant(), current_actor()
         while await self._viewers.admit(request) is None and (current_grant(), current_actor()) == before:  # noqa: ASYNC110 - rights are reviewed, nothing announces their end
             await asyncio.sleep(REVIEW_VALID_S)
@@ -350,7 +350,7 @@ class Pages:
         return json_response_of(key, comparison)
 
     async def _kept_rows(self, key: str, span_s: tuple[float, float], *, now_s: float) -> dict[str, list[float | None]]:
-        """The rows of a revision from this process's memory, and older rows from the disk."""
+        """The rows of a revision, from memory as far as possible, and older rows from the disk."""
         from_s, to_s = span_s
         from_s = max(from_s, self._board.created_s(key))
         live = self._board.history.read(key)
@@ -368,7 +368,7 @@ class Pages:
         return {name: [*history.columns[name], *column] for name, column in rows.items()}
 
     def _range_of(self, request: web.Request, now_s: float) -> tuple[float, float] | None:
-        """The range of a query that the history can have. Raises ``HTTPBadRequest``."""
+        """The time range of a query, limited to the stored history. Raises ``HTTPBadRequest``."""
         return range_of(request, now_s, longest_s=RANGE_MAX_S if self._keeper is None else self._keeper.longest_s)
 
     async def _map(self, request: web.Request) -> web.StreamResponse:

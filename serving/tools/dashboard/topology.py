@@ -21,7 +21,7 @@ class HostTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host and the destination of its requests: the traffic of ``service``, or ``targets`` if the service is ""."""
+    """A host and the destination of its requests: the traffic of ``service``, or ``targets`` if ``service`` is ""."""
 
     namespace: str
     host: str
@@ -35,7 +35,7 @@ class ServedHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Pods of the revision ``key`` on a node with the same state. ``node`` is "" before scheduling."""
+    """The number of pods of the revision ``key`` in the same state on the same node ("" before scheduling)."""
 
     key: str
     node: str
@@ -57,7 +57,7 @@ def hosts_of(routes: Iterable[Object], mappings: Iterable[Object]) -> list[Serve
 
 
 def pod_counts(pods: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[PodCount]:
-    """The number of pods in each state on each node, by "namespace/revision"."""
+    """Count the pods by revision, state and node. ``pods`` is by "namespace/revision"."""
     return [
         PodCount(key=key, node=node, state=state, count=count)
         for key, views in sorted(pods.items())

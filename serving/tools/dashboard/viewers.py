@@ -52,17 +52,17 @@ _actor: contextvars.ContextVar[Grant | None] = contextvars.ContextVar("dashboard
 
 
 def current_grant() -> Grant:
-    """The grant with which the current request sees the dashboard."""
+    """The namespaces that the current request may see, as a grant."""
     return _grant.get()
 
 
 def current_actor() -> Grant | None:
-    """The grant for actions of the current request without the dashboard's token; None if only the token counts."""
+    """The grant for actions of the current request; None if actions require the dashboard's token."""
     return _actor.get()
 
 
 class TokenUsers:
-    """Finds the users of tokens by reviews of the API server, and stores the tokens of cookies, in memory only."""
+    """Finds the users of tokens by TokenReviews, and stores the tokens behind cookies, in memory only."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -71,7 +71,7 @@ class TokenUsers:
         self._turns = asyncio.Semaphore(_REVIEWS_MAX)
 
     async def grant_of(self, token: str) -> Grant | None:
-        """The grant of a token's user; None if the API server has no such user, or does not respond."""
+        """The grant of a token's user; None if the API server does not know the token, or does not respond."""
         if not _USER_TOKEN.fullmatch(token):
             return None
         digest = hashlib.sha256(token.encode()).digest()
@@ -98,10 +98,10 @@ class TokenUsers:
 
 
 class Viewers:
-    """Finds the grant of each request. Without ``queries`` all users see everything, except a proxy's users.
+    """Finds the grant of each request. Without ``queries`` all users see everything, except users behind a proxy.
 
-    ``header`` names the user if ``secret`` is also sent; ``users`` has their grants. A ``header`` of "" disables a
-    proxy's users. ``tokens`` finds users by their tokens; None disables such users.
+    A proxy sends the user's name in ``header``, and ``secret``; ``users`` has the grants. A ``header`` of "" disables
+    users behind a proxy. ``tokens`` finds users by their tokens; None disables such users.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Viewers:
         self._wrong = WrongTokens()
 
     async def admit(self, request: web.Request) -> web.Response | None:
-        """Set the request's grant; return a response that rejects the request or sets the cookie, else None."""
+        """Set the request's grant. Return a response that rejects the request or sets the cookie, else None."""
         # One task serves all requests of a connection: each request begins without the rights of the previous one.
         _grant.set(_NOTHING)
         _actor.set(None)
@@ -139,7 +139,7 @@ class Viewers:
         return await self._refusal(request, self._queries)
 
     async def _is_user(self, request: web.Request) -> bool:
-        """Set the grant of the user with the token in the header or, for views only, in the cookie."""
+        """Set the grant of the user whose token is in the header or, only for views, in the cookie."""
         if self._tokens is None:
             return False
         grant = await self._tokens.grant_of(bearer_of(request.headers.getall("Authorization", [])))
@@ -192,7 +192,7 @@ class Viewers:
 
 
 def _has_own_gate(request: web.Request) -> bool:
-    """Whether the request is for logs or an action, which need the dashboard's token."""
+    """Whether the request is for logs or an action, which require the dashboard's token."""
     return request.path.removeprefix("/").startswith(_OWN_TOKEN)
 
 

@@ -84,7 +84,7 @@ def revision_view(revision: Mapping[str, Any]) -> View:
 
 
 def start_facts(revision: Mapping[str, Any]) -> StartFacts:
-    """Facts about the starts of a Revision's pods, such as whether its command is Python."""
+    """Facts that explain the start times of a Revision's pods, such as whether its command is Python."""
     metadata = revision["metadata"]
     annotations = metadata.get("annotations") or {}
     return StartFacts(
@@ -96,7 +96,7 @@ def start_facts(revision: Mapping[str, Any]) -> StartFacts:
 
 
 def _learnt_target(annotations: Mapping[str, str]) -> dict[str, str]:
-    """The learnt target, as in ``serving why``; empty without a stored target."""
+    """The learnt target, in the format of ``serving why``; empty without a stored target."""
     try:
         learnt = msgspec.json.decode(annotations.get(LEARNT_TARGET_ANNOTATION, ""), type=_SavedTarget)
     except UNREADABLE:
@@ -147,7 +147,7 @@ def _memory_limit_of(spec: Mapping[str, Any]) -> int:
 
 
 def lean_pod(pod: Mapping[str, Any]) -> View:
-    """A Pod reduced to the fields that the dashboard reads, because the dashboard caches every pod of the cluster."""
+    """A Pod reduced to the fields that the dashboard reads, because it caches every pod of the cluster."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     return {
         "metadata": {

@@ -15,8 +15,8 @@ from serving.tools.dashboard.views import View, revision_view
 def workload_view(workload: Object) -> View:
     """The view of a ScaledWorkload.
 
-    It has the fields of a revision, and ``kind``, ``target`` and ``url``. A workload that cannot be read has its
-    conditions.
+    It has the fields of a revision's view, and ``kind``, ``target`` and ``url``. The view of an unreadable workload has
+    only its conditions.
     """
     try:
         revision = as_revision(workload, ScaledWorkloadSpec.from_object(workload))
@@ -42,7 +42,7 @@ class WorkloadPods:
         self._selectors: dict[str, dict[str, LabelSelector]] = {}
 
     def put(self, key: Key, workload: Object | None) -> bool:
-        """Store a workload, None removes it; return whether its pods have changed."""
+        """Store a workload, or remove it with None; return whether the set of its pods has changed."""
         namespace, name = key
         selectors = self._selectors.setdefault(namespace, {})
         before = selectors.pop(name, None)
@@ -52,14 +52,14 @@ class WorkloadPods:
         return before != after
 
     def workload_of(self, pod: Object) -> str:
-        """The workload that selects a pod; "" for none, and for a pod of a revision."""
+        """The workload that selects a pod; "" if there is none, or if the pod belongs to a revision."""
         labels = labels_of(pod)
         selectors = {} if REVISION_LABEL in labels else self._selectors.get(namespace_of(pod), {})
         return next((name for name, selector in selectors.items() if selector.matches(labels)), "")
 
 
 def labelled(pod: Object, workload: str) -> Object:
-    """A pod of a workload, with the label of a revision."""
+    """A pod of a workload with the label that pods of revisions have."""
     return {**pod, "metadata": {**pod["metadata"], "labels": {**labels_of(pod), REVISION_LABEL: workload}}}
 
 

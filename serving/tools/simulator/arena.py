@@ -29,7 +29,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 class ArenaRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy on one workload, with one start time and one limit."""
+    """The results of one policy on one workload, for one start time and one limit."""
 
     policy: str
     figures: Mapping[str, Interval]
@@ -41,7 +41,7 @@ class ArenaRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def broken_rules(self) -> tuple[str, ...]:
-        """The broken rules about late requests, cost, functions, or both cold requests and pod-seconds."""
+        """The rules broken by the policy: late requests, cost, single functions, or cold requests and pod-seconds."""
         cold, late, pod_seconds, cost = (self.changes[name].mean for name in CHANGES)
         worse = self.functions is not None and self.functions.worse > _WORSE_SHARE_MAX * self.functions.functions
         broken = {
@@ -54,7 +54,7 @@ class ArenaRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArenaSection(msgspec.Struct, frozen=True, kw_only=True):
-    """All policies on one workload, with one start time and one limit."""
+    """The results of all policies on one workload, for one start time and one limit."""
 
     workload: str
     start_s: float
@@ -92,7 +92,7 @@ CHANGES: Mapping[str, Callable[[PolicyReport], float]] = {
 def row_of(
     policy: str, reports: Mapping[str, Sequence[PolicyReport]], *, first: str, functions: WorstFunctions | None
 ) -> ArenaRow:
-    """The row of a policy. ``reports``, ``first`` and both bounds have one report per seed."""
+    """The row of a policy. ``reports`` has one report per seed and policy, including ``first`` and both bounds."""
     own = reports[policy]
     figures = {name: interval_of([value(report) for report in own]) for name, value in _FIGURES.items()}
     attained = [report.attained_share for report in own if report.attained_share is not None]

@@ -24,7 +24,7 @@ _INTRODUCTION = (
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A heading, a paragraph and a table. A part with a header and no rows is left out."""
+    """A heading, a paragraph and a table. A part whose table has a header but no rows is left out."""
 
     level: int = 2
     title: str = ""
@@ -161,5 +161,5 @@ def _html_lines(part: _Part) -> Iterator[str]:
 
 
 def _markdown(text: str) -> str:
-    """A text of a trace or plan as Markdown that shows the text literally."""
+    """Escape a text of a trace or plan, so that Markdown shows it literally."""
     return html.escape(" ".join(text.split()), quote=False).replace("|", "\\|").replace("`", "\\`")

@@ -37,7 +37,7 @@ _CODE = ("core", "tools/simulator")
 
 
 class ArenaWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A part of a trace, or a shape, with the times of requests and pods in seconds."""
+    """A workload: a part of a trace or a shape, and the durations of requests and pod starts in seconds."""
 
     name: str
     trace: str = ""
@@ -146,7 +146,7 @@ def workloads_of(workload: ArenaWorkload, traces: Path) -> Iterator[tuple[float,
 
 
 def pins_of(plan: ArenaPlan, traces: Path) -> dict[str, str]:
-    """The versions and digests that determine the results of a plan. Raises ``SettingsError``."""
+    """The versions and digests of everything that determines a plan's results. Raises ``SettingsError``."""
     package = Path(serving.__file__).parent
     code = hashlib.sha256()
     for path in sorted(path for folder in _CODE for path in (package / folder).rglob("*.py")):

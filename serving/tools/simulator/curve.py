@@ -110,7 +110,7 @@ POLICIES: Mapping[str, SimulatedPolicy] = {
 def policy_of_user(name: str, policy_class: PolicyClass) -> SimulatedPolicy:
     """A user's policy under a name.
 
-    It has no dial, and no limit on call times: a run does not depend on the machine.
+    It has no dial. The time of its calls is not limited, so that results do not depend on the machine.
     """
     return SimulatedPolicy(
         change=_named(name),
@@ -127,11 +127,11 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EqualPodSeconds(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes from the first policy at its pod-seconds, as ratios: -0.3 is 30 % fewer.
+    """A policy's changes compared with the first policy at equal pod-seconds, as ratios: -0.3 is 30 % fewer.
 
-    None where the first policy has 0. A policy whose dial does not reach the cost is compared at the nearest position:
-    ``pod_seconds_change`` is above 0 where the most frugal position costs more, below 0 where the most generous
-    position costs less.
+    A ratio is None if the first policy's value is 0. A policy whose dial does not reach the cost is compared at the
+    nearest position: ``pod_seconds_change`` is above 0 if even the most frugal position costs more, below 0 if even the
+    most generous position costs less.
     """
 
     cold_change: float | None
@@ -149,7 +149,7 @@ class EqualPodSeconds(msgspec.Struct, frozen=True, kw_only=True):
 def points_around(
     pod_seconds: float, dial: Sequence[DialPosition], run: Callable[[DialPosition], PolicyReport]
 ) -> list[CurvePoint]:
-    """The two points around a cost, and all points of the search, in the order of the cost parameter."""
+    """The two points next to a cost, and all points that the search computed, ordered by the cost parameter."""
     reports: dict[int, PolicyReport] = {}
 
     def cost_at(index: int) -> float:
@@ -166,7 +166,7 @@ def points_around(
 
 
 def at_equal_pod_seconds(first: PolicyReport, points: Sequence[CurvePoint]) -> EqualPodSeconds:
-    """The changes of a policy on its curve at the pod-seconds of the first policy."""
+    """The changes of a policy at the first policy's pod-seconds, interpolated on the policy's curve."""
     by_cost = sorted(points, key=lambda point: point.report.pod_seconds)
     below = [point for point in by_cost if point.report.pod_seconds <= first.pod_seconds * (1 + _SLACK)]
     above = [point for point in by_cost if point.report.pod_seconds > first.pod_seconds * (1 + _SLACK)]
@@ -191,7 +191,7 @@ def at_equal_pod_seconds(first: PolicyReport, points: Sequence[CurvePoint]) -> E
 
 
 def with_way_to_oracle(changes: Mapping[str, EqualPodSeconds]) -> dict[str, EqualPodSeconds]:
-    """Add each policy's change as a share of the oracle's: -60 % of its -80 % is 75 %."""
+    """Add each policy's change as a share of the oracle's: -60 % is 75 % of -80 %."""
     oracle = changes.get("oracle")
     if oracle is None or not oracle.cold_change:
         return dict(changes)
@@ -204,7 +204,7 @@ def with_way_to_oracle(changes: Mapping[str, EqualPodSeconds]) -> dict[str, Equa
 
 
 def best_within(points: Sequence[CurvePoint], pod_seconds: float) -> CurvePoint | None:
-    """The point within a cost with the fewest cold, then the fewest late requests; None if all points cost more."""
+    """The point within a cost with the fewest cold requests, then the fewest late ones; None if all cost more."""
     within = [point for point in points if point.report.pod_seconds <= pod_seconds * (1 + _SLACK)]
 
     def order(point: CurvePoint) -> tuple[float, float, float]:

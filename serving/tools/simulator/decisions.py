@@ -51,7 +51,7 @@ LoadedSecond = tuple[int, float, int]
 
 
 class LoadedSeconds:
-    """Seconds with load. ``pending`` has the seconds that the decider has not got yet, oldest first."""
+    """Seconds with load. ``pending`` has those that were not yet passed to the windows, oldest first."""
 
     def __init__(self, spec: ScalingSpec) -> None:
         self._stable = math.ceil(spec.stable_window_s)
@@ -67,7 +67,7 @@ class LoadedSeconds:
         return self._hot_number >= 0
 
     def record(self, second: LoadedSecond, *, is_hot: bool) -> None:
-        """Record an elapsed second with its reported load; ``is_hot`` if that load was not negligible."""
+        """Record a completed second with its reported load. ``is_hot``: the load was more than small."""
         self.pending.append(second)
         if second[1] > LOAD_MIN:
             self._loaded_before, self._loaded_number = self._loaded_number, second[0]
@@ -80,7 +80,7 @@ class LoadedSeconds:
         windows.record_load(number, self._amount((number, 1.0, 1)))
 
     def reset(self) -> None:
-        """Reset with the windows: earlier seconds do not count."""
+        """Forget earlier seconds, because the windows were reset."""
         self.pending.clear()
         self._hot_number = -1
 
@@ -89,15 +89,15 @@ class LoadedSeconds:
         return self._hot_number < 0 or at_s > self._hot_number + 2 + self._stable
 
     def window_end(self, now_s: float) -> float:
-        """The time at which the last load leaves the stable window. Its second is in the bucket of the next one.
+        """The time at which the last load leaves the stable window.
 
-        A second whose report came early is not in the window before the next one begins.
+        The load of a second is in the bucket of the next one, even if its report came early.
         """
         number = self._loaded_number if self._loaded_number < math.floor(now_s) else self._loaded_before
         return number + 1 + self._stable
 
     def give(self, windows: RevisionWindows, now_s: float, *, has_reports: bool) -> None:
-        """Pass completed seconds to the decider. Ready pods also report zero load (``has_reports``)."""
+        """Pass completed seconds to the windows. With ``has_reports``, ready pods report seconds without load, too."""
         over, pending = math.floor(now_s) - 1, self.pending
         while pending and pending[0][0] <= over:
             second = pending.popleft()
@@ -118,7 +118,7 @@ class LoadedSeconds:
             windows.record_load(number, self._amount(second))
 
     def _give_silence(self, windows: RevisionWindows, until: int) -> None:
-        """Pass seconds without load to the decider, up to a number. Two seconds suffice for both windows."""
+        """Pass seconds without load, up to the number ``until``. Two seconds suffice for both windows."""
         first = self._taken_number + 1
         if first >= until:
             return
@@ -163,9 +163,8 @@ class Decisions:
     ) -> None:
         """``skips`` False decides in every period, for tests. Several revisions share ``prior``.
 
-        ``signals`` are the learnt target and the triggers, if they exist.
-
-        ``repeats`` False gives each outcome its exact time and load. ``policy_of`` creates the policy.
+        ``repeats`` False gives each outcome its exact time and load. ``policy_of`` creates the policy. ``signals`` are
+        the learnt target and the triggers, or None.
         """
         self._settings = settings
         self._spec = spec
@@ -240,7 +239,7 @@ class Decisions:
     def record(self, number: int, load: float, arrivals: int) -> None:
         """Record a completed second with load or arrivals; other seconds are not recorded.
 
-        The load of earlier pokes is excluded, as in the activator.
+        As in the activator, the load that earlier pokes reported is excluded.
         """
         reported, self._poked_load = max(0.0, load - self._poked_load), 0.0
         if self._own.slo is not None:
@@ -254,7 +253,7 @@ class Decisions:
             self.due_s = min(self.due_s, self._periods.at(number + 1.0))
 
     def entered(self, now_s: float) -> None:
-        """Record the first request. A policy observes the request at the next period, before its second has ended."""
+        """Record the first request. The policy observes it at the next period, before its second has ended."""
         if self.policy.observes or self._is_settled:
             last_s = self._periods.until(now_s)
             self.due_s = min(self.due_s, last_s + self._periods.period_s)
@@ -266,9 +265,9 @@ class Decisions:
         self.policy.started(took_s)
 
     def decide_by(self, at_s: float, now_s: float, *, is_first: bool = False) -> None:
-        """Decide by ``at_s``, but not within the pause after the last period, even a skipped one.
+        """Decide by ``at_s``, but not within the minimum pause after the last period, even if that period was skipped.
 
-        A period before that time counts as this decision. ``is_first``: a period at ``now_s`` is still to come.
+        A period before that time counts as this decision. ``is_first``: the period at ``now_s`` has not passed yet.
         """
         last_s = self._periods.until(now_s, is_first=is_first)
         asked_s = max(at_s, last_s + DECISION_PAUSE_S)
@@ -279,7 +278,7 @@ class Decisions:
         self.due_s = min(self.due_s, self._asked_s)
 
     def decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> Conclusion:
-        """Decide now. The activator is confirmed in the path immediately."""
+        """Decide now. Probes confirm immediately that the activator is in the path."""
         self._adopt(counts, now_s)
         self._record_seconds(now_s, has_reports=counts.ready > 0)
         observed = self._windows.query(now_s)
@@ -300,8 +299,8 @@ class Decisions:
     def is_repeated(self, counts: RevisionCounts, now_s: float) -> bool:
         """Whether the due decision would repeat the last decision; then only the next time is computed.
 
-        This is so while a policy keeps the one ready pod and no second exceeds the load of one pod. The windows receive
-        the seconds with the next decision, the policy now.
+        This is so while a policy keeps the one ready pod, and no second exceeds the load of one pod. The windows are
+        updated at the next decision, the policy immediately.
         """
         policy, conclusion = self.policy, self._conclusion
         if (
@@ -330,11 +329,11 @@ class Decisions:
 
     @property
     def is_next_due(self) -> bool:
-        """Whether the next period is due. With several pods and load, ``schedule`` would give the same result."""
+        """Whether the next period is due. If it is, with several pods and load, ``schedule`` changes nothing."""
         return self.due_s == self._periods.made_s + self._periods.period_s
 
     def schedule(self, counts: RevisionCounts, now_s: float) -> None:
-        """Set ``due_s``: the next period, from now on, whose decision may differ from the last decision."""
+        """Set ``due_s`` to the next period in which the decision may differ from the last one."""
         conclusion = self._conclusion
         if conclusion is None:
             return
@@ -364,7 +363,7 @@ class Decisions:
 
     @property
     def _panic_end_s(self) -> float:
-        """The first period after panic; until then the maximum scale of the panic applies."""
+        """The first period after panic. During panic the maximum count since its beginning applies."""
         state = self._state.kpa
         if state is None or state.panic_since_s is None:
             return math.inf
@@ -376,7 +375,7 @@ class Decisions:
         return state is not None and state.panic_since_s is not None
 
     def _is_silent(self, counts: RevisionCounts) -> bool:
-        """Whether the policy has seen all load: then its advice changes only at announced times."""
+        """Whether the policy has observed all load. Its advice then changes only at announced times."""
         return not (counts.inside or self._seconds.pending) and counts.scale == counts.ready <= 1
 
     def _is_clock_alone(self, counts: RevisionCounts, conclusion: Conclusion) -> bool:
@@ -389,9 +388,9 @@ class Decisions:
         return is_kept or conclusion.gate_reason in _CLOCK_REASONS
 
     def _settled_until_s(self, counts: RevisionCounts, conclusion: Conclusion, now_s: float) -> float:
-        """Until when the algorithm's count and the path stay as they are without further load: the averages only fall.
+        """How long the algorithm's count and the path do not change without further load, because averages only fall.
 
-        In panic the count holds until its end. One pod is wanted until the last load leaves the stable window. 0: not known.
+        In panic, until its end; for one wanted pod, until the last load leaves the stable window; 0 if unknown.
         """
         detail, spec = self._detail, self._spec
         if (
@@ -416,7 +415,7 @@ class Decisions:
         return self._periods.at(max(now_s, self._seconds.window_end(now_s)))
 
     def _is_one_pod_starting(self, counts: RevisionCounts) -> bool:
-        """Whether the first pod is starting and is sufficient: its readiness triggers a decision."""
+        """Whether the first pod is starting and is sufficient. The next decision is then due when it is ready."""
         return (
             (counts.scale, counts.ready, self.latest_count) == (1, 0, 1)
             and 0 < counts.inside <= self.quiet_load
@@ -426,7 +425,7 @@ class Decisions:
         )
 
     def _is_one_pod_wanted(self, counts: RevisionCounts) -> bool:
-        """Whether one pod was desired, and all load since is within its capacity."""
+        """Whether one pod was desired, and no load since then exceeds its capacity."""
         spec, conclusion = self._spec, self._conclusion
         return (
             conclusion is not None
@@ -441,7 +440,7 @@ class Decisions:
         )
 
     def _adopt(self, counts: RevisionCounts, now_s: float) -> None:
-        """Use the numbers of the learnt target and of the goal for latency from now on."""
+        """Apply the learnt target and the latency goal to further decisions."""
         spec = self._own if self._signals is None else self._signals.spec(now_s)
         if spec.slo is not None:
             spec = self.slo.update(spec, ready_count=counts.ready, present_scale=counts.scale, now_s=now_s)
@@ -488,7 +487,7 @@ class Decisions:
     def _repeated(
         self, counts: RevisionCounts, view: ScalerView, observed: Observation | NoData, *, now_s: float
     ) -> Conclusion | None:
-        """The conclusion of an earlier decision with the same inputs; None: decide in full."""
+        """The conclusion of an earlier decision with the same inputs; None if there is none."""
         self._key = None
         steady, state, spec = self._steady, self._state, self._spec
         # Requests without a report raise the load.
@@ -516,7 +515,7 @@ class Decisions:
         return conclusion
 
     def _advice(self, counts: RevisionCounts, detail: ScaleDecision | NoData, now_s: float) -> Advice:
-        """The policy's advice, which it repeats if the decision is made in full."""
+        """The policy's advice. In a full decision, the policy gives the same advice again."""
         desired = detail if isinstance(detail, NoData) else detail.desired_count
         return self.policy.propose(
             PolicyView(

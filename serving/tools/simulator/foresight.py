@@ -68,7 +68,7 @@ def run_with_foresight(
 
 
 class Demand:
-    """The number of pods over time without any wait. Level N is the Nth pod."""
+    """The number of pods over time if no request waits. Level N is the Nth pod."""
 
     def __init__(self, requests: Sequence[tuple[float, float]], *, slots: int) -> None:
         """``requests`` are sorted pairs of time and duration, in seconds. ``slots`` 0: one pod serves all requests."""
@@ -103,12 +103,12 @@ class Demand:
         return rises_s[place] if place < len(rises_s) else math.inf
 
     def requests_at(self, level: int, from_s: float, to_s: float) -> int:
-        """Requests that need a level between two times."""
+        """The number of requests that need a level between two times."""
         first, last = bisect_left(self.arrivals_s, from_s), bisect_left(self.arrivals_s, to_s)
         return sum(required >= level for required in self.levels[first:last])
 
     def _end(self, ends: list[float], at_s: float) -> None:
-        """End the requests completed by a time, and the uses of levels."""
+        """End the requests that are complete at a time, and the uses of their levels."""
         while ends and ends[0] <= at_s:
             end_s = heapq.heappop(ends)
             if len(ends) % self._slots == 0:
@@ -126,7 +126,7 @@ class _Bill:
         self._changes: list[tuple[float, int]] = []
 
     def add(self, created_s: float, removed_s: float) -> None:
-        """Count a pod from its creation to its removal, and its drain. Time before the simulation's start is free."""
+        """Count a pod from its creation to the end of its drain. Time before the simulation's start is free."""
         created_s = max(0.0, created_s)
         end_s = self._until_s if removed_s >= self._until_s else removed_s + self._drain_s
         self.result.pod_starts += 1
@@ -150,7 +150,7 @@ class _Bill:
 
 
 def _run_clairvoyant(demand: Demand, bill: _Bill, *, starts_s: Iterator[float], drain_s: float) -> None:
-    """Start each pod ahead of its use, and keep it through pauses cheaper than its drain and another start."""
+    """Start each pod before its use. Keep it through a pause if that costs less than a drain and another start."""
     for uses in demand.uses:
         start_s = next(starts_s)
         created_s, used_until_s = uses[0][0] - start_s, uses[0][1]
@@ -166,7 +166,7 @@ def _run_clairvoyant(demand: Demand, bill: _Bill, *, starts_s: Iterator[float], 
 
 
 class _Oracle:
-    """Starts pods on demand, and keeps a pod if its next use is early enough."""
+    """Starts pods on demand. Keeps a pod if its next use is soon enough."""
 
     def __init__(
         self, demand: Demand, bill: _Bill, config: RunConfig, *, starts_s: Iterator[float], until_s: float
@@ -257,7 +257,7 @@ class _Oracle:
             return
 
     def _kept_until_s(self, level: int, at_s: float) -> float:
-        """The time until which to keep a pod; in the past if keeping it costs more than a cold start."""
+        """The time until which a pod is kept; in the past if keeping it costs more than a cold start."""
         next_s = self._demand.next_use_s(level, at_s)
         if next_s >= self._until_s:
             return -math.inf

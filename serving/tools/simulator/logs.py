@@ -26,7 +26,7 @@ _SHORTEST_S = 0.001
 
 
 class RecordedLogs(msgspec.Struct, frozen=True, kw_only=True):
-    """A workload from logs; ``start`` is None without a start in the decision log."""
+    """A workload from logs. ``start`` is None if the decision log contains no start of a pod."""
 
     functions: list[FunctionTrace]
     length_s: float
@@ -55,7 +55,7 @@ class _LoggedRevision:
         self.starts_s: list[float] = []
 
     def add(self, at_s: float, *, wanted: int, ready: int, woken_s: float | None) -> float | None:
-        """Add a decision; return the time from which a revision without ready pods starts some, or None."""
+        """Add a decision; return when a revision without ready pods began to start some, or None."""
         self._times_s.append(at_s)
         self._ready.append(ready)
         if ready:
@@ -132,7 +132,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _revisions(records: Iterable[DecisionRecord]) -> dict[str, _LoggedRevision]:
-    """The pods of each service over time. Revisions of one service count as one."""
+    """The pods of each service over time. All revisions of a service count as one."""
     revisions: dict[str, _LoggedRevision] = {}
     woken_s: dict[str, float | None] = {}
     for record in sorted(records, key=lambda record: record.entry.at_wall_s):
@@ -146,7 +146,7 @@ def _revisions(records: Iterable[DecisionRecord]) -> dict[str, _LoggedRevision]:
 
 
 def _service_of(host: str) -> str:
-    """The service of a host: hello.default.localhost:8080 is hello.default. Users' domains have no service."""
+    """The service of a host: hello.default.localhost:8080 is hello.default. A user's own domain has none."""
     return ".".join(host.partition(":")[0].split(".")[:2])
 
 

@@ -26,7 +26,7 @@ from serving.tools.simulator.pods import PodSet, SimulatedPod
 
 
 class NodeTenant(Protocol):
-    """A simulated revision, as seen by shared nodes."""
+    """The interface that shared nodes use of a simulated revision."""
 
     name: str
     pods: PodSet
@@ -34,7 +34,7 @@ class NodeTenant(Protocol):
 
     @property
     def next_s(self) -> float:
-        """The time of the next event or decision; infinite at the end."""
+        """The time of the next event or decision; infinite after the last one."""
         ...
 
     def run_until(self, limit_s: float) -> None:
@@ -47,13 +47,13 @@ class NodeTenant(Protocol):
 
 
 class NodeRoom(Protocol):
-    """The nodes' interface for revisions. ``tenant`` is the revision being simulated."""
+    """The interface that revisions use of nodes. ``tenant`` is the calling revision."""
 
     tenant: NodeTenant | None
 
     @property
     def next_s(self) -> float:
-        """The next time at which the nodes change a revision; infinite without such a time."""
+        """The next time at which an event of the nodes affects a revision; infinite if there is none."""
         ...
 
     def place(self, tenant: NodeTenant, pod: SimulatedPod, now_s: float) -> bool:
@@ -115,7 +115,7 @@ class SharedNodes:
             self.tenant.limit_s = min(self.tenant.limit_s, at_s)
 
     def decided(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy) -> None:
-        """Do nothing: this simulation has no further nodes."""
+        """Do nothing: the number of these nodes does not change."""
 
     def step(self) -> list[NodeTenant]:
         """Assign the next free place to the longest waiting pod; return its revision."""
@@ -132,7 +132,7 @@ class SharedNodes:
 
 
 def run_together(tenants: Sequence[NodeTenant], nodes: NodeRoom) -> None:
-    """Simulate revisions on shared nodes, in the order of time, to their end."""
+    """Simulate revisions on shared nodes in the order of time, until the end."""
     place_of = {id(tenant): place for place, tenant in enumerate(tenants)}
     due = [(tenant.next_s, place) for place, tenant in enumerate(tenants)]
     heapq.heapify(due)
@@ -184,7 +184,7 @@ class SimulatedPlacing:
         self._closed.discard(name)
 
     def set_taint(self, name: str, *, is_tainted: bool) -> None:
-        """Mark a node as tainted: the node accepts no further pods."""
+        """Taint a node, so that it accepts no further pods, or remove the taint."""
         (self._closed.add if is_tainted else self._closed.discard)(name)
 
     def place(self, pod: str, *, now_s: float) -> str | None:
@@ -210,7 +210,7 @@ class SimulatedPlacing:
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes' configuration. Amounts are per node and per pod; ``policy`` names a set of node scores."""
+    """The nodes' configuration. Resources are per node and per pod; ``policy`` names a set of node scores."""
 
     count: int
     count_max: int

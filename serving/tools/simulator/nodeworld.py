@@ -77,7 +77,7 @@ class SimulatedNodes:
 
     @property
     def next_s(self) -> float:
-        """The time of the next pass, node or leaving pod; infinite at the end."""
+        """The time of the next pass, new node or leaving pod; infinite at the end."""
         at_s = self._events[0][0]
         return at_s if at_s < self._until_s else math.inf
 
@@ -103,7 +103,7 @@ class SimulatedNodes:
         self._waited(pod, at_s)
 
     def decided(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy) -> None:
-        """Anticipate a revision's pods after its decision, for the boot time of a node."""
+        """After a decision, compute the pods that its revision needs when a node requested now has booted."""
         if not self._plan.group.anticipation:
             return
         anticipated = self._anticipated.setdefault(tenant.name, _Anticipated(tenant, Anticipation(), 0, 0.0))
@@ -185,7 +185,7 @@ class SimulatedNodes:
         return [tenant for tenant, _ in going]
 
     def _anticipate(self, now_s: float) -> None:
-        """Add the missing pods of the revisions to the accounting as pending pods."""
+        """Add anticipated pods that do not exist yet to the node group's demand, as pending pods."""
         wanted: set[str] = set()
         for name, anticipated in self._anticipated.items():
             if now_s - anticipated.at_s < validity_s(self._boot_s):
@@ -254,7 +254,7 @@ class SimulatedNodes:
         )
 
     def _count_node(self, node: GroupNode, until_s: float) -> None:
-        """Count a node's cost from the request for it; initial nodes count from the start."""
+        """Count a node's cost from the request for the node. An initial node counts from the start."""
         from_s = max(0.0, node.created_at_s - self._plan.boot_s) if node.created_at_s else 0.0
         self.result.node_seconds += until_s - from_s
         self._series.add(from_s, until_s)

@@ -19,7 +19,7 @@ from serving.tools.simulator.results import PodSeries, RevisionResult
 
 
 class PodTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """The seconds for which a pod drains and idles before dormancy, and the price of a dormant second."""
+    """How long a pod drains, how long it idles before it is dormant (seconds), and the price of a dormant second."""
 
     drain_s: float
     dormant_after_s: float = math.inf
@@ -171,7 +171,7 @@ class PodSet:
             self._count(pod, until_s)
 
     def _end(self, pod: SimulatedPod, now_s: float) -> None:
-        """End a pod, after the drain lag if the pod has served: senders notice the end with a delay."""
+        """End a pod. A pod that has served drains first, because senders notice its end late."""
         lag_s = 0.0 if pod.ready_s is None else self._times.drain_s
         end_s = max(now_s, pod.removed_s + lag_s)
         self._count(pod, end_s)
@@ -182,7 +182,7 @@ class PodSet:
             self._on_end(pod, end_s)
 
     def _count_idle(self, pod: SimulatedPod, until_s: float) -> None:
-        """Count the idle time of a pod, and the savings while the pod is dormant."""
+        """Count the idle time of a pod, and the cost saved while it is dormant."""
         idle_s = until_s - pod.idle_since_s
         if idle_s <= self._times.dormant_after_s:
             self._result.wasted_pod_seconds += idle_s

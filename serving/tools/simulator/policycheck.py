@@ -40,7 +40,7 @@ _LOADS: tuple[Load, ...] = (
 
 
 class PolicyCheck(msgspec.Struct, kw_only=True):
-    """The result: calls of ``propose`` per instance, and problems; a policy that keeps the contract has no problems."""
+    """The result: calls of ``propose`` per instance, and ``problems``; empty if the policy keeps the contract."""
 
     decision_count: int = 0
     problems: list[str] = []
@@ -63,7 +63,7 @@ def check_policy(policy_class: PolicyClass, *, run: PolicyCaller, seed: int = 1)
 
 
 def _advices(policy_class: PolicyClass, *, run: PolicyCaller, seed: int) -> Iterator[tuple[PolicyView, Advice]]:
-    """Each view, and the advice of a new instance."""
+    """Each view with a policy's advice. Each call creates a new instance of the policy."""
     settings = AutoscalerSettings()
     spec = resolve(settings, ScalingAnnotations(), container_concurrency=_CONCURRENCY, reachable=True)
     for load in _LOADS:

@@ -28,7 +28,7 @@ _StepOutcome = tuple[list[tuple[int, list[_Gap]]], float]
 
 
 class _StepPrior(GapPrior):
-    """The population's rates as of the last step. Gaps are stored for the next step."""
+    """The population's rates after the last step. Gaps of the current step are stored for the next one."""
 
     __slots__ = ("gaps",)
 
@@ -77,7 +77,7 @@ class _Group:
 def run_population(
     run_of: RunOf, request_counts: Sequence[int], *, length_s: float, jobs: int, on_time: Callable[[float], None]
 ) -> list[RevisionResult]:
-    """Run all functions with a shared prior. ``on_time`` gets the simulated share of the time after each step.
+    """Run all functions with a shared prior. After each step, ``on_time`` gets the simulated part of the total time.
 
     Raises ``RuntimeError`` when a process of the pool ends early.
     """
@@ -107,7 +107,7 @@ def run_population(
 
 @contextmanager
 def _children(run_of: RunOf, shares: Sequence[Sequence[int]]) -> Iterator[list[Connection]]:
-    """Connections to processes that each simulate a share of the functions."""
+    """Start processes that each simulate a share of the functions; yield the connections to them."""
     context = multiprocessing.get_context("fork")
     children, processes = [], []
     try:
@@ -130,7 +130,7 @@ def _children(run_of: RunOf, shares: Sequence[Sequence[int]]) -> Iterator[list[C
 
 
 def _serve(connection: Connection, run_of: RunOf, share: Sequence[int]) -> None:
-    """Simulate step by step, on command of the parent process."""
+    """Simulate step by step, as commanded by the parent process."""
     end_with_parent()
     group = _Group(run_of, share)
     while (request := connection.recv()) is not None:

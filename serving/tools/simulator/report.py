@@ -21,7 +21,7 @@ _PLOT_COLUMNS = 72
 class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
     """A policy's results on a workload.
 
-    Counts are sums over revisions and means over seeds; waits cover all requests.
+    Counts are summed over revisions and averaged over seeds; waits cover all requests.
     """
 
     requests: float
@@ -72,7 +72,7 @@ class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cost_change(self) -> float:
-        """Pod-seconds above the first policy's, with 60 for each cold request."""
+        """The cost above the first policy's, in pod-seconds; each cold request costs 60."""
         (cold, cold_now), (cost, cost_now) = self.cold_requests, self.pod_seconds
         return cost_now - cost + COLD_WORTH_S * (cold_now - cold)
 
@@ -86,7 +86,7 @@ class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
 class WorstFunctions(msgspec.Struct, frozen=True, kw_only=True):
     """The functions with the worst results compared with the first policy.
 
-    Only ``functions`` with 20 requests or more count.
+    ``functions`` counts the compared functions, which have at least 20 requests.
     """
 
     functions: int
@@ -113,9 +113,9 @@ def summed_over_seeds(results_by_seed: Sequence[Sequence[RevisionResult]]) -> li
 def worst_functions(
     first: Sequence[RevisionResult], others: Sequence[RevisionResult], *, seeds: int = 1
 ) -> WorstFunctions | None:
-    """Compare by function; None without a function of 20 requests per seed.
+    """Compare two policies by function; None if no function has 20 requests per seed.
 
-    Both have the same functions in the same order.
+    Both sequences have the same functions in the same order.
     """
     changes = [
         FunctionChange(
@@ -288,7 +288,7 @@ def policy_table(reports: Mapping[str, PolicyReport]) -> Iterator[str]:
 
 
 def bars(values: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """For each quantity a bar per policy; the longest bar fills the line."""
+    """One bar per quantity and policy. The longest bar of a quantity fills the line."""
     width = max(len(name) for name in values)
     for quantity in next(iter(values.values())):
         top = max(of[quantity] for of in values.values()) or 1
@@ -298,7 +298,7 @@ def bars(values: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
 
 
 def sparkline(series: Sequence[float]) -> str:
-    """A series as one line: the largest value of each part fills the height."""
+    """A series as one line of blocks. Each block shows the largest value of a part of the series."""
     if not series:
         return ""
     step = max(1, -(-len(series) // _COLUMNS))

@@ -37,7 +37,7 @@ Durations = Iterator[float]
 
 
 class WaitHistogram:
-    """Waits above 0, in logarithmic bins: each bin has a count and a sum."""
+    """A histogram of waits above 0. Each of its logarithmic bins has a count and a sum."""
 
     __slots__ = ("_bins", "count")
 
@@ -68,9 +68,9 @@ class WaitHistogram:
         return int(sum(count for count, total in self._bins.values() if total / count > wait_s))
 
     def percentile(self, share: float, *, requests: int) -> float:
-        """The percentile over all requests; requests without an entry did not wait.
+        """The percentile over all requests. Requests without an entry did not wait.
 
-        Of 100 requests, 3 with waits of 2 s: the 97th percentile is 0, the 98th is 2 s.
+        Example: if 3 of 100 requests waited 2 s, the 97th percentile is 0 and the 98th is 2 s.
         """
         rank = math.ceil(share * requests) - (requests - self.count)
         if rank <= 0:
@@ -114,7 +114,7 @@ class RevisionResult(msgspec.Struct, kw_only=True):
             self.cold_requests += is_cold
 
     def judge_of(self, slo: Slo | None) -> "SloJudge | None":
-        """A judge that counts into ``minutes`` by a goal; None without a goal."""
+        """A judge that counts requests into ``minutes`` by a goal; None without a goal."""
         return None if slo is None else SloJudge(slo, self)
 
     def held_ratio(self, slo: Slo) -> float:
@@ -143,7 +143,7 @@ class SloJudge:
             heapq.heappush(self._responses, (at_s + took_s, waited_s + took_s))
 
     def report(self, end_s: float) -> tuple[int, ...]:
-        """The requests of the second that ends; rejected requests are late."""
+        """The requests of the second that ends, by latency. Rejected requests are late."""
         responses, result = self._responses, self._result
         for _ in range(result.refused - self._refused):
             self._meter.record(math.inf)
@@ -225,14 +225,14 @@ def summed(series: Iterable[list[float]]) -> list[float]:
 
 
 class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Median and 99th percentile of a duration in seconds; equal values mean a constant."""
+    """Median and 99th percentile of a duration in seconds. If they are equal, the duration is constant."""
 
     p50_s: float
     p99_s: float
 
 
 class DurationModel(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations of every function: ``default`` for functions without an entry in ``by_function``."""
+    """The durations of all functions. ``default`` is for functions that ``by_function`` lacks."""
 
     default: Quantiles
     by_function: Mapping[str, Quantiles] = {}
@@ -251,7 +251,7 @@ def durations_of(quantiles: Quantiles, seed: str) -> Durations:
 
 
 def _lognormal(quantiles: Quantiles, dice: random.Random) -> Callable[[], float]:
-    """log(p99 / p50) is 2.3263 standard deviations: 1 s and 10 s give a deviation of 0.99."""
+    """A lognormal distribution: log(p99 / p50) is 2.3263 standard deviations. 1 s and 10 s give a deviation of 0.99."""
     median = math.log(quantiles.p50_s)
     deviation = (math.log(quantiles.p99_s) - median) / _Z_99
     return lambda: dice.lognormvariate(median, deviation)

@@ -56,7 +56,7 @@ _LOAD_MIN = 1e-9
 
 
 class RunWorld(msgspec.Struct, frozen=True, kw_only=True):
-    """What all runs of a workload have in common. Times in seconds; ``concurrency`` 0 means no limit."""
+    """The parameters shared by all runs of a workload. Times in seconds; ``concurrency`` 0 means no limit."""
 
     settings: AutoscalerSettings = AutoscalerSettings()
     activator: ActivatorSettings = ActivatorSettings()
@@ -119,8 +119,8 @@ class RevisionRun:
     ) -> None:
         """``arrivals`` are pairs of a time and a duration in seconds; a NaN duration is drawn at random.
 
-        Other revisions share ``nodes``; None: every pod has a place. They also share the ``prior`` of their gaps; None:
-        the revision learns alone.
+        ``nodes`` are shared with other revisions; None: every pod has a place. ``prior`` is learnt from the gaps of
+        several revisions; None: the revision learns alone.
         """
         self.name = name
         self.result = RevisionResult(name=name)
@@ -185,7 +185,7 @@ class RevisionRun:
 
     @property
     def next_s(self) -> float:
-        """The time of the next event or decision; infinite when the end is reached."""
+        """The time of the next event or decision; infinite after the last one."""
         event_s = self._events[0][0] if self._events else math.inf
         at_s = min(self._next[0], event_s, self._decisions.due_s)
         return at_s if at_s < self._until_s else math.inf
@@ -245,7 +245,7 @@ class RevisionRun:
     # Time.
 
     def _catch_up(self, until_s: float) -> bool:
-        """Meter elapsed seconds, and decide if due; return whether a decision was due."""
+        """Record completed seconds, and decide if due; return whether a decision was due."""
         decisions = self._decisions
         while self._second_end_s <= min(until_s, decisions.due_s):
             self._second_over(min(until_s, decisions.due_s))
@@ -264,7 +264,7 @@ class RevisionRun:
         return True
 
     def _second_over(self, until_s: float) -> None:
-        """Record the second, and skip an idle time after it."""
+        """Record the completed second, and skip idle time that follows."""
         end_s, load, decisions = self._second_end_s, self._area, self._decisions
         if self._judge is not None:
             decisions.slo.record(self._judge.report(end_s), end_s)
@@ -313,7 +313,7 @@ class RevisionRun:
         self._serve(pods.pick(), at_s, took_s)
 
     def _arrive_at_pod(self, pod: SimulatedPod, at_s: float, took_s: float) -> None:
-        """Send a request to a pod without the activator: the queue-proxy forwards, queues or rejects the request."""
+        """Send a request to a pod without the activator. The queue-proxy forwards, queues or rejects it."""
         if pod.slots is None or pod.in_flight < pod.slots:
             self._count_in(at_s)
             self._serve(pod, at_s, took_s)
@@ -376,7 +376,7 @@ class RevisionRun:
     def _poke(self, at_s: float) -> None:
         """Report requests that wait for a revision without ready pods.
 
-        Reports are due at the first request, at twice as many, and above the capacity.
+        Reports are due at the first request, whenever the number has doubled, and when it exceeds the capacity.
         """
         waiting, decisions = len(self._queue), self._decisions
         if not decisions.counts_waiting:

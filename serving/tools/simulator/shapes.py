@@ -30,7 +30,7 @@ class Shape(enum.StrEnum):
 
 
 class ShapedFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """One function of a shape; the first has number 0."""
+    """One function of a shape. Functions are numbered from 0."""
 
     shape: Shape
     number: int
@@ -78,14 +78,14 @@ def _periodic(number: int, dice: random.Random) -> Iterator[float]:
 
 
 def _bursty(number: int, dice: random.Random) -> Iterator[float]:
-    """5 to 50 requests within two seconds, at random times 5, 10, ... 40 minutes apart on average."""
+    """Bursts of 5 to 50 requests within two seconds, at random times 5, 10, ... 40 minutes apart on average."""
     at_s = 0.0
     while (at_s := at_s + 2.0 + dice.expovariate(1 / (5 * _MINUTE_S * (number + 1)))) < _LONG_S:
         yield from sorted(at_s + dice.uniform(0.0, 2.0) for _ in range(dice.randint(5, 50)))
 
 
 def _diurnal(number: int, dice: random.Random) -> Iterator[float]:
-    """A wave over a day, without requests at night, and 1 to 8 requests per minute at its top."""
+    """A wave with a period of a day: no requests at night, and 1 to 8 requests per minute at its peak."""
     parts = range(0, int(_DAY_S), int(5 * _MINUTE_S))
     top_rate = (number + 1) / _MINUTE_S
     steps = [Step(from_s=at_s, rate=max(0.0, top_rate * math.sin(2 * math.pi * at_s / _DAY_S))) for at_s in parts]
@@ -93,7 +93,7 @@ def _diurnal(number: int, dice: random.Random) -> Iterator[float]:
 
 
 def _on_off(number: int, dice: random.Random) -> Iterator[float]:
-    """On for two minutes with a request every two seconds, off for 2, 4, ... 16 minutes, both on average."""
+    """A request every two seconds for two minutes, then none for 2, 4, ... 16 minutes; both times are averages."""
     edges_s = [0.0]
     while edges_s[-1] < _LONG_S:
         mean_s = 2 * _MINUTE_S if len(edges_s) % 2 else 2 * _MINUTE_S * (number + 1)

@@ -32,7 +32,7 @@ _CONTAINER = "app"
 
 
 class PodUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Cpu and memory of a pod: the request, which is also the limit, and the usage per request in flight."""
+    """Cpu and memory of a pod: the request, which equals the limit, and the usage per request in flight."""
 
     requested: Resources
     per_request: Resources = Resources()
@@ -76,7 +76,7 @@ class RevisionSignals:
         use: PodUse,
         scaling_policy: ScalingPolicyView | None,
     ) -> None:
-        """``report_at`` is the pods' report time within the second, from 0 to below 1."""
+        """``report_at`` is when in each second the pods report, from 0 to below 1."""
         self._revision = ScaledRevision(
             key=("default", name),
             uid=name,
@@ -179,7 +179,7 @@ class RevisionSignals:
         return {_CONTAINER: self._use.requested}
 
     def _number_at(self, at_s: float) -> int:
-        """The number of the second at a time, as in the reports."""
+        """The number of the second that contains a time; seconds begin when pods report."""
         return math.floor(at_s - self._report_at) + 1
 
     def _second(self, number: int, pod: str) -> _PodSecond:
@@ -187,7 +187,7 @@ class RevisionSignals:
 
 
 def needs_signals(spec: ScalingSpec, scaling_policy: ScalingPolicyView | None) -> bool:
-    """Whether decisions depend on reports of single pods."""
+    """Whether decisions depend on the reports of individual pods."""
     return scaling_policy is not None or spec.target_mode in {TargetMode.USE, TargetMode.PROTECT}
 
 

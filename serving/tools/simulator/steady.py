@@ -39,7 +39,7 @@ class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
-    """What the simulator reads of an outcome, with the next phase of the gate."""
+    """The parts of an outcome that the simulator uses, and the next phase of the gate."""
 
     scale: int
     ready: int
@@ -60,7 +60,7 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def conclusion_of(outcome: ScalerOutcome, state: RevisionState) -> Conclusion:
-    """The conclusion of an outcome; ``state`` is the state after it."""
+    """The conclusion of an outcome. ``state`` is the state that follows the decision."""
     before, phase = outcome.inputs.gate, state.gate.phase
     return Conclusion(
         scale=outcome.view.present_scale,
@@ -80,7 +80,7 @@ def conclusion_of(outcome: ScalerOutcome, state: RevisionState) -> Conclusion:
 
 
 class SteadyConclusions:
-    """The conclusions of one revision by their inputs; without limits, further metrics, gauges and triggers."""
+    """The conclusions of one revision by their inputs. It must not have limits, further metrics, gauges or triggers."""
 
     __slots__ = ("_conclusions",)
 
@@ -88,7 +88,7 @@ class SteadyConclusions:
         self._conclusions: dict[Key, Conclusion] = {}
 
     def record(self, key: Key, conclusion: Conclusion) -> None:
-        """Record a conclusion, unless its countdown makes it unique."""
+        """Store a conclusion, unless it has a countdown and so cannot recur."""
         if conclusion.gate_reason in _TIMED_REASONS:
             return
         if len(self._conclusions) >= _CONCLUSIONS_MAX:
@@ -98,7 +98,7 @@ class SteadyConclusions:
     def repeated(
         self, key: Key, *, gate: GateState, kpa: KpaState, now_s: float
     ) -> tuple[RevisionState, Conclusion] | None:
-        """The next state and the stored conclusion; None if no decision had these inputs."""
+        """The next state and the stored conclusion; None if no earlier decision had these inputs."""
         conclusion = self._conclusions.get(key)
         if conclusion is None:
             return None
@@ -122,7 +122,7 @@ def key_of(  # noqa: PLR0913 - all that a conclusion depends on
     spec: ScalingSpec,
     now_s: float,
 ) -> Key:
-    """The inputs of a conclusion about an initialised revision."""
+    """The inputs that determine a conclusion about an initialised revision."""
     desired, is_short = (
         (_NO_COUNT, False) if isinstance(detail, NoData) else (detail.desired_count, detail.excess_burst_capacity < 0)
     )

@@ -44,7 +44,7 @@ _STEP = re.compile(r"(\d+(?:\.\d+)?):(\d+(?:\.\d+)?)", re.ASCII)
 
 
 class ArrivalPlacement(enum.StrEnum):
-    """The placement of requests in their minute: random, or at a fixed phase per function."""
+    """When requests arrive within their minute: at random, or at a fixed phase per function."""
 
     UNIFORM = "uniform"
     PHASE = "phase"
@@ -58,7 +58,7 @@ class TraceWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """A function with individually recorded requests: times in seconds, sorted; durations, NaN where unknown."""
+    """A function with recorded requests: sorted times in seconds, and durations, NaN if unknown."""
 
     name: str
     arrivals_s: "array.array[float]"
@@ -76,7 +76,7 @@ class RecordedFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountedFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """A function with counted requests: the start and width of each interval with requests, in seconds."""
+    """A function with counts of requests by interval. Starts and widths of the intervals are in seconds."""
 
     name: str
     starts_s: "array.array[float]"
@@ -87,11 +87,11 @@ class CountedFunction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def request_count(self) -> int:
-        """The number of requests, including those of an interval cut by the window."""
+        """The number of requests, including those of a partly covered interval."""
         return sum(self.counts)
 
     def arrivals(self, seed: int) -> Iterator[tuple[float, float]]:
-        """Times within their intervals, with unknown durations, generated lazily."""
+        """Generate random times within the intervals. Durations are unknown (NaN)."""
         random_of = random.Random(f"{seed}:{self.name}").random  # noqa: S311 - made-up times
         phase, from_s, until_s = random_of(), self.window.from_s, self.window.until_s
         for start_s, width_s, count in zip(self.starts_s, self.widths_s, self.counts, strict=True):
@@ -278,7 +278,7 @@ def _rate(
 
 
 def _step(row: list[str]) -> tuple[float, int] | None:
-    """The start and the requests in an interval; None for an invalid row."""
+    """The start of an interval, and its number of requests; None for an invalid row."""
     try:
         at_s, count = row
         step = float(at_s), int(count[:_DIGITS])
@@ -314,7 +314,7 @@ def parse_steps(text: str) -> list[Step]:
 
 
 def arrivals(steps: Sequence[Step], until_s: float, dice: random.Random) -> Iterator[float]:
-    """Times of arrival up to ``until_s``, sorted and independent, at the rate of each step."""
+    """Random independent times of arrival up to ``until_s``, sorted, at the rate of each step."""
     ends = [step.from_s for step in steps[1:]] + [until_s]
     for step, end_s in zip(steps, ends, strict=True):
         at_s = step.from_s

@@ -86,10 +86,10 @@ def run_workload(  # noqa: PLR0913 - what a run is
     on_progress: Callable[[], None] | None = None,
     on_nodes: Callable[[NodesResult], None] | None = None,
 ) -> list[RevisionResult]:
-    """Run every function under a policy at a ``position`` of its dial; ``on_progress`` is called once per function.
+    """Run every function under a policy at a ``position`` of its dial; call ``on_progress`` once per function.
 
-    ``on_nodes`` receives the history of the nodes, if the workload has nodes. Raises ``InvalidValue`` for a policy that
-    knows the future, together with nodes.
+    ``on_nodes`` receives the history of the nodes, if the workload has nodes. Raises ``InvalidValue`` if the workload
+    has nodes and the policy knows the future.
     """
     if policy.foresight is not None and (workload.nodes is not None or workload.pods_max):
         raise InvalidValue(
@@ -184,7 +184,7 @@ def _run_on_nodes(
 
 
 def _revisions_on(nodes: NodeRoom, job: _Job) -> list[RevisionRun]:
-    """All revisions, simulated in the order of time, so that each learns from the others immediately."""
+    """All revisions, simulated together in the order of time, so that each learns from the others immediately."""
     prior = GapPrior(SHIPPED_PRIOR) if job.shares_prior else None
     return [_revision(job, index, nodes=nodes, prior=prior) for index in range(len(job.workload.functions))]
 

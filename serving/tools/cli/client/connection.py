@@ -44,10 +44,10 @@ class WebsocketPlace(msgspec.Struct, frozen=True):
 
 
 def chosen_kubeconfig(named: str, context: str | None) -> tuple[str, str | None]:
-    """The kubeconfig and its context, from the files in KUBECONFIG, merged as by kubectl.
+    """The kubeconfig and its context, from the files in KUBECONFIG, merged by kubectl's rules.
 
-    Missing files are skipped; the first file with a value has precedence. The context of a ``serving up`` needs only
-    its file. Raises ``SettingsError``.
+    Missing files are skipped; the first file with a value takes precedence. If the context is a ``serving up``, only
+    its file is returned. Raises ``SettingsError``.
     """
     paths = [Path(name).expanduser() for name in named.split(os.pathsep) if name]
     files = [path for path in paths if path.exists()] or paths[:1]
@@ -75,7 +75,7 @@ def chosen_kubeconfig(named: str, context: str | None) -> tuple[str, str | None]
 
 
 def connect(kubeconfig: str, context: str | None = None) -> "ApiConnection":
-    """An unopened connection for a kubeconfig, or for several as returned by ``chosen_kubeconfig``.
+    """Create a connection for one kubeconfig, or for several as returned by ``chosen_kubeconfig``. Opens nothing yet.
 
     Raises ``SettingsError``.
     """
@@ -100,7 +100,7 @@ def connect(kubeconfig: str, context: str | None = None) -> "ApiConnection":
 
 
 class LocalConnection:
-    """The API of ``serving up`` by ``http.client``, with one connection per request."""
+    """A connection to the API of ``serving up``, by ``http.client``. Each request uses a new TCP connection."""
 
     def __init__(self, server: LocalServer) -> None:
         url = urllib.parse.urlsplit(server.url)
@@ -151,7 +151,7 @@ class LocalResponse:
         return self._response.headers.get_all(header, [])
 
     def pieces(self) -> Iterator[bytes]:
-        """The body in pieces, as the pieces arrive. Raises ``Unavailable`` when the connection breaks."""
+        """Yield the body in pieces as they arrive. Raises ``Unavailable`` when the connection breaks."""
         try:
             while piece := self._response.read1(_PIECE_BYTES):
                 yield piece
@@ -159,7 +159,7 @@ class LocalResponse:
             raise Unavailable(_reason(error)) from error
 
     def close(self) -> None:
-        """Drop the connection; another thread may call this to end ``pieces``."""
+        """Close the connection. Another thread may call this to end ``pieces``."""
         # A shutdown wakes a reading thread; closing the file does not.
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)
@@ -167,7 +167,7 @@ class LocalResponse:
 
 
 class ForeignConnection:
-    """A foreign Kubernetes API, by the connections of the ``kubernetes`` package."""
+    """A connection to any other Kubernetes API, by the ``kubernetes`` package."""
 
     def __init__(self, path: str, context: str | None) -> None:
         # The import takes half a second, and the API of `serving up` does not need the package.
@@ -228,7 +228,7 @@ class ForeignConnection:
         }
 
     def websocket(self, path: str) -> WebsocketPlace:
-        """The URL and headers of a websocket. A credential plug-in may be run for new credentials."""
+        """The URL and headers of a websocket. May run a credential plug-in to get new credentials."""
         configuration = self._client.configuration
         tls: ssl.SSLContext | None = None
         if self.server.startswith("https:"):
@@ -252,7 +252,7 @@ class ForeignResponse:
         return list(self._response.headers.getlist(header))
 
     def pieces(self) -> Iterator[bytes]:
-        """The body in pieces, as the pieces arrive. Raises ``Unavailable`` when the connection breaks."""
+        """Yield the body in pieces as they arrive. Raises ``Unavailable`` when the connection breaks."""
         try:
             while piece := self._response.read1(_PIECE_BYTES):
                 yield piece
@@ -260,7 +260,7 @@ class ForeignResponse:
             raise Unavailable(_reason(error)) from error
 
     def close(self) -> None:
-        """Drop the connection; another thread may call this to end ``pieces``."""
+        """Close the connection. Another thread may call this to end ``pieces``."""
         connection = self._response.connection
         with contextlib.suppress(OSError, AttributeError):
             connection.sock.shutdown(socket.SHUT_RDWR)

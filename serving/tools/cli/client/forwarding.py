@@ -36,7 +36,7 @@ _UNUSED_MAX_S = 5.0
 
 
 async def open_websocket(place: WebsocketPlace, protocols: Sequence[str]) -> ClientConnection:
-    """Open a connection by one of these protocols. Raises ``Unavailable``, or ``ServingError`` with the API's words."""
+    """Open a websocket with one of these protocols. Raises ``Unavailable``, or ``ServingError`` if the API refuses."""
     try:
         return await connect(
             place.url.replace("http", "ws", 1),
@@ -67,7 +67,7 @@ class PodPort(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PortForwarder:
-    """Forwards ports until the process ends. ``problem`` is the last reason for which a pod accepted no connection."""
+    """Forwards ports until the process ends. ``problem`` is why a pod last refused a connection."""
 
     def __init__(self, api: ApiClient) -> None:
         self.problem = ""

@@ -38,17 +38,17 @@ def seconds_since(stamp: object, now_s: float) -> float | None:
 
 
 def selector_of(*services: str) -> str:
-    """The label selector of a service's objects; without a name, of all services' objects."""
+    """The label selector of the objects of some services; without a name, of all services."""
     return f"{SERVICE_LABEL} in ({','.join(services)})" if services else SERVICE_LABEL
 
 
 def object_of(api: ApiClient, kind: Kind, name: str) -> Object:
-    """One object by name. If the object is missing, the command ends with the names of existing objects."""
+    """One object by name. If it does not exist, the command ends and prints the names of existing objects."""
     return _known_object(api, kind, name, reply=api.call("GET", path_of(kind, api.namespace, name)))
 
 
 def _known_object(api: ApiClient, kind: Kind, name: str, *, reply: tuple[int, Any]) -> Object:
-    """The object of a reply to a GET; a reply without one ends the command, as in ``object_of``."""
+    """The object in a reply to a GET. If the reply has none, the command ends and prints the existing names."""
     status, response = reply
     if status == _NOT_FOUND:
         fail(absence_of(api, kind, name))
@@ -69,14 +69,14 @@ def absence_of(api: ApiClient, kind: Kind, name: str) -> str:
 
 
 def _workload_hint(api: ApiClient, name: str) -> str:
-    """The hint for a ScaledWorkload in place of a service; "" for another name."""
+    """A hint if the name is that of a ScaledWorkload and not of a service; else ""."""
     if not api.peek(path_of(SCALED_WORKLOAD, api.namespace, name)):
         return ""
     return f"; {name} is a ScaledWorkload: `serving describe {name}` shows it, `serving release {name}` ends it"
 
 
 def _kind_hint(name: str) -> str:
-    """The hint for a kind in place of a service, as in kubectl's "ksvc/hello" and "ksvc hello"; "" for another text."""
+    """A hint if the name includes a kind, as in kubectl's "ksvc/hello" and "ksvc hello"; else ""."""
     word, slash, own = name.partition("/")
     with contextlib.suppress(InvalidValue):
         kind_named(word)
@@ -85,18 +85,18 @@ def _kind_hint(name: str) -> str:
 
 
 def is_known(api: ApiClient, name: str) -> bool:
-    """Whether there is a service, workload or revision of a name."""
+    """Whether a service, workload or revision with this name exists."""
     kinds = (SERVING_SERVICE, SCALED_WORKLOAD, REVISION)
     return any(api.call("GET", path_of(kind, api.namespace, name))[0] < 400 for kind in kinds)
 
 
 def service_of(api: ApiClient, name: str) -> Object:
-    """One Knative Service by name, as in ``object_of``."""
+    """One Knative Service by name. If it does not exist, the command ends and prints the existing names."""
     return object_of(api, SERVING_SERVICE, name)
 
 
 def served_of(api: ApiClient, name: str) -> Object:
-    """One Knative Service or ScaledWorkload by name, as in ``object_of``."""
+    """One Knative Service or ScaledWorkload by name. If there is none, the command ends with the existing names."""
     reply = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
     workload = api.peek(path_of(SCALED_WORKLOAD, api.namespace, name)) if reply[0] == _NOT_FOUND else {}
     return workload or _known_object(api, SERVING_SERVICE, name, reply=reply)
@@ -108,7 +108,7 @@ def is_workload(served: Object) -> bool:
 
 
 def pod_selectors(api: ApiClient, served: Iterable[Object]) -> tuple[str, ...]:
-    """The label selectors of the pods of services and workloads; of all of the namespace without one."""
+    """The label selectors of the pods of services and workloads; without any, of all in the namespace."""
     served = tuple(served)
     services = [name_of(service) for service in served if not is_workload(service)]
     workloads = [workload for workload in served if is_workload(workload)] if served else workloads_of(api)
@@ -118,7 +118,7 @@ def pod_selectors(api: ApiClient, served: Iterable[Object]) -> tuple[str, ...]:
 
 
 def pods_by(api: ApiClient, selectors: Iterable[str]) -> list[Object]:
-    """The pods that one of the selectors selects, each once."""
+    """The pods selected by at least one of the selectors, without duplicates."""
     pods = [pod for selector in selectors for pod in items_of(api, POD, selector)]
     return list({name_of(pod): pod for pod in pods}.values())
 
@@ -130,7 +130,7 @@ def items_of(api: ApiClient, kind: Kind, selector: str = "", *, everywhere: bool
 
 
 def workloads_of(api: ApiClient, selector: str = "", *, everywhere: bool = False) -> list[Object]:
-    """The ScaledWorkloads by name; empty where the API lacks the kind or the user lacks the right."""
+    """The ScaledWorkloads by name; empty if the API lacks the kind, or if the user may not list it."""
     path = path_of(SCALED_WORKLOAD, None if everywhere else api.namespace)
     return _items(SCALED_WORKLOAD, api.peek(path, labelSelector=selector))
 
@@ -148,7 +148,7 @@ def revisions_of(api: ApiClient, *services: str) -> list[Object]:
 
 
 def superseded_failures(revisions: Iterable[Object]) -> frozenset[str]:
-    """Failed revisions of services with a newer revision: irrelevant to the services' present state."""
+    """Failed revisions of services that have a newer revision. They do not affect the present state."""
     newest: dict[str, tuple[int, str, str]] = {}
     revisions = list(revisions)
     for revision in revisions:
@@ -173,7 +173,7 @@ def app_container(pod: Object) -> str:
 
 
 def gone_pods(api: ApiClient, scaled: Iterable[Object], *, since_s: float = 0.0) -> list[Object]:
-    """Names and containers of deleted pods of revisions and workloads, with logs since a time, latest first.
+    """Names and containers of deleted pods of revisions and workloads that have logs since a time, latest first.
 
     Pods of a deleted earlier revision with the same name are excluded. Empty on a cluster.
     """
@@ -200,7 +200,7 @@ def gone_pods(api: ApiClient, scaled: Iterable[Object], *, since_s: float = 0.0)
 
 
 def _deployment_of(scaled: Object) -> tuple[str, float]:
-    """The Deployment of a revision or workload, and its creation time; that of a workload's target is unknown."""
+    """The Deployment of a revision and its creation time, or a workload's target and 0."""
     if is_workload(scaled):
         return str(nested(scaled, "spec", "target", "name")), 0.0
     return deployment_name(name_of(scaled)), created_s(scaled)
@@ -217,9 +217,9 @@ def _last_gone_pod(api: ApiClient, revision: str) -> list[Object]:
 
 
 def last_lines(api: ApiClient, revision: str, *, count: int) -> list[str]:
-    """The app's last log lines in the newest pod with a log, else in the last deleted pod.
+    """The app's last log lines, from the newest pod with a log, else from the last deleted pod.
 
-    A pod without output since its restart shows the previous run. A traceback includes its first line.
+    If a pod has no output since its restart, the lines are from the previous run. A traceback includes its first line.
     """
     pods = items_of(api, POD, _OF_REVISION.format(revision))
     newest_first = sorted(pods, key=lambda pod: str(nested(pod, "metadata", "creationTimestamp")), reverse=True)

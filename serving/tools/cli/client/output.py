@@ -29,7 +29,7 @@ _VISIBLE = {code: f"^{chr(code ^ 64)}" for code in (*range(9), *range(11, 32), 1
 
 
 def printable(text: str) -> str:
-    """A foreign text without characters that control the terminal."""
+    """A text from outside, without the characters that control the terminal."""
     return text.translate(_VISIBLE)
 
 
@@ -64,7 +64,7 @@ def shortened(rows: Sequence[Sequence[str]], width: int, leasts: Sequence[tuple[
 
 
 def wrapped(text: str, *, indent: str) -> list[str]:
-    """Wrap a text at the width of the screen, with its own line breaks."""
+    """Wrap a text at the width of the screen. Its own line breaks stay."""
     # Most commands print no long text; shutil imports the compression modules.
     import shutil  # noqa: PLC0415 - as above
     import textwrap  # noqa: PLC0415 - as above
@@ -128,9 +128,9 @@ def print_aside(text: str) -> None:
 
 
 class Progress:
-    """Shows the progress of a command after the first second. A nested progress updates the outermost.
+    """Shows the progress of a command after the first second. A nested progress updates the outermost one.
 
-    Without a terminal each text is a line; with ``terminal_only`` there are no such lines, for a command that prints
+    Without a terminal each text is a separate line. ``terminal_only`` omits these lines, for a command that prints
     results early.
     """
 
@@ -174,7 +174,7 @@ class Progress:
 
     @classmethod
     def hide(cls) -> None:
-        """Remove the visible progress before other output. The next change of text shows the progress again."""
+        """Remove the visible progress before other output. It appears again with the next change of text."""
         if cls._outermost is not None:
             cls._outermost.clear()
 

@@ -29,7 +29,7 @@ _PAGE = "-metrics"
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True):
-    """A port of a daemon: names of pods and container port on a cluster, and the port's name on one machine."""
+    """A port of a daemon: on a cluster the name of its pods and the container port, on one machine the port's name."""
 
     daemon: str
     container_port: str
@@ -44,7 +44,7 @@ DASHBOARD = Component(daemon="dashboard", container_port="http", port="dashboard
 
 
 class Reach:
-    """The addresses of an API's components. All methods raise ``ServingError`` with the missing part."""
+    """The addresses of an installation's components. Methods raise ``ServingError`` for a missing component."""
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api
@@ -52,9 +52,9 @@ class Reach:
         self._forwarder: PortForwarder | None = None
 
     def url(self, component: Component, *, host: str = "", local_port: int = 0) -> str:
-        """The URL of a ready instance, or of the instance with the address ``host``.
+        """The URL of a ready instance, or of the instance at the address ``host``.
 
-        ``local_port`` is the local port of a forwarding, 0 for a free port.
+        ``local_port`` is the local port of a port forwarding; 0 selects a free port.
         """
         if self._api.state_path is not None:
             return machine_url(component, self._api.state_path)
@@ -64,13 +64,13 @@ class Reach:
         return self._forwarded(component, pods[0], local_port=local_port)
 
     def activator_pages(self) -> dict[str, str]:
-        """The URLs of all ready activators' pages by name; empty on a machine whose system does not run."""
+        """The URLs of all ready activators' pages by name; empty on a machine if the system does not run."""
         if self._api.state_path is not None:
             return machine_pages(self._api.state_path)
         return {name_of(pod): self._forwarded(_ACTIVATOR_PAGES, pod) for pod in self._pods(_ACTIVATOR_PAGES)}
 
     def token(self) -> str:
-        """The query token; "" in an older installation without a token."""
+        """The query token; "" for an older installation, which has no token."""
         if self._api.state_path is not None:
             return state_token(self._api.state_path)
         status, response = self._api.call("GET", f"{path_of(SECRET, self._namespace)}/{QUERY_TOKEN_SECRET}")
@@ -82,7 +82,7 @@ class Reach:
         return base64.b64decode((response.get("data") or {}).get("token", "")).decode()
 
     def dashboard_link(self, *, local_port: int = 0) -> str:
-        """The link that opens the dashboard, with the query token."""
+        """The link that opens the dashboard. It includes the query token."""
         return f"{self.url(DASHBOARD, local_port=local_port)}/?token={self.token()}"
 
     def hint(self) -> str:

@@ -28,12 +28,12 @@ for _kind in _KINDS:
 
 
 def known_words() -> list[str]:
-    """One word for each kind, most common kind first."""
+    """A word for each kind that commands accept, most common kind first."""
     return [next(word for word in _words(kind) if _BY_WORD[word] == kind) for kind in _KINDS if kind != POD_METRICS]
 
 
 def kind_named(word: str) -> Kind:
-    """The kind for a word such as "services", "ksvc", "revision" or "pods". Raises ``InvalidValue``."""
+    """The kind that a word selects, such as "services", "ksvc", "revision" or "pods". Raises ``InvalidValue``."""
     kind = _BY_WORD.get(word.lower())
     if kind is None:
         near = difflib.get_close_matches(word.lower(), _BY_WORD, n=1)
@@ -60,7 +60,7 @@ class OutputParam(click.Choice):  # type: ignore[type-arg]  # generic in newer v
 
 
 class TimeParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
-    """A duration as 90, 90s or 5m, in seconds."""
+    """A duration such as 90, 90s or 5m, converted to seconds."""
 
     name = "TIME"
 
@@ -82,7 +82,7 @@ class TimeParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
 
 
 class SecondsParam(TimeParam):
-    """A duration of at least one second, in whole seconds."""
+    """A duration of at least one second, converted to whole seconds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401 - click's own
         """Parse a duration. A number without a unit means seconds."""
@@ -93,7 +93,7 @@ class SecondsParam(TimeParam):
 
 
 def json_output_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add ``-o`` for text or JSON, and ``--json`` for JSON; ``is_json`` reads both."""
+    """Add ``-o`` (text or JSON) and ``--json``. ``is_json`` evaluates both."""
     shown = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
     return shown(click.option("--json", "as_json", is_flag=True, help="Same as -o json.")(command))
 
@@ -104,7 +104,7 @@ def is_json(options: Mapping[str, Any]) -> bool:
 
 
 def wait_timeout_option(default_s: float, *older: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add ``--wait-timeout`` as ``wait_s``. ``older`` are deprecated spellings."""
+    """Add the option ``--wait-timeout``, passed as ``wait_s``. ``older`` are deprecated spellings."""
     return click.option(
         "--wait-timeout",
         *older,

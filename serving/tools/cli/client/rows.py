@@ -26,7 +26,7 @@ _HEADERS: dict[Kind, Row] = {
 
 
 def header_of(kind: Kind, *, everywhere: bool = False) -> Row | None:
-    """The special columns of a kind; None for kinds with the server's columns."""
+    """The titles of the columns that the CLI formats itself; None for kinds with the server's columns."""
     header = _HEADERS.get(kind)
     return header and ["NAMESPACE", *header] if everywhere else header
 
@@ -34,7 +34,7 @@ def header_of(kind: Kind, *, everywhere: bool = False) -> Row | None:
 def rows_of(
     api: ApiClient, kind: Kind, objects: Iterable[Object], *, now_s: float, everywhere: bool = False
 ) -> list[Row]:
-    """A row for each object of a kind with special columns."""
+    """A row for each object of a kind whose columns the CLI formats itself."""
     objects = list(objects)
     if kind == SCALED_WORKLOAD:
         rows = [workload_row(workload, now_s=now_s) for workload in objects]
@@ -56,7 +56,7 @@ def _with_namespaces(objects: Iterable[Object], rows: Iterable[Row]) -> list[Row
 
 
 def service_row(service: Object, *, pods: str, now_s: float) -> Row:
-    """NAME, READY, PODS, TRAFFIC, AGE, URL; a service without a URL shows the reason in the column URL."""
+    """NAME, READY, PODS, TRAFFIC, AGE, URL. If a service has no URL, its column URL shows the reason."""
     ready = condition_of(service, "Ready")
     status = ready.get("status", "Unknown")
     where = str(nested(service, "status", "url") or "")
@@ -68,7 +68,7 @@ def service_row(service: Object, *, pods: str, now_s: float) -> Row:
 
 
 def workload_row(workload: Object, *, now_s: float) -> Row:
-    """A ScaledWorkload in the table of services: the target is in the column TRAFFIC."""
+    """The row of a ScaledWorkload in the table of services. The column TRAFFIC shows the target."""
     ready = condition_of(workload, "Ready")
     ready_count, desired_count = (
         nested(workload, "status", field) or 0 for field in ("readyReplicas", "desiredReplicas")
@@ -114,9 +114,7 @@ def dormant_counts(pods: Iterable[Object]) -> Counter[Key]:
 def pods_of(revisions: Iterable[Object], dormant_of: Mapping[Key, int]) -> dict[Key, str]:
     """Ready pods by namespace and name of the service: "2", or "1/2" while a pod is missing.
 
-    Superseded failures do not count.
-
-    ``dormant_of`` has the number of dormant pods per revision.
+    Failed revisions with a newer revision do not count. ``dormant_of`` has the number of dormant pods per revision.
     """
     actual: Counter[Key] = Counter()
     wanted: Counter[Key] = Counter()
@@ -137,7 +135,7 @@ def pods_of(revisions: Iterable[Object], dormant_of: Mapping[Key, int]) -> dict[
 def server_table(
     api: ApiClient, kind: Kind, *, name: str, selector: str, everywhere: bool, is_wide: bool = False
 ) -> tuple[Row, list[Row]]:
-    """Header and rows as the server formats them; ``is_wide`` includes the columns of lower priority."""
+    """Header and rows in the server's format; ``is_wide`` includes the columns of lower priority."""
     path = path_of(kind, None if everywhere else api.namespace, name)
     table = api.must(ApiCall(path=path, query={"labelSelector": selector}, accept=_TABLE))
     return table_rows(table, everywhere=everywhere, is_wide=is_wide)

@@ -17,7 +17,7 @@ _TIMEOUT_S = 1.0
 
 
 def short_url(service: Object) -> str:
-    """The URL with the short name of a Service or Route, or the address for TCP; "" without a named port."""
+    """The URL with a service's short name, or its address for TCP connections; "" without a named port."""
     policy = route_policy(annotations_of(service))
     address = f"{name_of(service)}:{policy.named_port}"
     if any(port.number == policy.named_port for port in policy.tcp_ports):
@@ -26,14 +26,14 @@ def short_url(service: Object) -> str:
 
 
 def privileged_problem(port: int) -> str:
-    """The reason that this user cannot serve a short name on a port; "" if the user can."""
+    """Why this user cannot serve a short name on a port; "" if the user can."""
     if os.geteuid() == 0 or port >= _unprivileged_start():
         return ""
     return f"port {port} needs root; pods reach the service at the port of cluster-local services"
 
 
 def short_name_problem(service: Object, state: Path) -> str:
-    """The problem of this machine's pods with a service's short name; "" without a problem."""
+    """Why pods on this machine cannot use a service's short name; "" if they can."""
     if not mounts.can_mount():
         return UNRESOLVED
     port = route_policy(annotations_of(service)).named_port

@@ -85,7 +85,7 @@ class Stats:
         return self._opened_elsewhere(there, timeout_s)
 
     def _opened_elsewhere(self, there: urllib.parse.SplitResult, timeout_s: float | None) -> http.client.HTTPResponse:
-        """The response of the autoscaler that decides, from the address of its pod."""
+        """The response of another autoscaler, which decides on the revision, at its pod's address."""
         try:
             if not self._is_named:
                 here = urllib.parse.urlsplit(self._reach.url(AUTOSCALER, host=there.hostname or ""))
@@ -108,7 +108,7 @@ class _Stays(urllib.request.HTTPRedirectHandler):
 
 
 class DashboardPages:
-    """Reads JSON of the dashboard; ``link`` is a link from the user. A failed query ends the command."""
+    """Reads JSON pages of the dashboard. ``link`` is a link entered by the user. A failed query ends the command."""
 
     def __init__(self, api: ApiClient, link: str | None) -> None:
         self._reach = Reach(api)
@@ -134,7 +134,7 @@ class DashboardPages:
 
 
 def read_page(url: str, token: str, *, timeout_s: float) -> bytes:
-    """Read a page with the query token. Raises ``OSError``, such as ``HTTPError``."""
+    """Read a page with the query token. Raises ``OSError``, for example ``HTTPError``."""
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - the user's URL
     with urllib.request.urlopen(request, timeout=timeout_s) as response:  # noqa: S310 - as above
         body: bytes = response.read()

@@ -73,7 +73,7 @@ _PLURALS = {
 
 
 class InstallOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes to the shipped manifests; "" changes nothing."""
+    """Changes to the shipped manifests. "" leaves the shipped value."""
 
     registry: str = ""
     """Registry and path of all images, such as registry.example/team; image names and tags do not change."""
@@ -110,10 +110,10 @@ def component_names(folder: Path) -> list[str]:
 
 
 def with_components(folder: Path, objects: Sequence[Object], names: Sequence[str]) -> list[Object]:
-    """The objects, changed and extended by components in the order of ``names``.
+    """The objects after applying components in the order of ``names``. Components change and add objects.
 
     Raises:
-        ServingError: when there is no such component, or it needs another that is not named.
+        ServingError: when a component does not exist, or requires another that is not in ``names``.
     """
     known = component_names(folder)
     for name in names:
@@ -184,7 +184,7 @@ def _needs(folder: Path, name: str, *, kind: str, wanted: str) -> ServingError:
 def _documents(path: Path) -> list[Object]:
     """The documents of a YAML file.
 
-    Parsing takes most of the time, and a chart reads each file many times: it is done once.
+    The result is cached, because parsing takes most of the time, and a chart reads each file many times.
     """
     documents: list[Object] = msgspec.json.decode(_parsed(path, path.stat().st_mtime_ns))
     return documents
@@ -201,7 +201,7 @@ def tree_folder() -> Path:
 
 
 def objects_of(folder: Path, wanted: InstallOptions) -> list[Object]:
-    """All objects, dependencies first. Raises ``ServingError`` for a component without a required component."""
+    """All objects, dependencies first. Raises ``ServingError`` if a component lacks a component that it requires."""
     (kustomization,) = _documents(folder / "kustomization.yaml")
     unknown = kustomization.keys() - _KNOWN_KEYS
     assert not unknown, f"kustomization.yaml has {unknown}, which only kubectl understands"
@@ -235,9 +235,9 @@ def images_of(objects: Sequence[Object]) -> dict[str, str]:
 
 
 def image_problem(image: str) -> str:
-    """The problem of an image without a registry; "" for an image with one.
+    """The problem of an image name without a registry; "" for a name with a registry.
 
-    Nodes would pull such an image from a public registry.
+    Nodes would pull an image without a registry from a public one.
     """
     host, _, rest = image.partition("/")
     if rest and (host == _LOCAL or "." in host or ":" in host):
@@ -265,7 +265,7 @@ def path_of(resource: Object, *, is_whole: bool = False) -> str:
 
 
 def kinds_of(objects: Sequence[Object], namespace: str) -> list[Object]:
-    """Each kind of an installation as an object without a name; without definitions and namespaces."""
+    """Each kind of an installation, as an object without a name, except definitions and namespaces."""
     versions = {resource["kind"]: resource["apiVersion"] for resource in objects} | _EARLIER_KINDS
     kinds = sorted(versions.keys() - {"Namespace", _CRD}, key=_rank)
     return [{"apiVersion": versions[kind], "kind": kind, "metadata": {"namespace": namespace}} for kind in kinds]
@@ -278,7 +278,7 @@ def is_ours(resource: Object) -> bool:
 
 
 def _images(kustomization: Object, wanted: InstallOptions) -> dict[str, str]:
-    """The images by name in the tree, and the queue-proxy's image if it differs from the daemons' image."""
+    """The images by their names in the tree, including the queue-proxy's image if it differs from the daemons'."""
     tags = {image["name"]: image["newTag"] for image in kustomization["images"]}
     images = {name: f"{name}:{tag}" for name, tag in tags.items()}
     if wanted.registry:

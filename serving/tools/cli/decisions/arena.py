@@ -143,7 +143,7 @@ def run_arena(
 
 
 class _Cell:
-    """One workload with one start time and one limit, under all policies."""
+    """One workload with one start time and one limit, run under all policies."""
 
     def __init__(
         self, workload: Workload, policies: Mapping[str, SimulatedPolicy], *, plan: ArenaPlan, jobs: int

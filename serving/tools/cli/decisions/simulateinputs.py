@@ -171,7 +171,7 @@ def _options_expected() -> str:
 
 
 def settings_pairs(words: Sequence[str]) -> list[str]:
-    """Settings from the options, ``--stable-window 30s`` or ``--stable-window=30s``, as pairs.
+    """The settings in the options (``--stable-window 30s`` or ``--stable-window=30s``), as ``key=value``.
 
     Raises ``SettingsError``.
     """
@@ -190,7 +190,7 @@ def settings_pairs(words: Sequence[str]) -> list[str]:
 
 
 def changed_settings(settings: AutoscalerSettings, pairs: Sequence[str]) -> AutoscalerSettings:
-    """The settings with changes, each as ``key=value`` with the keys of the ConfigMap. Raises ``SettingsError``."""
+    """The settings after changes in the form ``key=value``, with keys of the ConfigMap. Raises ``SettingsError``."""
     fields = {field.knob.key: field for field in fields_of(AutoscalerSettings)}
     changed, problems = settings, list[Problem]()
     for pair in pairs:
@@ -217,7 +217,7 @@ def _with(record: Record, path: Sequence[str], value: Value) -> Record:
 
 
 def read_scaling(pairs: Sequence[str], settings: AutoscalerSettings, *, slo: str | None = None) -> ScalingAnnotations:
-    """Annotations of the revision, each as ``key=value``; the key may lack Knative's group.
+    """Parse annotations of the revision from ``key=value``. Knative's group may be left out of a key.
 
     Raises ``SettingsError``.
     """
@@ -232,7 +232,7 @@ def read_scaling(pairs: Sequence[str], settings: AutoscalerSettings, *, slo: str
 
 
 def known_policies(text: str) -> dict[str, SimulatedPolicy]:
-    """Policies by name from a list separated by commas: built in, from installed packages, or FILE.py:Class.
+    """The policies in a comma-separated list, by name: built in, from installed packages, or FILE.py:Class.
 
     Raises ``SettingsError``, and ``InvalidValue`` for a file.
     """
@@ -258,7 +258,7 @@ def _policies_expected() -> str:
 
 
 def deciding_policy(text: str) -> SimulatedPolicy:
-    """A single policy without knowledge of the future. Raises ``SettingsError``."""
+    """The named policy, which must not know the future. Raises ``SettingsError``."""
     policies = known_policies(text)
     if len(policies) > 1:
         raise SettingsError.of("--policy", f"{text!r} is more than one policy", "one, or several in --compare")
@@ -272,7 +272,7 @@ def deciding_policy(text: str) -> SimulatedPolicy:
 
 
 def read_durations(text: str, option: str) -> DurationModel:
-    """Seconds, a median with a 99th percentile, or a CSV file with both per function. Raises ``SettingsError``."""
+    """Parse seconds, a median and 99th percentile, or a CSV file with both per function. Raises ``SettingsError``."""
     numbers = _quantiles(text.split(":"))
     if numbers is not None:
         return DurationModel(default=numbers)
@@ -285,7 +285,7 @@ def read_durations(text: str, option: str) -> DurationModel:
 def runner_of(
     options: Mapping[str, Any], *, settings: AutoscalerSettings, policies: Mapping[str, SimulatedPolicy]
 ) -> PolicyRunner:
-    """The workload from the options, with the seeds and the number of processes. Raises ``SettingsError``."""
+    """The workload, the seeds and the number of processes in the options, as a runner. Raises ``SettingsError``."""
     sources = [options[name] for name in ("trace", "from_log") if options[name] is not None]
     if len(sources) > 1 or (not sources and options.get("load") is None):
         raise SettingsError.of("--trace", "one workload is needed", "--trace FILE or --from-log PATH")

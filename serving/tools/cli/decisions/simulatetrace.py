@@ -78,7 +78,7 @@ class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_policies(runner: PolicyRunner, names: Sequence[str], *, equal_pod_seconds: bool) -> Comparison:
-    """Run each policy, and the settings of its cost parameter for a comparison at the first policy's pod-seconds."""
+    """Run each policy. For a comparison at equal pod-seconds, also run it at positions of its dial."""
     results: dict[str, Sequence[RevisionResult]] = {}
 
     def keep(name: str, position: DialPosition | None, run_results: Sequence[RevisionResult]) -> None:

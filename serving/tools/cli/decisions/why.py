@@ -74,7 +74,7 @@ _COUNTDOWN = re.compile(r"\d+ s more")
 
 
 class ScaleEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One change: time (seconds since the epoch), the revision or the service with moved traffic, and text."""
+    """One change: its time (seconds since the epoch), the revision or the service whose traffic moved, and text."""
 
     at_s: float
     reason: str
@@ -83,7 +83,7 @@ class ScaleEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def past_changes(api: ApiClient, is_ours: Callable[[str], bool]) -> list[ScaleEvent]:
-    """The stored changes of these revisions and services in the namespace, oldest first."""
+    """The stored changes of the selected revisions and services in the namespace, oldest first."""
     changes = [_change_of(event) for event in items_of(api, EVENT)]
     return sorted(
         (change for change in changes if change is not None and is_ours(change.revision)),
@@ -92,7 +92,7 @@ def past_changes(api: ApiClient, is_ours: Callable[[str], bool]) -> list[ScaleEv
 
 
 def coming_changes(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: float) -> Iterator[ScaleEvent]:
-    """Yield the changes from a time on, endlessly. Raises ``ServingError`` when the API rejects the watch."""
+    """Yield the changes since a time, without end. Raises ``ServingError`` when the API rejects the watch."""
     seen: set[str] = set()
     for event in watched(api, EVENT):
         change = None if event["type"] in {"DELETED", "BOOKMARK"} else _change_of(event["object"])
@@ -220,7 +220,7 @@ def in_order(lines: Iterable[DecisionLine], moves: Iterable[ScaleEvent]) -> list
 
 
 def folded(lines: Iterable[DecisionLine]) -> list[DecisionLine]:
-    """Merge consecutive decisions of one revision that differ only in a countdown; the newest sentence stays."""
+    """Merge consecutive decisions of one revision that differ only in a countdown. The newest sentence is kept."""
     folded_lines: list[DecisionLine] = []
     latest: dict[str, int] = {}
     for line in lines:
@@ -243,7 +243,7 @@ def _is_like(line: DecisionLine, other: DecisionLine) -> bool:
 
 
 def forgotten(remembered: Iterable[DecisionLine]) -> Callable[[LoggedDecision], bool]:
-    """Whether a logged decision precedes all stored decisions of its revision. Samples repeat an earlier line."""
+    """A filter for logged changes that precede all decisions in the autoscaler's memory."""
     first_s: dict[str, float] = {}
     for line in remembered:
         first_s.setdefault(line.revision, line.entry.since_wall_s)
@@ -271,7 +271,7 @@ class ShownDecisions:
             self._latest[line.revision] = line
 
     def is_new(self, line: DecisionLine) -> bool:
-        """Whether to print a decision, which then counts as printed. Repetitions keep the first time."""
+        """Whether to print a decision. It then counts as printed. Repetitions keep the first time."""
         latest, since_s = self._latest.get(line.revision), line.entry.since_wall_s
         if (line.revision, since_s) in self._first or (latest is not None and latest.entry.since_wall_s == since_s):
             return False
@@ -286,14 +286,14 @@ def log_files(state_path: Path) -> list[Path]:
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """A decision: the parts of its line, and the decision as JSON."""
+    """A decision: the parts of its line, and its JSON form."""
 
     line: DecisionLine
     body: bytes
 
 
 class _Ours:
-    """The revisions selected by a name: of a revision or a service."""
+    """The revisions that a name selects: one revision, or all of a service."""
 
     def __init__(self, api: ApiClient, name: str) -> None:
         self._api = api
@@ -333,7 +333,7 @@ class _Ours:
 
 
 def _print_from_events(api: ApiClient, ours: _Ours, *, why_not: str, since_s: float, follow: bool, output: str) -> None:
-    """Print the changes found in Events, and the reason for missing decisions."""
+    """Print the changes in Events, and why no decisions are available."""
     if output != "text":
         fail_usage(f"-o {output} prints whole records, which only an autoscaler has: {why_not}")
     print_aside(f"from Events, which are rate-limited: {why_not}")
@@ -363,7 +363,7 @@ def _saved(stats: Stats, namespace: str, ours: _Ours) -> Iterator[str]:
 def _logged(
     state_path: Path, ours: _Ours, is_wanted: Callable[[LoggedDecision], bool], *, since_s: float
 ) -> Iterator[_Line]:
-    """The selected decisions of the log since a time. Unreadable lines are skipped: a crash truncates the last line."""
+    """The selected decisions in the log since a time. Unreadable lines are skipped; a crash truncates the last line."""
     name = ours.name.encode()
     decode, newer = msgspec.json.Decoder(LoggedDecision).decode, None
     for path in log_files(state_path):
@@ -413,7 +413,7 @@ _SHOWN_MAX = 5
 def print_cold_starts(api: ApiClient, name: str, *, dashboard: str | None, output: str) -> None:
     """Print the cold starts of the service or revision NAME.
 
-    Ends the command without a dashboard or without such a name.
+    Ends the command if there is no dashboard, or if the name is unknown.
     """
     revisions: list[dict[str, Any]] = DashboardPages(api, dashboard).read(
         "coldstarts", {"name": f"{api.namespace}/{name}"}
@@ -444,7 +444,7 @@ def cold_lines(cold_starts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _bars(steps: Mapping[str, float], total_s: float) -> Iterator[str]:
-    """One line per step, with a bar that starts at the end of the previous bar."""
+    """One line per step. Its bar begins where the bar of the previous step ends."""
     before_s = 0.0
     scale = _BAR_WIDTH / max(total_s, sum(steps.values()), 1e-9)
     for step, took_s in steps.items():
@@ -463,14 +463,14 @@ _TIMEOUT_S = 5.0
 
 
 def unready_lines(api: ApiClient, name: str) -> list[str]:
-    """Lines about the revision NAME, or the newest revision of service NAME; empty if it is ready or unknown."""
+    """Why the revision NAME, or the newest revision of service NAME, is not ready; empty if it is ready or unknown."""
     ready = condition_of(api.peek(path_of(SERVING_SERVICE, api.namespace, name)), CONDITION_READY)
     undone = [ready["message"].replace('"', "")] if ready.get("reason") == ROLLED_BACK_REASON else []
     return undone + [line for revision in _revisions(api, name) for line in _lines(api, revision)]
 
 
 def pod_scaler_lines(api: ApiClient, is_ours: Callable[[str], bool]) -> Iterator[str]:
-    """The last decisions of HorizontalPodAutoscalers, for revisions scaled by them."""
+    """The last decisions of HorizontalPodAutoscalers, for the selected revisions that they scale."""
     for scaler in api.peek(path_of(HORIZONTAL_POD_AUTOSCALER, api.namespace)).get("items") or ():
         if not is_ours(name_of(scaler)):
             continue
@@ -480,7 +480,7 @@ def pod_scaler_lines(api: ApiClient, is_ours: Callable[[str], bool]) -> Iterator
 
 
 def dormant_lines(pods: Iterable[Object], is_ours: Callable[[str], bool]) -> Iterator[str]:
-    """A line for each revision with dormant pods: number, start time, and rejections."""
+    """A line for each revision with dormant pods: their number, since when, and unusual reasons."""
     by_revision: dict[str, list[dict[str, str]]] = {}
     for pod in pods:
         revision, its = labels_of(pod).get(REVISION_LABEL, ""), condition_of(pod, CONDITION_DORMANT)
@@ -522,7 +522,7 @@ def _lines(api: ApiClient, revision: Object) -> Iterator[str]:
 
 
 def ejected_lines(reach: Reach, namespace: str, is_ours: Callable[[str], bool]) -> list[str]:
-    """A line for each pod of these revisions that an activator has ejected or is retrying."""
+    """A line for each pod of the selected revisions that an activator has ejected or is retrying."""
     return [
         _line(activator, report)
         for activator, reports in _reports(reach, namespace)

@@ -21,14 +21,14 @@ NODE_FLAGS = ("nodes", "node_cpu", "node_memory", "nodes_max", "node_boot", "nod
 
 
 class AmountFlags:
-    """The flags of one command by click's names: "node_cpu" is --node-cpu."""
+    """The flags of one command, by click's names: "node_cpu" is --node-cpu."""
 
     def __init__(self, flags: Mapping[str, Any]) -> None:
         self._flags = flags
         self._problems: list[Problem] = []
 
     def above_zero(self, name: str, parse: Callable[[str], float], expected: str) -> float:
-        """The value of a flag; 0 and a problem unless the value is valid and above 0."""
+        """The value of a flag. If it is invalid or not above 0, add a problem and return 0."""
         try:
             value = parse(self._flags[name])
         except InvalidValue:
@@ -51,7 +51,7 @@ class AmountFlags:
         self._problems.append(problem)
 
     def check(self) -> None:
-        """Raise ``SettingsError`` with every problem; return without problems."""
+        """Raise ``SettingsError`` with every problem, if there are any."""
         if self._problems:
             raise SettingsError(self._problems)
 

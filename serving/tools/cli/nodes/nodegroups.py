@@ -70,7 +70,7 @@ def revision_story(
 
 
 def pods_by_revision(pods: Sequence[Object]) -> str:
-    """Pods counted by revision, most first: "hello-00001 3, words-00002 1, others 2"."""
+    """The number of pods by revision, largest first: "hello-00001 3, words-00002 1, others 2"."""
     counts = Counter(
         labels_of(pod).get(REVISION_LABEL, "others")
         for pod in pods
@@ -88,7 +88,7 @@ def expected_lines(revisions: Sequence[Object], *, now_s: float) -> Iterator[str
 
 
 def print_why_of_nodes(api: ApiClient, name: str, *, since_s: float) -> bool:
-    """Print the story of "nodegroup/NAME" or "node/NAME"; False for a name of another form."""
+    """Print the history of "nodegroup/NAME" or "node/NAME"; return False for any other name."""
     kind, _, own_name = name.partition("/")
     if kind not in {_GROUP, "ng", _NODE, "no"} or not own_name:
         return False
@@ -111,7 +111,7 @@ def print_why_of_nodes(api: ApiClient, name: str, *, since_s: float) -> bool:
 
 
 def node_story(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: float) -> list[str]:
-    """The node groups' history for some revisions' pods; empty without node groups."""
+    """The history of the node groups, as far as it concerns the selected revisions' pods; empty without node groups."""
     groups = api.peek(path_of(NODE_GROUP, None)).get("items")
     if not groups:
         return []
@@ -151,7 +151,7 @@ def node_group_lines(name: str, group: Object | None, events: Sequence[Object]) 
 
 
 def node_lines(name: str, node: Object | None, *, groups: Sequence[Object], events: Sequence[Object]) -> list[str]:
-    """The history of one node in its group, and the reason for keeping or removing the node."""
+    """The history of one node in its group, and why the node is kept or removed."""
     lines = [_line(event) for event in events if name in str(event.get("message", "")).replace(",", " ").split()]
     if node is None:
         return [*lines, f"{name} is gone"] if lines else []
@@ -233,7 +233,7 @@ def _clock(value: object) -> str:
 
 
 class _NodeGroupsGroup(click.Group):
-    """``nodegroups`` without a subcommand, also with options, is ``nodegroups get``."""
+    """A command group in which ``nodegroups`` without a subcommand means ``nodegroups get``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the default command."""

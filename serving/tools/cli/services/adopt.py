@@ -67,7 +67,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def target_of(api: ApiClient, text: str) -> Target:
-    """The object for a text such as "deploy/shop". Exits if it does not exist or has no scale."""
+    """The object that a text such as "deploy/shop" names. Exits if it does not exist or has no scale."""
     word, _, name = text.partition("/")
     if not name or "/" in name:
         fail_usage(f"{text!r} names no workload; {_FORM}")
@@ -79,7 +79,7 @@ def target_of(api: ApiClient, text: str) -> Target:
 
 
 def target_in(api: ApiClient, target: WorkloadTarget) -> Target:
-    """The object that a ScaledWorkload names. Exits if there is none, or if it cannot be scaled."""
+    """The object that a ScaledWorkload names. Exits if it does not exist or has no scale."""
     kind = target_kind(target.api_version, target.kind) or _listed(api, target.api_version, target.kind.lower())
     if kind is None:
         fail(f"{target.kind} of {target.api_version} has no scale here")
@@ -100,7 +100,7 @@ def _version_of(api: ApiClient, group: str) -> str:
 
 
 def _listed(api: ApiClient, api_version: str, word: str) -> Kind | None:
-    """A kind of the server with a scale, by its name or plural in lower case."""
+    """The server's kind with a scale whose name or plural is ``word`` in lower case."""
     resources = api.peek(f"/apis/{api_version}").get("resources") or ()
     names = {str(resource["kind"]) for resource in resources if word in {resource["name"], resource["kind"].lower()}}
     kind = listed_kind(api_version, next(iter(names)), resources) if names else None
@@ -108,7 +108,7 @@ def _listed(api: ApiClient, api_version: str, word: str) -> Kind | None:
 
 
 def service_before(api: ApiClient, target: Target, *, named: str | None) -> Object:
-    """The Service whose selector matches the pods of a workload. Exits without exactly one match."""
+    """The Service whose selector matches the workload's pods. Exits unless exactly one Service matches."""
     services = items_of(api, SERVICE)
     if named is not None:
         chosen = next((service for service in services if name_of(service) == named), None)
@@ -146,7 +146,7 @@ def port_of(service: Object, wanted: str | None) -> Any:  # noqa: ANN401 - a num
 
 
 def workload_for(workloads: Iterable[Object], target: Target) -> Object | None:
-    """The ScaledWorkload of a workload; None if nothing scales it."""
+    """The ScaledWorkload that scales a target; None if there is none."""
     for workload in workloads:
         if (nested(workload, "spec", "target", "kind"), nested(workload, "spec", "target", "name")) == (
             target.kind.name,
@@ -157,7 +157,7 @@ def workload_for(workloads: Iterable[Object], target: Target) -> Object | None:
 
 
 def workload_named(api: ApiClient, text: str) -> Object:
-    """The ScaledWorkload with this name, or of the workload such as "deploy/shop". Exits if it does not exist."""
+    """The ScaledWorkload with this name, or with this target ("deploy/shop"). Exits if it does not exist."""
     workloads = items_of(api, SCALED_WORKLOAD)
     if "/" not in text:
         chosen = next((workload for workload in workloads if name_of(workload) == text), None)
@@ -229,7 +229,7 @@ def adopt(*, api: ApiClient, target: str, output: str, **options: Any) -> None: 
 
 
 def _wanted(api: ApiClient, target: Target, options: dict[str, Any]) -> tuple[Object, Object | None]:
-    """The ScaledWorkload to write, and the existing ScaledWorkload."""
+    """The ScaledWorkload to write, and the existing one, if any."""
     scaled = WorkloadTarget(name=target.name, kind=target.kind.name, api_version=target.kind.api_version)
     if scalers := scalers_of(scaled, items_of(api, HORIZONTAL_POD_AUTOSCALER)):
         fail(f"horizontalpodautoscaler/{scalers[0]} scales {target.shown}: delete it first, both would write replicas")
@@ -306,7 +306,7 @@ def _print_route(api: ApiClient, workload: Object, spec: ScaledWorkloadSpec) -> 
 
 
 def ingress(name: str, spec: ScaledWorkloadSpec) -> Object:
-    """An Ingress in the activators' namespace that routes the hosts and paths of a workload to the activators."""
+    """An Ingress in the activators' namespace that routes a workload's hosts and paths to the activators."""
     backend = {"service": {"name": "activator", "port": {"number": _PUBLIC_PORT}}}
     paths = [{"path": path, "pathType": "Prefix", "backend": backend} for path in spec.paths or ("/",)]
     return {
@@ -318,7 +318,7 @@ def ingress(name: str, spec: ScaledWorkloadSpec) -> Object:
 
 
 def http_route(name: str, spec: ScaledWorkloadSpec, gateway: Object) -> Object:
-    """An HTTPRoute of a Gateway with the content of ``ingress``."""
+    """An HTTPRoute of a Gateway with the same rules as ``ingress``."""
     parent = {"name": name_of(gateway), "namespace": nested(gateway, "metadata", "namespace")}
     matches = [{"path": {"type": "PathPrefix", "value": path}} for path in spec.paths or ("/",)]
     return {

@@ -51,7 +51,7 @@ _COLORS = {"created": "green", "changed": "yellow", "unchanged": "white"}
 
 
 def with_last_applied(body: Object) -> Object:
-    """The manifest with a copy of itself in its annotation, as ``kubectl apply`` sends it."""
+    """The manifest with a copy of itself in an annotation, in the format of ``kubectl apply``."""
     # Fields of an export belong to the exported object.
     metadata = {key: value for key, value in (body.get("metadata") or {}).items() if key not in _SERVERS_OWN}
     annotations = {
@@ -64,7 +64,7 @@ def with_last_applied(body: Object) -> Object:
 
 
 def patch_between(wanted: Object, live: Object) -> Object:
-    """The JSON merge patch from ``live`` to ``wanted`` (from ``with_last_applied``); {} without changes."""
+    """The JSON merge patch from ``live`` to ``wanted`` (made by ``with_last_applied``); {} without changes."""
     try:
         last = json.loads(((live.get("metadata") or {}).get("annotations") or {}).get(LAST_APPLIED_ANNOTATION, "{}"))
     except (ValueError, AttributeError):
@@ -84,7 +84,7 @@ def changed_fields(before: Object, after: Object) -> list[str]:
 
 
 def _is_servers_own(path: str) -> bool:
-    """Whether the server sets a field: "metadata.managedFields[0].time", "metadata.ownerReferences[0].uid"."""
+    """Whether the server sets the field, such as "metadata.managedFields[0].time"."""
     parts = re.split(r"[.\[]", path)
     return parts[-1] in _SERVERS_OWN or (parts[0] == "metadata" and not _SERVERS_OWN.isdisjoint(parts[1:2]))
 
@@ -128,7 +128,7 @@ def _shown(value: Any) -> str:
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of one manifest: created, changed, unchanged or failed; ``changes`` as text."""
+    """The outcome for one manifest: created, changed, unchanged or failed. ``changes`` are lines of text."""
 
     kind: str
     namespace: str
@@ -201,7 +201,7 @@ def _wait(api: ApiClient, manifests: Iterable[Manifest], *, timeout_s: float, is
 
 
 def _print_routing(api: ApiClient, manifests: Iterable[Manifest]) -> None:
-    """Print the effect of Ingresses and HTTPRoutes; on this machine only, since a cluster has controllers for them."""
+    """Print what Ingresses and HTTPRoutes cause. Only on this machine, because a cluster has controllers for them."""
     routes: dict[str, list[tuple[str, str]]] = {}
     for manifest in manifests:
         if manifest.kind in (INGRESS, HTTP_ROUTE) and api.state_path is not None:
@@ -220,7 +220,7 @@ def _namespace(api: ApiClient, manifest: Manifest) -> str:
 
 
 def _portable(manifest: Manifest) -> Manifest:
-    """The manifest without additions of another platform, with one note about them."""
+    """The manifest without another platform's additions. Prints one note about them."""
     if manifest.kind != SERVING_SERVICE:
         return manifest
     portable = without_cloud_run(manifest.body)
@@ -242,7 +242,7 @@ def _not_served(problem: Problem) -> Applied:
 
 
 class Namespaces:
-    """The namespaces of manifests. On this machine missing namespaces are created, or would be in a dry run."""
+    """The namespaces of manifests. On this machine, missing namespaces are created (or planned, in a dry run)."""
 
     def __init__(self, api: ApiClient, *, is_dry: bool) -> None:
         self._api = api
@@ -251,7 +251,7 @@ class Namespaces:
         self._planned: set[str] = set()
 
     def plan(self, name: str) -> None:
-        """Record the namespace of a manifest before the objects in it."""
+        """Record a namespace that a manifest creates, before the objects in it are checked."""
         if self.is_dry:
             self._planned.add(name)
 
@@ -260,7 +260,7 @@ class Namespaces:
         return _DEFAULT_NAMESPACE if namespace in self._planned else namespace
 
     def create(self, name: str) -> bool:
-        """Create the missing namespace of a foreign manifest, such as Cloud Run's; on this machine only."""
+        """Create the missing namespace of a manifest for another platform, such as Cloud Run; on this machine only."""
         if name in self._planned:
             return True
         if self._api.state_path is None:
@@ -336,7 +336,7 @@ _ROUTES = (INGRESS, HTTP_ROUTE)
 
 
 def routing_lines(api: ApiClient, routes: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """A line for each Deployment behind a namespace's routes, by kind and name, and for each part without effect."""
+    """A line for each Deployment behind a namespace's ``routes`` (kind, name), and for each part without effect."""
     chosen = set(routes)
     present = [route for kind in _ROUTES for route in items_of(api, kind)]
     # The domain is in the objects that the controller writes.
@@ -352,7 +352,7 @@ def routing_lines(api: ApiClient, routes: Iterable[tuple[str, str]]) -> Iterator
 
 
 def _written(api: ApiClient, routing: Routing) -> dict[str, Object]:
-    """The ScaledWorkloads by target, once all of them exist."""
+    """Wait until all ScaledWorkloads of a routing exist; return them by target."""
     deadline_s = time.monotonic() + _WITHIN_S
     while True:
         workloads = {

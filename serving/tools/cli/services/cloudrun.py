@@ -14,7 +14,7 @@ _TEXTS = ("annotations", "labels")
 
 
 class Portable(msgspec.Struct, frozen=True, kw_only=True):
-    """A manifest without the additions of Cloud Run; ``left_out`` names each removed part."""
+    """A manifest without Cloud Run's additions. ``left_out`` names each removed part."""
 
     body: Object
     left_out: tuple[str, ...] = ()

@@ -73,7 +73,7 @@ PORTS_WITHOUT_HTTP: Final = frozenset(
 
 
 class KnownServer(msgspec.Struct, frozen=True):
-    """A program for TCP connections. ``data`` is the data folder, "" without data."""
+    """A well-known program that serves TCP connections. ``data`` is its data folder, "" if it has none."""
 
     port: int
     data: str = ""
@@ -113,7 +113,7 @@ _BY_IMAGE: Final[Mapping[str, KnownServer]] = {
 
 
 def known_server(image: str) -> KnownServer | None:
-    """The program of an image such as "docker.io/library/postgres:16" or "bitnami/redis"; None for unknown images."""
+    """The known program in an image such as "docker.io/library/postgres:16" or "bitnami/redis"; None for others."""
     path = image.partition("@")[0]
     folder, _, name = path.rpartition("/")
     name = name.partition(":")[0].lower()
@@ -123,7 +123,7 @@ def known_server(image: str) -> KnownServer | None:
 
 
 class Converted(msgspec.Struct, kw_only=True):
-    """The manifests, a note for each part without an equivalent, and the images to build, each with its container."""
+    """The manifests, a note for each part without an equivalent, and the images to build, with their containers."""
 
     manifests: list[Object] = []
     notes: list[str] = []
@@ -131,7 +131,7 @@ class Converted(msgspec.Struct, kw_only=True):
 
 
 def is_compose(document: object) -> bool:
-    """Whether a document is a compose file: with services, and without a kind."""
+    """Whether a document is a compose file: it has services, and no kind."""
     return isinstance(document, dict) and "kind" not in document and isinstance(document.get("services"), dict)
 
 
@@ -140,7 +140,8 @@ def from_compose(
 ) -> Converted:
     """A Knative Service for each service of an active profile.
 
-    ``folder`` is that of the file; ``environment`` has variables and build arguments without a value.
+    ``folder`` is the folder of the compose file. ``environment`` supplies values for variables and build arguments that
+    have none.
 
     Raises:
         InvalidValue: for a part that cannot be converted.
@@ -231,7 +232,7 @@ def _manifest(name: str, annotations: Mapping[str, str], spec: Object) -> Object
 
 
 def _serving_port(name: str, service: Mapping[str, Any], notes: list[str]) -> tuple[int, bool]:
-    """The port for requests (0 without such a port), and whether the requests are HTTP. Other ports become notes."""
+    """The port for requests (0 if there is none), and whether requests are HTTP. Other ports are added to ``notes``."""
     entries = service.get("ports") or service.get("expose") or ()
     ports = [port for entry in entries for port in _ports(name, entry)]
     streams = list(dict.fromkeys(port.number for port in ports if not port.is_udp))
@@ -262,7 +263,7 @@ def _serving_port(name: str, service: Mapping[str, Any], notes: list[str]) -> tu
 def _tcp_manifests(
     name: str, service: Mapping[str, Any], container: Object, *, port: int, notes: list[str]
 ) -> list[Object]:
-    """A service of TCP connections with one pod and, for the pod's data, a volume with its claim."""
+    """A service of TCP connections with one pod. If the pod has data, also a volume and its claim."""
     server = known_server(str(service.get("image") or ""))
     named = [volume for volume in _volumes(service) if _VOLUME.match(volume)]
     notes.extend(f"{name}: volumes {volume} is not converted" for volume in _volumes(service) if volume not in named)
@@ -329,7 +330,7 @@ def _build(name: str, build: object, notes: list[str], *, folder: Path, environm
 
 
 def pairs_with_values(source: object, what: str, outside: Mapping[str, str]) -> dict[str, str]:
-    """Names with values; a name without a value gets the outside environment's value, or is omitted."""
+    """Names with values. A name without a value gets the value in ``outside``, or is left out."""
     if not isinstance(source, (dict, list)):
         raise InvalidValue(text=str(source), expected=f"a mapping or a list of {what}, as in [VERSION=1]")
     if isinstance(source, dict):
@@ -351,7 +352,7 @@ def _environment(variables: Mapping[str, str], name: str, notes: list[str]) -> l
 
 
 def _text(value: object) -> str:
-    """A YAML scalar as compose passes it to a container."""
+    """Convert a YAML scalar to the text that compose passes to a container."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -384,7 +385,7 @@ def _range(text: str) -> range:
 
 
 def _limits(limits: Mapping[str, object]) -> dict[str, str]:
-    """Convert compose's limits to Kubernetes quantities: cpus "0.5"; memory "512M" or "64kb", in powers of 1024."""
+    """Convert compose's limits to Kubernetes quantities: cpus "0.5"; memory "512M" or "64kb" (powers of 1024)."""
     quantities = {}
     if limits.get("cpus"):
         quantities["cpu"] = str(limits["cpus"])

@@ -138,7 +138,7 @@ service_options = adding(*_OPTIONS, *_SCALING_OPTIONS, *_ROUTE_OPTIONS)
 
 
 class ServiceChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """The values of ``service_options``; None and empty where an option was not given."""
+    """The values of ``service_options``. An option that was not given is None or empty."""
 
     image: str | None = None
     environment: Mapping[str, str] = {}
@@ -159,7 +159,7 @@ class ServiceChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def taken_changes(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove and return fields of ``ServiceChanges`` from the options, for those that are not fields themselves.
+    """Remove options that need parsing; return them as fields of ``ServiceChanges``.
 
     Raises ``InvalidValue`` or ``SettingsError``.
     """
@@ -182,7 +182,7 @@ def taken_changes(options: dict[str, Any]) -> dict[str, Any]:
 def policy_name(api: ApiClient, text: str | None) -> str | None:
     """The policy's name in the annotation.
 
-    On this machine the command copies FILE.py:Class and names the copy. Exits if the text is wrong.
+    On this machine, FILE.py:Class is copied, and the name is the copy's. Exits if the text is invalid.
     """
     if text is None:
         return None
@@ -202,7 +202,7 @@ def policy_name(api: ApiClient, text: str | None) -> str | None:
 
 
 def taken_scaling(options: dict[str, Any]) -> dict[str, str]:
-    """Remove and return scaling values by key, such as "min-scale", from the options."""
+    """Remove the scaling options; return the scaling values by key, such as "min-scale"."""
     values = {option.replace("_", "-"): options.pop(option) for option in SCALING}
     return {
         key: f"{value:g}" if isinstance(value, float) else str(value)
@@ -212,7 +212,7 @@ def taken_scaling(options: dict[str, Any]) -> dict[str, str]:
 
 
 def taken_policy(options: dict[str, Any]) -> dict[str, str]:
-    """Remove and return the annotations of the service from the options. Exits if an annotation is wrong."""
+    """Remove the policy options; return the service's annotations. Exits if one is invalid."""
     policy = {key: value for option, key in _ROUTE.items() if (value := options.pop(option)) is not None}
     more = [str(tcp_port) for tcp_port in options.get("tcp_ports") or ()]
     if more:
@@ -226,7 +226,7 @@ def taken_policy(options: dict[str, Any]) -> dict[str, str]:
 
 
 def pairs_of(texts: Iterable[str], option: str, what: str) -> dict[str, str]:
-    """NAME=VALUE texts of an option by name. Raises ``InvalidValue``, also for a repeated name."""
+    """Parse NAME=VALUE texts of an option. Raises ``InvalidValue``, also for a repeated name."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, is_pair, value = text.partition("=")
@@ -239,7 +239,10 @@ def pairs_of(texts: Iterable[str], option: str, what: str) -> dict[str, str]:
 
 
 def taken_variables(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Object]]:
-    """Remove and return values and secret references from the options. Raises ``InvalidValue`` or ``SettingsError``."""
+    """Remove the options for variables; return values and secret references.
+
+    Raises ``InvalidValue``, ``SettingsError``.
+    """
     files = options.pop("env_files")
     pairs = pairs_of(options.pop("pairs"), "--env", "NAME")
     values: dict[str, str] = {}
@@ -259,7 +262,7 @@ def taken_variables(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, 
 
 
 class _Binding(NamedTuple):
-    """One variable of a .env file; ``value`` None is a name without a value."""
+    """One variable of a .env file. ``value`` is None if the line has only a name."""
 
     line: int
     name: str
@@ -268,7 +271,7 @@ class _Binding(NamedTuple):
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """The variables of a .env file without quotes. Raises ``OSError``, or ``SettingsError`` with each wrong line."""
+    """The variables of a .env file, without quotes. Raises ``OSError``, or ``SettingsError`` with each invalid line."""
     lines: dict[str, int] = {}
     values: dict[str, str] = {}
     problems: list[Problem] = []
@@ -286,8 +289,8 @@ def read_env_file(path: Path) -> dict[str, str]:
 def read_compose_env_file(path: Path, interpolation: Interpolation) -> dict[str, str]:
     """The variables of a file in compose's syntax, interpolated, and added to ``interpolation``.
 
-    A name may occur again, or without a value; a name without a value gets the environment's value, if it exists.
-    Raises ``OSError``, or ``SettingsError`` with each wrong line.
+    A name may be repeated. A name without a value gets the environment's value, if it exists. Raises ``OSError``, or
+    ``SettingsError`` with each invalid line.
     """
     values: dict[str, str] = {}
     problems: list[Problem] = []
@@ -309,7 +312,7 @@ def read_compose_env_file(path: Path, interpolation: Interpolation) -> dict[str,
 
 
 def _bindings(path: Path, problems: list[Problem], *, needs_value: bool) -> Iterator[_Binding]:
-    """The variables of a file in order; wrong lines are appended to ``problems``."""
+    """The variables of a file in order. Invalid lines are added to ``problems``."""
     # Imported with an env file only: the parser is a separate package.
     import io  # noqa: PLC0415 - as above
 
@@ -391,7 +394,7 @@ def check_volumes(api: ApiClient, volumes: Iterable[str]) -> None:
 
 
 def check_secrets(api: ApiClient, secrets: Mapping[str, Object]) -> None:
-    """Exit if a Secret or its key does not exist. Without the right to read Secrets there is no check."""
+    """Exit if a Secret or its key does not exist. If the user may not read Secrets, nothing is checked."""
     for reference in secrets.values():
         name, key = reference["name"], reference["key"]
         status, secret = api.call("GET", f"/api/v1/namespaces/{api.namespace}/secrets/{name}")
@@ -406,7 +409,7 @@ def check_secrets(api: ApiClient, secrets: Mapping[str, Object]) -> None:
 
 
 def variables_of(values: Mapping[str, str], secrets: Mapping[str, Object]) -> list[Object]:
-    """The variables as the environment of a container."""
+    """The variables in the form of a container's ``env``."""
     return [
         *({"name": name, "value": value} for name, value in values.items()),
         *({"name": name, "valueFrom": {"secretKeyRef": reference}} for name, reference in secrets.items()),
@@ -430,13 +433,13 @@ def limits_of(cpu: str | None, memory: str | None) -> dict[str, str]:
 
 
 def with_limits(resources: Mapping[str, Any] | None, limits: Mapping[str, str]) -> Object:
-    """The resources of a container with other limits."""
+    """The resources of a container, with these limits replaced."""
     before = dict(resources or {})
     return {**before, "limits": {**before.get("limits", {}), **limits}}
 
 
 def ports_of(before: Sequence[Object], *, port: int | None, h2c: bool | None, tcp: Sequence[int] = ()) -> list[Object]:
-    """The ports of a container; None or empty options do not change a port."""
+    """The ports of a container after the options. None or an empty option does not change a port."""
     if port is None and h2c is None and not tcp:
         return list(before)
     old = before[0] if before else {}

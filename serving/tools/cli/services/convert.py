@@ -37,7 +37,7 @@ _STDIN, _CONFIG_MAP = "-", "ConfigMap"
 
 
 def from_keda(documents: Sequence[Object]) -> Converted:
-    """A ScaledWorkload for each route. Raises ``SettingsError`` for unsupported routes."""
+    """A ScaledWorkload for each route of KEDA's HTTP add-on. Raises ``SettingsError`` for unsupported routes."""
     converted = Converted()
     problems: list[Problem] = []
     used: list[Object] = []
@@ -114,7 +114,7 @@ def convert(*, files: tuple[str, ...], is_building: bool, profiles: tuple[str, .
 
 
 def _name_notes(manifests: Iterable[Object]) -> Iterator[str]:
-    """Reasons that pods on this machine cannot resolve short names of services."""
+    """Notes on why pods on this machine cannot resolve short names of services."""
     named = [manifest for manifest in manifests if short_url(manifest)]
     if named and not can_mount():
         yield f"{UNRESOLVED}; this concerns {', '.join(map(short_url, named))}"
@@ -126,9 +126,9 @@ def _name_notes(manifests: Iterable[Object]) -> Iterator[str]:
 
 
 def _build(converted: Converted, store: ImageStore) -> None:
-    """Build the images, and name them in the manifests.
+    """Build the images, and set their names in the manifests.
 
-    The images stay until a user removes them, because manifests may be stored.
+    The images stay until a user removes them, because the manifests may be used later.
     """
     for build, container in converted.builds:
         try:
@@ -153,7 +153,7 @@ def _converted(documents: Sequence[tuple[str, Any]], profiles: Collection[str]) 
 
 
 def _converted_compose(file: str, document: Mapping[str, Any], profiles: Collection[str]) -> Converted:
-    """Convert a compose file, with variables of the environment and of .env in the same folder."""
+    """Convert a compose file. Variables come from the environment and from .env in the file's folder."""
     folder = Path() if file == _STDIN else Path(file).parent
     interpolation = Interpolation(os.environ)
     # A folder with this name is a virtual environment.
@@ -177,7 +177,7 @@ def _converted_compose(file: str, document: Mapping[str, Any], profiles: Collect
 
 
 def _with_env_files(service: Object, folder: Path, interpolation: Interpolation, *, where: str) -> Object:
-    """The service with the variables of its files; ``environment`` overrides them."""
+    """The service with the variables of its env files. Its ``environment`` overrides them."""
     environment = pairs_with_values(service.get("environment") or {}, "variables", interpolation.variables)
     values: dict[str, str] = {}
     env_files = service["env_file"]

@@ -73,9 +73,9 @@ _NOT_WITH_ASGI = ("command", "image", "preload", "fixed_port", "h2c")
 
 
 class How(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the deployment, not of the service.
+    """Options that concern the deployment, not the service.
 
-    ``is_found``: ``detect`` found the command, so the app's port may be found too. ``is_kept``: the service outlives
+    ``is_found``: ``detect`` found the command, so it may also find the app's port. ``is_kept``: the service outlives
     the command.
     """
 
@@ -165,13 +165,13 @@ def deploy(*, api: ApiClient, wait: bool, wait_s: float, output: str, **options:
 
 
 def how_of(options: dict[str, Any], **others: Any) -> How:  # noqa: ANN401 - fields of the record
-    """Remove and return the options of the deployment from those of the command."""
+    """Remove the options of the deployment from the command's options, and return them."""
     is_found = not any(options[name] for name in ("command", "image", "asgi"))
     return How(replace=options.pop("replace"), snapshot=options.pop("snapshot"), is_found=is_found, **others)
 
 
 def deployment_of(api: ApiClient, options: dict[str, Any], *, replace: bool) -> Deployment:
-    """The deployment from the command's options. Exits for wrong options, before any write."""
+    """The deployment that the command's options describe. Exits for invalid options, before any write."""
     options["name"], options["folder"] = placed(
         options["name"], options["folder"], is_image=options["image"] is not None
     )
@@ -223,7 +223,7 @@ def _deployment(options: dict[str, Any]) -> Deployment:
 
 
 def _with_virtualenv(api: ApiClient, deployment: Deployment) -> Deployment:
-    """The deployment with the virtual environment, if it exists and pods are processes of this machine."""
+    """Add the virtual environment to the deployment, if there is one and pods are processes of this machine."""
     virtualenv = find_virtualenv(deployment.folder, os.environ)
     if not deployment.command or api.state_path is None or deployment.image or "PATH" in deployment.environment:
         return deployment
@@ -252,7 +252,7 @@ def _built(api: ApiClient, deployment: Deployment) -> Deployment:
 
 
 def deploy_once(api: ApiClient, deployment: Deployment, how: How) -> None:
-    """Write the service, wait for it and print its URL. Exits if it does not become ready."""
+    """Write the service, wait until it is ready, and print its URL. Exits if it does not become ready."""
     if not deployment.command:
         deployment = _built(api, deployment)
     elif how.snapshot and api.state_path is not None and is_application(deployment.folder, api.state_path):
@@ -278,7 +278,7 @@ def deploy_once(api: ApiClient, deployment: Deployment, how: How) -> None:
 
 
 def start_text(deployment: Deployment, after_s: float) -> str:
-    """The duration of a start, with advice for a slow one."""
+    """How long a start took, with advice if it was slow."""
     ways = []
     if deployment.command and not deployment.preload and not deployment.is_own_proxy:
         ways.append("--preload (Python) forks pods from a process that has imported the app")
@@ -370,7 +370,7 @@ def _write(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Obje
 
 
 def _pinned(name: str, before: Object, *, is_new: bool) -> Object:
-    """The traffic in the spec, without a share for the new revision. Exits if no other revision can get it."""
+    """The traffic for the spec, without any for the new revision. Exits if no other revision can receive it."""
     if is_new:
         fail_usage(f"--no-traffic: {name} is new, and its first revision gets all traffic: leave it out")
     try:
@@ -380,7 +380,7 @@ def _pinned(name: str, before: Object, *, is_new: bool) -> Object:
 
 
 def placed(name: str | None, folder: Path | None, *, is_image: bool) -> tuple[str, Path]:
-    """The name and the folder from the arguments; both are optional. Exits for wrong arguments."""
+    """The name and the folder from the arguments, both optional. Exits for invalid arguments."""
     is_path = name is not None and ("/" in name or name in {".", ".."})
     if folder is not None and is_path:
         fail_usage(f"{name} is no name: the name comes before the folder, as in `serving deploy shop {name}`")
@@ -400,9 +400,9 @@ def _checked(folder: Path) -> Path:
 
 
 def command_for(api: ApiClient, name: str, folder: Path, *, build: bool, again: bool) -> Choice:
-    """What runs a folder; a command of "" builds its image. ``again`` ignores the command of the existing service.
+    """The command that runs a folder; "" builds its image. ``again`` ignores the command of the existing service.
 
-    Raises ``InvalidValue`` for a file of the folder that cannot be read. Exits if there is nothing to run.
+    Raises ``InvalidValue`` for an unreadable file of the folder. Exits if there is nothing to run.
     """
     if api.state_path is None:
         fail_usage("Kubernetes runs images: push one to a registry and name it by --image")
@@ -449,7 +449,7 @@ def _why_unbuilt(name: str) -> str:
 
 
 def _command_before(api: ApiClient, name: str, folder: Path) -> str:
-    """The existing service's command in this folder; "" without such a command."""
+    """The command of the existing service if it runs this folder; else ""."""
     template = nested(api.peek(path_of(SERVING_SERVICE, api.namespace, name)), "spec", "template") or {}
     is_same = annotations_of(template).get(FOLDER_ANNOTATION) == str(folder.absolute())
     return command_of(template) if is_same else ""
@@ -467,7 +467,7 @@ def _choices(folder: Path) -> list[Choice]:
 
 
 def _chosen(folder: Path, several: Sequence[Choice]) -> Choice | None:
-    """The only choice, or the user's selection on a terminal; None without either."""
+    """The only choice, or the user's selection on a terminal; else None."""
     if len(several) < 2:
         return several[0] if several else None
     lines = [f"{choice.source}: {choice.command or f'needs {choice.missing}'}" for choice in several]
@@ -480,9 +480,9 @@ def _chosen(folder: Path, several: Sequence[Choice]) -> Choice | None:
 
 
 def _install(folder: Path, commands: Sequence[str], *, build: bool) -> None:
-    """Run the commands with --build, or with the user's consent on a terminal.
+    """Run the commands if --build is set, or if the user agrees on a terminal.
 
-    Exits if they fail or are not allowed.
+    Exits if they fail or must not run.
     """
     if not commands:
         return

@@ -51,7 +51,7 @@ _IMPORT_MAX_S = 30.0
 
 
 class Deployment(ServiceChanges, frozen=True, kw_only=True):
-    """The options of ``serving deploy``; None and () for missing options."""
+    """The options of ``serving deploy``. A missing option is None or ()."""
 
     name: str
     folder: Path
@@ -67,7 +67,7 @@ class Deployment(ServiceChanges, frozen=True, kw_only=True):
 
 
 def check_name(name: str, *, of: str = "service") -> None:
-    """Raises ``InvalidValue`` for a text that is no valid name of a service or volume."""
+    """Raise ``InvalidValue`` unless the text is a valid name of a service or volume."""
     if not _NAME.match(name):
         expected = f"a {of}'s name: at most 63 of a-z, 0-9 and '-', beginning with a letter, not ending with '-'"
         raise InvalidValue(text=name, expected=expected)
@@ -114,7 +114,7 @@ def manifest_of(deployment: Deployment) -> Object:
 
 
 def merged(before: Object, deployment: Deployment, *, replace: bool) -> Object:
-    """Apply the options to ``before``. ``replace`` keeps only the traffic of ``before``."""
+    """Apply the options to the service ``before``. ``replace`` keeps only its traffic."""
     wanted = manifest_of(deployment)
     spec: Object = {key: value for key, value in before["spec"].items() if key == "traffic"} | wanted["spec"]
     if not replace:
@@ -133,7 +133,7 @@ def merged(before: Object, deployment: Deployment, *, replace: bool) -> Object:
 def in_same_order(variables: list[Object], before: list[Object]) -> list[Object]:
     """The variables in the order of ``before`` if only the order differs, to avoid a new revision.
 
-    The order matters where a value refers to another variable, as $(NAME).
+    If a value refers to another variable, as $(NAME), the order has an effect and is not changed.
     """
     has_order = any("$(" in str(variable.get("value", "")) for variable in variables)
     is_equal = sorted(variables, key=name_in_environment) == sorted(before, key=name_in_environment)
@@ -183,12 +183,12 @@ def _kept_variables(container: Object) -> list[Object]:
 
 
 def command_of(template: Object) -> str:
-    """The machine's command in a template, in place of the image; "" for a template that runs the image."""
+    """The command in a template that runs instead of an image; "" if the template runs the image."""
     return annotations_of(template).get(COMMAND_ANNOTATION, "")
 
 
 def without_command(template: Object) -> Object:
-    """The template without the process command and related fields, so that it runs the image."""
+    """The template without the command and related fields. It then runs the image."""
     metadata = template.get("metadata") or {}
     annotations = {key: text for key, text in annotations_of(template).items() if key not in _OF_PROCESSES}
     first, *others = nested(template, "spec", "containers") or [{}]
@@ -227,7 +227,7 @@ def kept_options(before: Object, deployment: Deployment) -> list[str]:
 
 
 def find_virtualenv(folder: Path, environment: Mapping[str, str]) -> Path | None:
-    """The virtual environment in a folder, else the active one; None without either."""
+    """The virtual environment in a folder, else the active one, else None."""
     candidates = [folder.absolute() / name for name in _FOLDERS]
     if environment.get(VIRTUAL_ENV):
         candidates.append(Path(environment[VIRTUAL_ENV]))
@@ -235,14 +235,14 @@ def find_virtualenv(folder: Path, environment: Mapping[str, str]) -> Path | None
 
 
 def environment_of(virtualenv: Path) -> dict[str, str]:
-    """The variables by which a command uses a virtual environment."""
+    """The environment variables that make a command use a virtual environment."""
     return {VIRTUAL_ENV: str(virtualenv), "PATH": f"{virtualenv / 'bin'}:{DEFAULT_PATH}"}
 
 
 def asgi_command(app: str, virtualenv: Path | None) -> str:
-    """The command for "module:name".
+    """The command that serves the app "module:name".
 
-    Raises ``InvalidValue`` for another text, or for a missing package in the environment.
+    Raises ``InvalidValue`` for any other text, or if a package is missing in the environment.
     """
     if not _ASGI_APP.fullmatch(app):
         raise InvalidValue(text=app, expected="a module and the name of an ASGI app in it, as in --asgi app:app")
@@ -255,7 +255,7 @@ def asgi_command(app: str, virtualenv: Path | None) -> str:
 
 
 def _missing_package(interpreter: str) -> str:
-    """The required packages that an interpreter cannot import; "" if all are there."""
+    """The required packages that an interpreter cannot import, as text; "" if it can import all."""
     program = "import importlib.util as u; print(*[n for n in ('serving', 'uvicorn') if u.find_spec(n) is None])"
     try:
         # -P: skip a file with the package's name in the app's folder.

@@ -159,13 +159,13 @@ def _head(resource: Object, *, now_s: float, is_brief: bool = False) -> Iterator
 
 
 def _brief(message: str) -> str:
-    """Shorten to the first and last line: the failure, and the error of its traceback."""
+    """Shorten a message to its first and last line: the failure, and the error at the end of a traceback."""
     first, *others = message.splitlines()
     return f"{first} ... {others[-1].strip()}" if others else first
 
 
 def _short_name(api: ApiClient, service: Object) -> Iterator[str]:
-    """The URL with the short name, and the problem that pods of this machine have with it."""
+    """The URL with the short name, and why pods of this machine cannot use it, if so."""
     url = short_url(service)
     if url and api.state_path is not None:
         yield f"{'':<11}{url} in pods of {namespace_of(service)}"
@@ -174,7 +174,7 @@ def _short_name(api: ApiClient, service: Object) -> Iterator[str]:
 
 
 def _tcp(service: Object, events: list[Object]) -> Iterator[str]:
-    """The ports for TCP, each with its problem."""
+    """The TCP ports of a service, each with its problem, if any."""
     states = tcp_states(events)
     for index, port in enumerate(route_policy(annotations_of(service)).tcp_ports):
         problem = states.get(port.number, "")
@@ -246,7 +246,7 @@ def _events(api: ApiClient, about: list[Object]) -> list[Object]:
 
 
 def _event_lines(events: list[Object], *, now_s: float, printed: str = "") -> Iterator[str]:
-    """The events; a multi-line message is omitted after its first print."""
+    """The lines of events. A message of several lines is printed only once."""
     if not events:
         return
     left_out = len(events) - _EVENTS_SHOWN_MAX

@@ -40,7 +40,7 @@ _NAME_MAX = 63
 
 
 def choices(folder: Path, *, has: Callable[[str], bool], python: str) -> list[Choice]:
-    """All ways to run a folder; several if the files are ambiguous."""
+    """All ways to run a folder. There are several if its files are ambiguous."""
     web = _procfile(folder)
     if web:
         return [web]
@@ -94,7 +94,7 @@ def _node(folder: Path) -> Iterator[Choice]:
 
 
 def node_package(folder: Path) -> dict[str, Any]:
-    """The package.json of a folder; empty without the file. Raises ``InvalidValue`` for an unreadable file."""
+    """The content of a folder's package.json; empty if it does not exist. Raises ``InvalidValue`` if unreadable."""
     path = folder / "package.json"
     if not path.is_file():
         return {}
@@ -120,7 +120,7 @@ def _pages(folder: Path) -> Iterator[Choice]:
 
 
 def build_commands(folder: Path, virtualenv: Path | None, *, missing: str = "", again: bool = False) -> list[str]:
-    """The commands that install a folder's packages and ``missing``. ``again`` repeats an earlier installation."""
+    """The commands that install a folder's packages and ``missing``. ``again`` includes installed packages."""
     commands = []
     listed = pip_arguments(folder) if virtualenv is None or again else []
     if missing or listed:
@@ -142,7 +142,7 @@ def build_commands(folder: Path, virtualenv: Path | None, *, missing: str = "", 
 
 
 def named_port(command: str) -> int | None:
-    """The fixed port in a command that replaces $PORT, as 8080 in ``--bind :8080``; None without a port."""
+    """The port that a command uses instead of $PORT, such as 8080 in ``--bind :8080``; None if there is none."""
     if "PORT" in command:
         return None
     match = _PORT_OPTION.search(_URL.sub("", command))
@@ -150,7 +150,7 @@ def named_port(command: str) -> int | None:
 
 
 def name_of_folder(folder: Path) -> str:
-    """The service name for a folder: "My_Shop" is "my-shop".
+    """The service name derived from a folder's name: "My_Shop" becomes "my-shop".
 
     Raises ``InvalidValue`` if no part of the name is valid.
     """

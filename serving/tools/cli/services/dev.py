@@ -63,7 +63,7 @@ def dev(*, api: ApiClient, **options: Any) -> None:  # noqa: ANN401 - the option
 
 
 def watch_folder(folder: Path, deploy: Callable[[], None]) -> None:
-    """Deploy, and again after each change. A failed deploy prints its error; the next change retries."""
+    """Deploy now and after each change. A failed deploy prints its error; the next change retries."""
     while True:
         seen = fingerprint(folder)
         try:

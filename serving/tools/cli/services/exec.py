@@ -94,7 +94,7 @@ def execute(
 
 
 async def _run(place: WebsocketPlace, *, has_stdin: bool, has_terminal: bool) -> Object:
-    """Run the command, print its output and return its final status; {} if the connection ends without one."""
+    """Run the command, print its output, and return its final status; {} if the connection ends without a status."""
     async with await open_websocket(place, PROTOCOLS) as connection, supervise() as tasks:
         if has_stdin:
             # No loop can wait for every kind of input, and the command may end before its input does.

@@ -132,7 +132,7 @@ def _print(resources: list[Object], output: str, *, is_one: bool) -> None:
 def watched(
     api: ApiClient, kind: Kind, *, name: str = "", selector: str = "", everywhere: bool = False
 ) -> Iterator[Object]:
-    """Yield watch events, first for existing objects. Continues from the last version after an outage.
+    """Yield watch events, first for existing objects. After an outage, continue from the last version.
 
     Raises ``ServingError`` when the server rejects the watch.
     """
@@ -171,7 +171,7 @@ def _watch(api: ApiClient, kind: Kind, *, name: str, output: str, selector: str,
 
 
 def _titled_row(api: ApiClient, kind: Kind, event: Object, *, everywhere: bool) -> tuple[Row, Row]:
-    """Titles and cells for an event's object; the last cell marks a deleted one."""
+    """Titles and cells for an event's object. The last cell marks a deleted object."""
     resource = event["object"]
     titles = header_of(kind, everywhere=everywhere)
     if titles is not None:
@@ -214,14 +214,14 @@ def _with_revisions(api: ApiClient, events: Iterator[Object], *, name: str, ever
 
 
 class _Growing:
-    """A growing table: prints each row on arrival, and skips changes without a visible effect."""
+    """A table that grows: prints each row when it arrives. Changes without a visible effect are skipped."""
 
     def __init__(self) -> None:
         self._widths: list[int] = []
         self._shown: dict[tuple[str, str], Row] = {}
 
     def show(self, titled: tuple[Row, Row], resource: Object) -> None:
-        """Print a row, and the titles before the first row."""
+        """Print a row; before the first row, print the titles."""
         titles, row = titled
         key = (str(resource["metadata"].get("namespace", "")), name_of(resource))
         # The age changes in every row.
@@ -236,7 +236,7 @@ class _Growing:
 
 
 def _server_row(api: ApiClient, kind: Kind, resource: Object, *, everywhere: bool) -> tuple[Row, Row]:
-    """One object in the server's columns; a deleted object has only a name."""
+    """One object in the server's columns. For a deleted object only the name is known."""
     path = path_of(kind, resource["metadata"].get("namespace", ""), name_of(resource))
     status, table = api.send(ApiCall(path=path, accept=_TABLE))
     if status >= 400:

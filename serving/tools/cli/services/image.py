@@ -102,7 +102,7 @@ def _remove(*, names: tuple[str, ...], force: bool, state_path: Path | None) -> 
 
 
 def _users(store: ImageStore, image: StoredImage) -> list[str]:
-    """The services with an image, and pods without a service; empty if no system runs."""
+    """The services, and pods without a service, that use an image; empty if no system runs."""
     from serving.home.images.source import images_used  # noqa: PLC0415 - it loads asyncio, which other subcommands do not need
 
     state = StateFolder(store.folder.parent)

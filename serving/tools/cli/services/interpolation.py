@@ -30,7 +30,7 @@ _INSERTED_MAX_CHARACTERS = 4 * 2**20
 class Interpolation:
     """Interpolates variables of the environment and of a file; the environment overrides the file.
 
-    ``variables`` has both. ``unset`` has the names that were read without a value or default.
+    ``variables`` contains both. ``unset`` contains the names that were used without a value or default.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -40,14 +40,14 @@ class Interpolation:
         self._inserted = 0
 
     def define(self, name: str, value: str, *, is_literal: bool) -> str:
-        """Add a variable of the file, replacing an earlier one; return the value. Raises ``InvalidValue``."""
+        """Add a variable of the file, or replace it; return the value. Raises ``InvalidValue``."""
         self._defined[name] = value if is_literal else self.text(value)
         return self._defined[name]
 
     def services(self, services: object, where: str) -> Any:  # noqa: ANN401 - as it came from YAML
-        """Copy the services with all texts except keys interpolated.
+        """Copy the services and interpolate all texts except keys.
 
-        ``where`` is for errors. Raises ``SettingsError`` with all problems.
+        ``where`` is the position for error messages. Raises ``SettingsError`` with all problems.
         """
         problems: list[Problem] = []
         # A YAML anchor is one object in several places, and may contain itself.
@@ -128,7 +128,7 @@ class Interpolation:
 
 
 def _closing_brace(text: str, start: int) -> int:
-    """The position of the closing brace for the brace at ``start``. Raises ``InvalidValue``."""
+    """The position of the brace that closes the brace at ``start``. Raises ``InvalidValue``."""
     depth = 1
     for brace in _BRACE.finditer(text, start):
         depth += 1 if brace[0] == "{" else -1

@@ -33,7 +33,7 @@ _PIECE_BYTES = 65536
 
 
 class ResponseStart(msgspec.Struct, frozen=True, kw_only=True):
-    """The head of a response. ``head_after_s`` is the time in seconds since sending the request."""
+    """The head of a response. ``head_after_s`` is the time in seconds since the request was sent."""
 
     status: int
     reason: str
@@ -101,7 +101,7 @@ def invoke(*, api: ApiClient, name: str, path: str | None, include: bool, output
 
 
 def _reached(api: ApiClient, address: ServiceAddress) -> ServiceAddress:
-    """The address to connect to: on a cluster a forwarded port of an activator, or if that is impossible, the host."""
+    """The address to connect to. On a cluster it is a forwarded activator port, or the host if that is impossible."""
     if api.state_path is not None:
         return address
     # The names of a cluster have a meaning only inside it.
@@ -116,7 +116,7 @@ def _reached(api: ApiClient, address: ServiceAddress) -> ServiceAddress:
 
 
 def _access(api: ApiClient, service: Object) -> dict[str, str]:
-    """The token of a private service on this machine; on a cluster the caller passes it by -H."""
+    """A header with the token of a private service on this machine. On a cluster the caller passes it with -H."""
     token = token_of(api, service) if api.state_path is not None else None
     return {"X-Serving-Authorization": f"Bearer {token}"} if token else {}
 

@@ -129,13 +129,13 @@ class SearchedLines(msgspec.Struct, frozen=True, kw_only=True):
         return dt.datetime.fromtimestamp(self.since_s, tz=dt.UTC).strftime(_STAMP) if self.since_s else ""
 
     def takes(self, line: str, at_s: float | None) -> bool:
-        """Whether a line matches the search. A line without a time matches."""
+        """Whether a line matches the search. A line whose time is unknown is within any range."""
         is_in_time = at_s is None or self.since_s <= at_s <= self.until_s
         return is_in_time and (self.pattern is None or self.pattern.search(line) is not None)
 
 
 def searched_lines(since: str | None, until: str | None, grep: str | None) -> SearchedLines:
-    """The search from the options. Exits for invalid options."""
+    """The search that the options describe. Exits for invalid options."""
     try:
         pattern = None if grep is None else re.compile(grep)
     except re.error as error:
@@ -152,7 +152,7 @@ def searched_lines(since: str | None, until: str | None, grep: str | None) -> Se
 
 
 def moment_s(text: str, option: str, *, now_s: float) -> float:
-    """Parse 10m (ago), 13:05 (today) or 2026-11-24T13:05 (local, or with a zone) to seconds since the epoch."""
+    """Convert 10m (ago), 13:05 (today) or 2026-11-24T13:05 (local, or with a zone) to seconds since the epoch."""
     try:
         if ":" in text[:3]:
             today = dt.datetime.fromtimestamp(now_s).astimezone().date()
@@ -170,7 +170,7 @@ def moment_s(text: str, option: str, *, now_s: float) -> float:
 def _shown(
     form: str, search: SearchedLines, *, has_times: bool, with_times: bool
 ) -> Callable[[str, str, str], str | None]:
-    """The printed form of a pod's log line without the pod's mark; None for excluded lines."""
+    """A function that formats a pod's log line without the pod's name, or returns None for an excluded line."""
 
     def shown(pod: str, mark: str, line: str) -> str | None:
         stamp, _, rest = line.partition(" ") if has_times else ("", "", line)
@@ -227,14 +227,14 @@ def short_name(pod: str, service: str) -> str:
 
 
 def pods_of(api: ApiClient, selectors: Sequence[str], wanted: str) -> list[Object]:
-    """The pods of label selectors; ``wanted`` selects a pod by name or suffix."""
+    """The pods that label selectors match; ``wanted`` selects one by name or suffix."""
     return _named(pods_by(api, selectors), wanted)
 
 
 def _gone(
     api: ApiClient, served: Sequence[Object], wanted: str, *, search: SearchedLines, shows_last: bool
 ) -> list[Object]:
-    """Deleted pods, latest first: pods with lines in the time range, else the last pods if ``shows_last``."""
+    """Deleted pods, latest first: with a time range, those with lines in it; else the last ones if ``shows_last``."""
     if not search.is_given and not shows_last:
         return []
     services = [name_of(service) for service in served if not is_workload(service)]
@@ -249,7 +249,7 @@ def _named(pods: Sequence[Object], wanted: str) -> list[Object]:
 
 
 class _Reader:
-    """One thread per pod, which puts log lines into a common queue."""
+    """Reads the log of each pod in a thread, and puts the lines into a common queue."""
 
     def __init__(self, api: ApiClient, lines: _Lines, options: dict[str, Any]) -> None:
         self.api = api

@@ -61,7 +61,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ManifestFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The documents of files; ``foreign`` names the documents of unsupported kinds."""
+    """The documents of files. ``foreign`` are problems about documents of unsupported kinds."""
 
     manifests: list[Manifest]
     foreign: list[Problem]
@@ -129,7 +129,7 @@ def _texts(path: str, problems: list[Problem]) -> Iterator[tuple[str, str]]:
 
 
 def _documents(name: str, text: str, problems: list[Problem]) -> Iterator[tuple[str, Any]]:
-    """Each document with its position. Empty documents are skipped; a text with only empty documents is a problem."""
+    """Each document with its position. Empty documents are skipped; if all are empty, this is a problem."""
     is_empty = True
     try:
         check_depth(text)
@@ -163,7 +163,7 @@ def check_depth(text: str) -> None:
 
 
 def _bodies(where: str, document: Any, problems: list[Problem]) -> Iterator[tuple[str, Object]]:  # noqa: ANN401 - YAML
-    """The objects of a document with their positions: the document, or the items of a list."""
+    """The objects of a document with their positions: the document itself, or the items of a List."""
     if not isinstance(document, dict):
         what = f"{_shown(document)} is not an object"
         problems.append(Problem(where=where, what=what, expected=_EXPECTED))
@@ -181,7 +181,7 @@ def _bodies(where: str, document: Any, problems: list[Problem]) -> Iterator[tupl
 
 
 def _foreign(where: str, body: Object) -> Problem | None:
-    """The problem of an unknown kind; None for a known one."""
+    """The problem of a document with an unknown kind; None for a known kind."""
     version, name = body.get("apiVersion"), body.get("kind")
     if not isinstance(version, str) or not isinstance(name, str) or kind_of(version, name) is not None:
         return None
@@ -220,7 +220,7 @@ def _manifest(where: str, body: Object, problems: list[Problem]) -> Iterator[Man
 
 
 def _problem(version: object, name: object, metadata: object) -> tuple[str, str] | None:
-    """The problem in a document's head and the expected value; None without a problem."""
+    """The problem in the head of a document, and the expected value; None if the head is valid."""
     if not isinstance(version, str) or not isinstance(name, str):
         missing = "apiVersion" if not isinstance(version, str) else "kind"
         return f"{missing} is missing or not a text", _EXPECTED

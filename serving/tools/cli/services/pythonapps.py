@@ -72,7 +72,7 @@ _BYTES_MAX = 2**20
 
 
 class PythonApp(msgspec.Struct, frozen=True, kw_only=True):
-    """An app: ``name`` is the object in ``path``, or "" for a file to run; ``origin`` is the place of its creation."""
+    """An app: ``name`` is the object in ``path``, or "" for a file to run; ``origin`` is where it is created."""
 
     path: Path
     name: str
@@ -87,9 +87,8 @@ class PythonApp(msgspec.Struct, frozen=True, kw_only=True):
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """A way to run a folder.
 
-    ``source`` says where it was found; ``missing`` is a Python package without which it cannot run.
-
-    ``is_grpc``: the app speaks HTTP/2 with prior knowledge.
+    ``source`` says where it was found. ``missing`` is a required Python package that is not installed. ``is_grpc``: the
+    app speaks HTTP/2 with prior knowledge.
     """
 
     source: str
@@ -145,7 +144,7 @@ class _Module:
         )
 
     def dotted(self, node: ast.expr) -> str:
-        """The whole name in an expression such as ``flask.Flask``; "" for another expression."""
+        """The full dotted name of an expression such as ``flask.Flask``; "" for any other expression."""
         if isinstance(node, ast.Attribute):
             before = self.dotted(node.value)
             return before and f"{before}.{node.attr}"
@@ -157,7 +156,7 @@ class _Module:
 
 
 def python_apps(folder: Path) -> list[PythonApp]:
-    """The apps of a folder without duplicates. asgi.py and wsgi.py have precedence, because they name the app."""
+    """The apps of a folder, without duplicates. asgi.py and wsgi.py take precedence, because they name the app."""
     for names in (_ENTRIES, _MODULES):
         apps: dict[tuple[Path, str], PythonApp] = {}
         for path in _files(folder, names):
@@ -190,7 +189,7 @@ def _packages(folder: Path) -> Iterator[Path]:
 
 
 def lone_programs(folder: Path) -> list[PythonApp]:
-    """The Python files at the top of a folder that run as programs, with any name."""
+    """The Python files at the top of a folder that run as programs, whatever their names."""
     names = (path.relative_to(folder) for path in sorted(folder.glob("*.py")))
     return _programs(folder, [path for path in names if path.name not in {"setup.py", "conftest.py"}])
 
@@ -222,7 +221,7 @@ def _apps_of(folder: Path, path: Path) -> list[PythonApp]:
 
 
 def _kind_of(module: _Module, name: str, depth: int = 0) -> tuple[str, tuple[Path, str]]:
-    """The kind of the app with that name, or "", and its origin."""
+    """The kind of the app with this name ("" if it is no app), and the place of its creation."""
     here = (module.path, name)
     if name in module.functions:
         parameters = tuple(argument.arg for argument in module.functions[name].args.args)
@@ -266,7 +265,7 @@ def _made_in(module: _Module, function: str) -> str:
 
 
 def _local(module: _Module, dotted: str) -> tuple[_Module, str] | None:
-    """The module in the folder for a name such as "shop.web.app", and the name inside the module."""
+    """The folder's module for a name such as "shop.web.app", and the name within this module."""
     parent, _, name = dotted.rpartition(".")
     below = Path(*parent.split(".")) if parent else Path()
     for base in dict.fromkeys((Path(), Path("src"), module.path.parent)):
@@ -277,7 +276,7 @@ def _local(module: _Module, dotted: str) -> tuple[_Module, str] | None:
 
 
 def _programs(folder: Path, paths: Collection[Path]) -> list[PythonApp]:
-    """The files with top-level statements, without imported files."""
+    """The files that have top-level statements and are not imported by others."""
     modules = [_Module(folder, path) for path in paths]
     imported = {part for module in modules for name in module.imports.values() for part in name.split(".")}
     return [
@@ -288,7 +287,7 @@ def _programs(folder: Path, paths: Collection[Path]) -> list[PythonApp]:
 
 
 def command_of_app(folder: Path, app: PythonApp, *, has: Callable[[str], bool], python: str) -> Choice:
-    """The command for an app, with an installed server. ``has`` returns whether a program is installed."""
+    """The command that runs an app with an installed server. ``has`` returns whether a program is installed."""
     module = _Module(folder, app.path)
     packages = {name.partition(".")[0] for name in module.imports.values()}
     path = shlex.quote(str(app.path))
@@ -326,7 +325,7 @@ def _is_module(folder: Path, name: str) -> bool:
 
 
 def django_settings(folder: Path) -> str:
-    """The settings module in manage.py; "" without one."""
+    """The settings module named in manage.py; "" if there is none."""
     for node in ast.walk(_tree_of(folder / "manage.py")):
         match node:
             case ast.Call(args=[ast.Constant(value="DJANGO_SETTINGS_MODULE"), ast.Constant(value=str(settings))]):
@@ -335,7 +334,7 @@ def django_settings(folder: Path) -> str:
 
 
 def django_command(folder: Path, *, has: Callable[[str], bool], python: str) -> Choice:
-    """The command of a Django project: the WSGI or ASGI module with an installed server, else Django's server."""
+    """The command of a Django project: an installed server with the WSGI or ASGI module, else Django's server."""
     parts = django_settings(folder).split(".")[:-1]
     for kind, name in ((WSGI, "wsgi"), (ASGI, "asgi")):
         for depth in range(len(parts), 0, -1):

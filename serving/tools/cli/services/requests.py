@@ -69,7 +69,7 @@ def requests(
 
 
 class _RequestSources:
-    """The activators: the system's, or those in the options. The first query must succeed."""
+    """The activators named in the options, or the system's. The first query must succeed."""
 
     def __init__(self, api: ApiClient, urls: Sequence[str]) -> None:
         self._api = api
@@ -80,7 +80,7 @@ class _RequestSources:
     def read(self, name: str, *, is_again: bool = False) -> Iterator[RequestReport]:
         """The reports of all activators.
 
-        With ``is_again`` a missing response is skipped, because the activator may be restarting.
+        With ``is_again``, activators that do not respond are skipped, because they may be restarting.
         """
         # The set of pods changes.
         urls = self._urls or list(self._reach.activator_pages().values())
@@ -111,7 +111,7 @@ def _explain_nothing(api: ApiClient, name: str) -> None:
 
 
 def _chosen(reports: Iterable[RequestReport], list_name: str | None) -> list[RequestRecord]:
-    """The records of a list in order; without a list, failed and sampled requests without duplicates."""
+    """The records of one list, in order; without a list name, failed and sampled requests without duplicates."""
     if list_name == "slow":
         return sorted((record for report in reports for record in report.slow), key=lambda record: -record.duration_s)
     if list_name == "failed":
@@ -134,7 +134,7 @@ def _print_report(api: ApiClient, reports: Sequence[RequestReport], chosen: Sequ
 
 
 def error_table(causes: Sequence[ErrorCause]) -> list[str]:
-    """Errors by cause, the most frequent first, and an empty line; empty without errors."""
+    """A table of errors by cause, most frequent first, and an empty line; empty without errors."""
     if not causes:
         return []
     rows = [
@@ -170,7 +170,7 @@ def time_text(record: RequestRecord) -> str:
 
 
 def logs_command(record: RequestRecord, namespace: str) -> str:
-    """The command that prints the logs of a request's pod from its start to shortly after its end."""
+    """The command that prints a pod's logs from a request's arrival to shortly after its end."""
     since_s, until_s = record.at_wall_s - record.duration_s - 1, record.at_wall_s + 2
     since, until = (time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s)) for at_s in (since_s, until_s))
     return f"serving logs {record.service or record.revision} -n {namespace} --pod {record.pod} --since {since} --until {until}"

@@ -28,7 +28,7 @@ _NOT_COLUMNS = {"at_s", "marks", "decisions", "step_s"}
 def history_options(begin: str, outputs: Sequence[str] = ("text", "json")) -> Decorator:
     """Add the options for a range of the dashboard's history: begin, end, output and dashboard.
 
-    The default of begin is ``begin`` ago.
+    ``begin`` is the default of the range's beginning, as time before now.
     """
     return adding(
         click.option(
@@ -88,7 +88,7 @@ def _line(sums: StatsSummary) -> tuple[str, ...]:
 
 
 def _table(histories: Mapping[str, History]) -> Iterator[Sequence[object]]:
-    """A title and the rows of all revisions, oldest first; times are in UTC and RFC 3339."""
+    """The header and the rows of all revisions, oldest first. Times are in UTC (RFC 3339)."""
     columns = [name for name in next(iter(histories.values()), {}) if name not in _NOT_COLUMNS]
     yield ("time", "revision", *columns)
     for revision, history in histories.items():
@@ -98,13 +98,13 @@ def _table(histories: Mapping[str, History]) -> Iterator[Sequence[object]]:
 
 
 def fail_unless_service(api: ApiClient, name: str) -> None:
-    """End the command if there is no service, workload or revision of a name: nothing will have a history."""
+    """End the command if no service, workload or revision has this name, because there is no history."""
     if not is_known(api, name):
         fail(f"there is no service, workload or revision {name} in {api.namespace}; `serving get` lists them")
 
 
 def range_of(begin: str, end: str) -> dict[str, str]:
-    """The query for the range in ``--from`` and ``--to``. Ends the command for an invalid range."""
+    """The query parameters for ``--from`` and ``--to``. Ends the command for an invalid range."""
     now_s = time.time()
     from_s, to_s = moment_s(begin, "--from", now_s=now_s), moment_s(end, "--to", now_s=now_s)
     if from_s >= to_s:

@@ -27,7 +27,7 @@ def twin_name(service: str) -> str:
 
 
 def short_hosts(api: ApiClient, service: Object) -> tuple[str, ...]:
-    """The names by which pods of the namespace call a Service, unless another namespace uses a name."""
+    """The names by which pods of the same namespace call a Service. Names used by another namespace are left out."""
     name = name_of(service)
     for workload in workloads_of(api, everywhere=True):
         if name in (nested(workload, "spec", "hosts") or ()) and namespace_of(workload) != namespace_of(service):
@@ -40,7 +40,7 @@ def short_hosts(api: ApiClient, service: Object) -> tuple[str, ...]:
 
 
 def make_twin(api: ApiClient, name: str, *, wait_s: float) -> None:
-    """Create the twin of a Service, and wait until the twin leads to the existing pods.
+    """Create a second Service with the same pods (the twin), and wait until it has endpoints.
 
     Exits for a Service with several ports.
     """
@@ -61,7 +61,7 @@ def make_twin(api: ApiClient, name: str, *, wait_s: float) -> None:
 
 
 def take_over(api: ApiClient, name: str, *, timeout_s: float) -> None:
-    """Remove the selector of a Service once the activators' slices exist, and then the slices of the pods."""
+    """Once the activators' slices exist, remove the selector of a Service, and then the slices of its pods."""
     _until_led(api, name, "the activators", timeout_s=timeout_s, is_ours=True)
     path = path_of(SERVICE, api.namespace, name)
     selector = nested(api.done("GET", path), "spec", "selector")
@@ -82,7 +82,7 @@ def _delete(api: ApiClient, path: str) -> None:
 
 
 def give_back(api: ApiClient, name: str, *, has_pods: bool, timeout_s: float) -> None:
-    """Restore the selector of a Service, and wait until the Service leads to pods, if ``has_pods``."""
+    """Restore the selector of a Service. If ``has_pods``, wait until the Service has pods as endpoints."""
     path = path_of(SERVICE, api.namespace, name)
     before = annotations_of(api.peek(path)).get(SELECTOR_BEFORE_ANNOTATION)
     if before is None:

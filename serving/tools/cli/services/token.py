@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def token_of(api: ApiClient, service: Object, *, namespace: str = "") -> str | None:
-    """The token of a service; None for a public service. Exits if the key cannot be read."""
+    """The token of a private service; None for a public service. Exits if the cluster key is unreadable."""
     policy = route_policy(annotations_of(service))
     if not policy.is_private:
         return None
@@ -51,7 +51,7 @@ def _key(api: ApiClient, namespace: str) -> bytes:
 
 
 class _TokenGroup(click.Group):
-    """``token NAME`` is ``token show NAME``, as in earlier versions."""
+    """A command group in which ``token NAME`` means ``token show NAME``, as in earlier versions."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the default command."""
@@ -112,7 +112,7 @@ _ROLES = ("view", "deploy", "admin")
 
 
 class _LifeParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
-    """A lifetime as 30d, 12h or 90m, in seconds."""
+    """A lifetime such as 30d, 12h or 90m, converted to seconds."""
 
     name = "TIME"
 
@@ -173,7 +173,7 @@ def create(  # noqa: PLR0913 - the options of the command
 
 
 def _shown(grant: "Grant", *, until_s: float) -> dict[str, str]:
-    """A token's line in the list, without the token's text."""
+    """A token's entry in the list. It does not contain the token's text."""
     return {
         "name": grant.user,
         "role": str(grant.role),

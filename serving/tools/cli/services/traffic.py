@@ -41,7 +41,7 @@ traffic_options = adding(
 
 
 def taken_traffic(options: dict[str, Any], *, wait: bool) -> NewTraffic:
-    """Remove and return the traffic options. Exits if they are wrong."""
+    """Remove and return the traffic options. Exits if they are invalid."""
     traffic = NewTraffic(is_pinned=options.pop("no_traffic"), tag=options.pop("tag"))
     if traffic.tag and not is_dns_label(traffic.tag):
         fail_usage(
@@ -103,7 +103,7 @@ def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, 
 def _record(api: ApiClient, service: Object, shares: Mapping[str, int], *, is_rollback: bool) -> None:
     """Record an Event of the service for ``serving why``.
 
-    Without the right to write Events, the command records nothing.
+    If the user may not write Events, nothing is recorded.
     """
     from serving.net.aio.clock import stamp  # noqa: PLC0415 - it loads asyncio, which other commands of this file do not need
 
@@ -142,7 +142,7 @@ def _requested(
 
 
 def revision_named(word: str, service: Object, names: Sequence[str]) -> str:
-    """The revision of a service for a word such as "2" or "@latest". Raises ``InvalidValue``."""
+    """The revision of a service that a word such as "2" or "@latest" selects. Raises ``InvalidValue``."""
     if word == LATEST:
         return word
     prefix = f"{name_of(service)}-"

@@ -38,7 +38,7 @@ _TIMEOUT_S = 300.0
 
 
 class ServiceUpdate(ServiceChanges, frozen=True, kw_only=True):
-    """The changes to a service; None, "" and empty for missing options."""
+    """The changes to a service. A missing option is None, "" or empty."""
 
     removed: tuple[str, ...] = ()
     clear_env: bool = False
@@ -46,7 +46,7 @@ class ServiceUpdate(ServiceChanges, frozen=True, kw_only=True):
 
 
 def updated(service: Object, wanted: ServiceUpdate) -> Object:
-    """The service with the changes. Raises ``InvalidValue`` if a variable to remove does not exist."""
+    """The service with the changes. Raises ``InvalidValue`` if a variable to remove is not set."""
     changed = copy.deepcopy(service)
     template = changed["spec"].setdefault("template", {})
     metadata, spec = template.setdefault("metadata", {}), template.setdefault("spec", {})
@@ -80,7 +80,7 @@ def updated(service: Object, wanted: ServiceUpdate) -> Object:
 
 
 def _annotate(annotations: dict[str, str], changes: Mapping[str, str | None]) -> None:
-    """Set annotations; remove annotations with an empty text."""
+    """Set annotations. An annotation with an empty text is removed."""
     for key, text in changes.items():
         if text:
             annotations[key] = text

@@ -35,14 +35,14 @@ class ServiceAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def curl(self) -> str:
-        """The curl command that needs no name resolution."""
+        """The curl command that works without resolving the host name."""
         return f"curl -H 'Host: {self.host}' http://{self.connect_host}:{self.connect_port}{self.path}"
 
 
 def address_of(api: ApiClient, service: Object, *, tag: str = "", is_inner: bool = False) -> ServiceAddress:
-    """The address of a service or tag; exits if it has no address yet.
+    """The address of a service or tag; exits if the service has no address yet.
 
-    ``is_inner`` selects the cluster-local address, at which other services call it.
+    ``is_inner`` selects the cluster-local address, which other services use.
     """
     url = str(nested(service, "status", *(("address", "url") if is_inner else ("url",))) or "")
     if tag:
@@ -68,7 +68,7 @@ def address_of(api: ApiClient, service: Object, *, tag: str = "", is_inner: bool
 
 
 def print_url(api: ApiClient, service: Object, *, tag: str = "") -> None:
-    """Print the URL of a service or tag, and the call with curl."""
+    """Print the URL of a service or tag, and a curl command for it."""
     address = address_of(api, service, tag=tag)
     click.echo(address.url)
     if address.connect_host != address.host:

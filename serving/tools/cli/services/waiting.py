@@ -61,10 +61,9 @@ _SETTLE_MIN_S, _SETTLE_MAX_S = 1.0, 5.0
 
 
 class NotReady(ServingError):
-    """A service that is not ready, with the reason and the end of the log.
+    """The error that a service is not ready, with the reason and the end of the log.
 
-    ``port`` is the port on which the app listens, or tried to, in place of $PORT; 0 if unknown, None if the port is
-    right.
+    ``port`` is the port that the app used instead of $PORT; 0 if it is unknown, None if the app used $PORT.
     """
 
     def __init__(self, message: str) -> None:
@@ -75,7 +74,7 @@ class NotReady(ServingError):
 
 
 def until_in_force(address: ServiceAddress, service: Object, *, within_s: float) -> bool:
-    """Wait until the traffic split equals the status; False at the timeout."""
+    """Wait until the activator's traffic split equals the status; return False at the timeout."""
     deadline_s = time.monotonic() + within_s
     targets = nested(service, "status", "traffic") or ()
     expected = split_digest((str(target.get("revisionName")), target.get("percent") or 0) for target in targets)
@@ -92,7 +91,7 @@ def until_in_force(address: ServiceAddress, service: Object, *, within_s: float)
 
 
 def _split_at(address: ServiceAddress, timeout_s: float) -> str:
-    """An activator's traffic split of a host; "" without a response."""
+    """The digest of the traffic split that an activator uses for a host; "" without a response."""
     connection = http.client.HTTPConnection(address.connect_host, address.connect_port, timeout=timeout_s)
     with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
         connection.request("GET", "/", headers={"Host": address.host, "K-Network-Probe": "probe"})
@@ -102,14 +101,14 @@ def _split_at(address: ServiceAddress, timeout_s: float) -> str:
 
 
 class Readiness(NamedTuple):
-    """A ready service, and the duration of the wait."""
+    """A ready service, and how long it took to become ready."""
 
     service: Object
     after_s: float
 
 
 def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = False) -> Readiness:
-    """Wait until the service is ready, and stays ready for about as long. ``patient`` allows recovery from a failure.
+    """Wait until the service is ready and stays so for a similar time. ``patient`` allows recovery from a failure.
 
     Raises ``NotReady`` if the service fails, and exits at the timeout.
     """
@@ -168,7 +167,7 @@ def until_workload_ready(api: ApiClient, name: str, *, timeout_s: float) -> Obje
 
 
 def _until_settled(api: ApiClient, service: Object, *, settle_s: float) -> None:
-    """End the command if a container of the newest revision ends soon after the revision became ready.
+    """End the command if a container of the newest revision stops soon after the revision became ready.
 
     A server such as gunicorn listens before its workers have imported the app.
     """
@@ -199,8 +198,8 @@ def _has_failed(service: Object, route_failed_s: list[float], *, now_s: float) -
     """Whether the applied generation has failed.
 
     The controller reports on a configuration only after observing the present generation. A route still repeats the
-    failure of the previous revision until the new revision is ready: such a route has failed if the configuration is
-    ready.
+    failure of the previous revision until the new revision is ready. A failed route therefore counts only if the
+    configuration is ready.
     """
     if not is_settled(service):
         route_failed_s.clear()
@@ -216,7 +215,7 @@ def _has_failed(service: Object, route_failed_s: list[float], *, now_s: float) -
 
 
 def until_gone(api: ApiClient, name: str, *, timeout_s: float) -> None:
-    """Wait until the service and all of its pods are gone, or the workload."""
+    """Wait until the service and all of its pods are deleted, or the workload."""
 
     def pending() -> str | None:
         for kind in (SERVING_SERVICE, SCALED_WORKLOAD):
@@ -233,7 +232,7 @@ def until_gone(api: ApiClient, name: str, *, timeout_s: float) -> None:
 
 
 def until_zero(api: ApiClient, name: str, *, timeout_s: float) -> None:
-    """Return when the service or workload has no pod."""
+    """Wait until the service or workload has no pods."""
 
     def pending() -> str | None:
         # Check the existence each time, because a deleted service has no pods either.
@@ -251,7 +250,7 @@ def until_zero(api: ApiClient, name: str, *, timeout_s: float) -> None:
 def until(
     pending: Callable[[], str | None], what: str, *, late: Callable[[str], str], timeout_s: float, poll_s: float
 ) -> None:
-    """Poll until ``pending`` returns nothing, and show the progress. Exits at the timeout."""
+    """Poll until ``pending`` returns None, and show the progress. Exits at the timeout."""
     deadline_s = time.monotonic() + timeout_s
     with Progress(what) as progress:
         while (state := pending()) is not None:
@@ -279,7 +278,7 @@ def failure_text(api: ApiClient, service: Object) -> str:
 
 
 def _reason(api: ApiClient, service: Object) -> str:
-    """The reason of an unready service: the failed condition, else the revision's pending condition."""
+    """The reason that a service is not ready: its failed condition, else the pending condition of the revision."""
     if nested(service, "status", "observedGeneration") != nested(service, "metadata", "generation"):
         # The status is that of the previous revision.
         return "its new revision is being made"
@@ -294,7 +293,7 @@ def _reason(api: ApiClient, service: Object) -> str:
 
 
 def _unready_revision(api: ApiClient, service: Object) -> str:
-    """The revision that explains an unready service: a failed revision in the traffic, else the newest."""
+    """The revision because of which a service is not ready: a failed revision with traffic, else the newest."""
     newest = str(nested(service, "status", "latestCreatedRevisionName") or "")
     if condition_of(service, "RoutesReady").get("status") == "True":
         return newest

@@ -13,7 +13,7 @@ _POLL_S = 0.5
 
 
 def until_available(api: ApiClient, objects: Sequence[Object], *, timeout_s: float) -> None:
-    """Return when all Deployments of an installation are rolled out."""
+    """Wait until all Deployments of an installation are rolled out."""
     deployments = [resource for resource in objects if resource["kind"] == "Deployment"]
 
     def pending() -> str | None:
@@ -31,7 +31,7 @@ def until_available(api: ApiClient, objects: Sequence[Object], *, timeout_s: flo
 
 
 def until_removed(api: ApiClient, objects: Sequence[Object], *, timeout_s: float) -> None:
-    """Return when no object of an installation is left, and its namespace is gone."""
+    """Wait until no object of an installation is left, and its namespace is deleted."""
     left = list(objects)
 
     def pending() -> str | None:
@@ -46,7 +46,7 @@ def until_removed(api: ApiClient, objects: Sequence[Object], *, timeout_s: float
 
 
 def rollout_state(deployment: Object) -> str | None:
-    """The pending part of a Deployment's rollout; None when complete."""
+    """The part of a Deployment's rollout that is still pending; None if the rollout is complete."""
     name, asked_count = deployment["metadata"]["name"], deployment["spec"].get("replicas", 1)
     status = deployment.get("status") or {}
     if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 1):

@@ -114,7 +114,7 @@ def redacted(text: str, secrets: list[str]) -> str:
 
 
 def without_values(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Remove the values of environment variables, the data of a ConfigMap, and the command words of ``exec`` in a pod.
+    """Remove values of environment variables, data of ConfigMaps, and command words of ``exec`` probes.
 
     Settings are in a separate file.
     """
@@ -145,7 +145,7 @@ def _command_parts(*options: str) -> Iterator[tuple[str, str]]:
 
 
 def _object_parts(api: ApiClient) -> Iterator[tuple[str, str]]:
-    """The objects of each kind without Secrets. Kinds without the right to list are omitted."""
+    """The objects of each kind except Secrets. Kinds that the user may not list are left out."""
     for kind in KINDS:
         if kind != SECRET:
             items = api.peek(path_of(kind, None)).get("items")
@@ -154,7 +154,7 @@ def _object_parts(api: ApiClient) -> Iterator[tuple[str, str]]:
 
 
 def _cluster_parts(place: Place, api: ApiClient) -> Iterator[tuple[str, str]]:
-    """Name and content of each file on a cluster; the only logs are those of the daemons."""
+    """Name and content of each file on a cluster. Of all logs, only the daemons' are included."""
     yield from _command_parts(
         f"--kubeconfig={place.kubeconfig}", *(() if place.context is None else (f"--context={place.context}",))
     )
@@ -178,7 +178,7 @@ def _cluster_parts(place: Place, api: ApiClient) -> Iterator[tuple[str, str]]:
 
 
 def _cluster_secrets(api: ApiClient) -> list[str]:
-    """The Secrets that the user may list. The daemons do not log other Secrets."""
+    """The values of all Secrets that the user may list. The daemons log no other Secrets."""
     for namespace in (None, system_namespace()):
         listing = api.peek(path_of(SECRET, namespace))
         if listing:
@@ -208,7 +208,7 @@ def _parts(state: StateFolder, api: ApiClient | None) -> Iterator[tuple[str, str
 
 
 def _secrets(state: StateFolder, api: ApiClient | None) -> list[str]:
-    """All secrets of the folder and the store in each written form, longest first."""
+    """All secrets of the state folder and the store, in each form that may be written, longest first."""
     values = {path.read_bytes() for path in state.secrets if path.exists()}
     objects = _stored_secrets(state) if api is None else api.done("GET", path_of(SECRET, None))["items"]
     for secret in objects:
@@ -219,7 +219,7 @@ def _secrets(state: StateFolder, api: ApiClient | None) -> list[str]:
 
 
 def secret_forms(values: Iterable[bytes]) -> list[str]:
-    """The forms of written secrets, longest first: whole, in parts, trimmed, encoded and decoded."""
+    """The forms in which secrets may be written, longest first: whole, in parts, trimmed, encoded and decoded."""
     plain = {part for value in values for part in _parts_of(value)}
     plain |= {decoded for part in plain if (decoded := _decoded(part.decode("latin-1")))}
     texts = set[str]()
@@ -238,7 +238,7 @@ def secret_forms(values: Iterable[bytes]) -> list[str]:
 
 
 def _parts_of(value: bytes) -> Iterator[bytes]:
-    """A value, its lines, the texts after a name in them, and the texts of a JSON document."""
+    """The parts of a value that may be secret: the value, its lines, values after a name, and texts in JSON."""
     yield value
     # A certificate is public; a key is found by its form.
     lines = [] if b"-----BEGIN" in value else value.splitlines()

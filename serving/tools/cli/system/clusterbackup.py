@@ -66,7 +66,7 @@ _REFERENCES: dict[str, tuple[Kind, str]] = {
 
 
 def write_cluster_backup(api: ApiClient, file: Path) -> None:
-    """Write the manifests to a new file. Raises ``ServingError``, also without the right to read an object."""
+    """Write the manifests to a new file. Raises ``ServingError``, for example if an object may not be read."""
     manifests = [as_manifest(resource) for resource in _saved(api)]
     text = yaml.safe_dump_all(manifests, sort_keys=False, width=120)
     try:
@@ -122,7 +122,7 @@ def _saved(api: ApiClient) -> Iterator[Object]:
 
 
 def _references(objects: Iterable[Object]) -> Iterator[tuple[Kind, str, str]]:
-    """The users' objects that specs name: kind, namespace, name."""
+    """The users' objects that specs refer to: kind, namespace, name."""
     for resource in objects:
         namespace = namespace_of(resource)
         account = str(nested(resource, "spec", "template", "spec", "serviceAccountName") or "default")

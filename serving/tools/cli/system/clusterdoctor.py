@@ -82,7 +82,7 @@ def _check_api(api: ApiClient) -> Iterator[Finding]:
 
 
 def _check_rights(api: ApiClient) -> Iterator[Finding]:
-    """Rights for full function of commands: verb, resource, its namespace or name, and the commands."""
+    """Check the rights that commands need: verb, resource, namespace or name, and the commands."""
     system = system_namespace()
     wanted = (
         ("create", SERVING_SERVICE.group, "services", "", api.namespace, "", "deploy, apply"),
@@ -223,7 +223,7 @@ def _check_nodes(api: ApiClient) -> Iterator[Finding]:
 
 
 def _check_clocks(api: ApiClient) -> Iterator[Finding]:
-    """Kubelets renew the leases of their nodes with their local time."""
+    """Compare the nodes' clocks with this machine's. Kubelets renew their nodes' leases with the local time."""
     leases, now_s = _items(api, LEASE, _NODE_LEASES), time.time()
     ages = {name_of(lease): now_s - (timestamp_s(nested(lease, "spec", "renewTime")) or now_s) for lease in leases}
     ahead = [f"{name} is {-age_s:.0f} s ahead" for name, age_s in ages.items() if age_s < -_SKEW_MAX_S]

@@ -29,7 +29,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of an installation.
 
-    Counts include all namespaces, or only ``namespace`` without the right to list others.
+    Counts include all namespaces. If the user may not list them, they include only ``namespace``.
     """
 
     server: str
@@ -43,7 +43,7 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def print_cluster_status(api: ApiClient, *, output: str) -> None:
-    """Print whether the system runs on a cluster; exits with 1 unless each daemon has an available pod."""
+    """Print whether the system runs on a cluster. Exits with 1 if a daemon has no available pod."""
     status = cluster_status(api)
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(status), indent=2).decode())
@@ -60,7 +60,7 @@ def print_cluster_status(api: ApiClient, *, output: str) -> None:
 
 
 def cluster_status(api: ApiClient) -> ClusterStatus:
-    """The state of the installation; ends the command without an installation."""
+    """The state of the installation. Ends the command if there is no installation."""
     deployments = daemon_deployments(api)
     if not deployments:
         fail(
@@ -89,13 +89,13 @@ def cluster_status(api: ApiClient) -> ClusterStatus:
 
 
 def daemon_deployments(api: ApiClient) -> list[Object]:
-    """The Deployments of the daemons by name. Raises ``ServingError`` for a user without the right to list them."""
+    """The Deployments of the daemons by name. Raises ``ServingError`` if the user may not list them."""
     call = ApiCall(path=path_of(DEPLOYMENT, system_namespace()), query={"labelSelector": "=".join(OUR_LABEL)})
     return sorted(api.read(call)["items"], key=name_of)
 
 
 def _listed(api: ApiClient, kind: Kind, selector: str = "") -> tuple[list[Object], str]:
-    """All objects of a kind that the user may list; the second value is the only namespace of the user, or ""."""
+    """All objects of a kind in the namespaces that the user may list: all (""), or the returned one."""
     query = {"labelSelector": selector}
     status, response = api.send(ApiCall(path=path_of(kind, None), query=query))
     if status == HTTPStatus.FORBIDDEN:

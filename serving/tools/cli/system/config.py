@@ -75,7 +75,7 @@ class GroupFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_group_files(paths: Iterable[Path]) -> GroupFiles:
-    """Read the files with node groups only. The reader of ConfigMaps reports unreadable files."""
+    """Read the files that only have node groups. Unreadable files are reported by the reader of ConfigMaps."""
     readings: list[GroupReading] = []
     others: list[Path] = []
     for path in paths:
@@ -88,7 +88,7 @@ def read_group_files(paths: Iterable[Path]) -> GroupFiles:
 
 
 def groups_in_config_maps(config_maps: Sequence[ConfigMap]) -> GroupFiles:
-    """The node groups in the ConfigMap of the daemon."""
+    """The node groups in the ConfigMap of the nodegroup daemon."""
     entries = [
         entry
         for config_map in config_maps
@@ -139,7 +139,7 @@ def _summed(readings: Iterable[GroupReading], others: Iterable[Path] = ()) -> Gr
 
 
 class LiveConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """ConfigMaps with their problems, and the environments of running daemons."""
+    """The ConfigMaps and their problems, and the environments of running daemons."""
 
     config_maps: Sequence[ConfigMap]
     problems: Sequence[Problem]
@@ -284,7 +284,7 @@ def metrics() -> None:
 
 
 def _live(place: Place) -> LiveConfig | None:
-    """The settings of a running system; None if none is running or named."""
+    """The settings of a running system; None if no system is running or named."""
     if place.state_path == default_state_path() and holder_of(place.state_path) is None:
         print_aside("no system runs here: these are the settings of daemons that would be started now")
         return None
@@ -349,7 +349,7 @@ def _load(
     problems: list[Problem],
     environment: dict[str, str] | None = None,
 ) -> Loaded[SettingsRecord] | None:
-    """The daemon's settings, or None with new problems: several daemons may share a ConfigMap and its mistakes."""
+    """The daemon's settings, or None after adding new problems. Several daemons may share a ConfigMap's problems."""
     try:
         loaded = load(
             daemon,

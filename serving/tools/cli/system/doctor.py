@@ -78,7 +78,7 @@ def check_daemons(state: Path, holder: int) -> Iterator[Finding]:
 
 
 def check_reach(state: Path) -> Iterator[Finding]:
-    """Check each port for a timely HTTP response, and the API for the kubeconfig's token."""
+    """Check that each port responds to HTTP in time, and the API accepts the kubeconfig's token."""
     try:
         ports = StateFolder(state).read_ports()
     except (OSError, ValueError) as error:
@@ -173,7 +173,7 @@ def _has_variable(pid: int, name: str) -> bool:
 
 
 def _started_as(pid: int) -> tuple[str, str]:
-    """A daemon's module and activator index; "" for processes forked by the template."""
+    """The module and activator index of a daemon; "" for processes forked by the template process."""
     try:
         if Path(f"/proc/{pid}/comm").read_text().strip() in FORKED_NAMES:
             return "", ""
@@ -238,7 +238,7 @@ def doctor(*, place: Place, output: str, repair: bool, yes: bool) -> None:
 
 
 def _repair(state: StateFolder, *, is_confirmed: bool) -> None:
-    """Report the losses of a journal repair, and repair the journal after confirmation."""
+    """Print what a journal repair would lose, and repair the journal after confirmation."""
     from serving.home.store.repair import read_damaged, write_repaired  # noqa: PLC0415 - the store, for this alone
 
     holder = state.holder()

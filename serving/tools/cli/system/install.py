@@ -70,7 +70,7 @@ class Installation:
         self._not_established = [path_of(crd) for crd in self._crds]
 
     def check(self) -> None:
-        """End the command if the server is no cluster, or runs Knative Serving."""
+        """End the command if the server is not a Kubernetes cluster, or runs Knative Serving."""
         no_cluster = "this server has no CustomResourceDefinitions: no cluster; `serving up` needs no installation"
         self._api.done("GET", _CRDS + "?limit=1", messages={_NOT_FOUND: no_cluster})
         for name in (*(crd["metadata"]["name"] for crd in self._crds), *KNATIVE_CRDS):
@@ -145,10 +145,10 @@ class Installation:
                 self._remove(resource)
 
     def leftovers(self) -> list[Object]:
-        """Objects of an earlier installation that this installation lacks, in reverse order.
+        """Objects of an earlier installation that this installation no longer has, in reverse order.
 
-        Definitions stay, because their deletion would delete users' objects, and so do ConfigMaps with keys of other
-        managers.
+        CustomResourceDefinitions stay, because their deletion would delete users' objects. ConfigMaps with keys of
+        other field managers stay, too.
         """
         present = {path_of(resource) for resource in self._objects}
         namespace = _namespace_of(self._objects)
@@ -187,7 +187,7 @@ class Installation:
         return _result(before, after)
 
     def _apply_settings(self, resource: Object) -> str:
-        """Apply the example of a ConfigMap, then the keys from the command line. Other keys do not change."""
+        """Apply a ConfigMap's example, then the keys from the command line. Other keys are unchanged."""
         path = path_of(resource)
         before = self._api.peek(path)
         present = before.get("data") or {}
@@ -226,7 +226,7 @@ class Installation:
                 time.sleep(_PAUSE_S)
 
     def _names(self, crd: Object) -> list[str]:
-        """The users' objects of one kind; empty if the kind is gone."""
+        """The names of all users' objects of one kind; empty if the kind does not exist."""
         spec = crd["spec"]
         version, kind = spec["versions"][0]["name"], spec["names"]["singular"]
         listing = self._api.peek(f"/apis/{spec['group']}/{version}/{spec['names']['plural']}?limit=500")
@@ -235,7 +235,7 @@ class Installation:
 
 
 def is_older_than_inner_tls(api: ApiClient, namespace: str) -> bool:
-    """Whether an installation has the mode Permissive by default, because its key predates inner TLS."""
+    """Whether the default of inner TLS is Permissive, because the installation is older than inner TLS."""
     core = f"/api/v1/namespaces/{namespace}"
     secret = api.peek(f"{core}/secrets/{KEY_SECRET}")
     if not secret or (secret.get("data") or {}).get(KEY_MODE_FIELD):
@@ -260,7 +260,7 @@ def _without_components(namespace: Object) -> Object:
 
 
 def _is_left(resource: Object) -> bool:
-    """Whether ``serving install`` applied an object and, for a ConfigMap, no other manager owns keys."""
+    """Whether ``serving install`` applied an object. A ConfigMap must not have keys of other field managers."""
     managers = {entry["manager"] for entry in resource["metadata"].get("managedFields") or ()}
     return _MANAGER in managers and (resource["kind"] != _CONFIG_MAP or managers == {_MANAGER})
 
@@ -397,7 +397,7 @@ def _named_components(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _pushed(release: Path, wanted: InstallOptions, *, is_dry: bool) -> InstallOptions:
-    """The options with the images of a release, after pushing them to the registry."""
+    """Push the images of a release to the registry; return the options with these images."""
     if not wanted.registry or is_dry:
         fail_usage(
             "--images pushes to the registry that --registry names, and goes with neither --dry-run nor --uninstall"
@@ -421,7 +421,7 @@ def _wanted_objects(wanted: InstallOptions) -> list[Object]:
 def _check_images(objects: Sequence[Object], *, named: Collection[str] | None = None) -> None:
     """End the command for an image without a registry.
 
-    ``named`` are images from the user's options: without such options the shipped images are rejected too.
+    ``named`` are images from the user's options; None rejects the shipped images, too.
     """
     for name, image in images_of(objects).items():
         if problem := image_problem(image):
@@ -444,7 +444,7 @@ def _with_installed(api: ApiClient, objects: list[Object], wanted: InstallOption
 
 
 def _cluster(kubeconfig: Path | None, context: str | None) -> Place:
-    """The cluster from the options, else from kubectl's default kubeconfig."""
+    """The cluster selected by the options, else by kubectl's default kubeconfig."""
     if kubeconfig is None and not os.environ.get("KUBECONFIG"):
         kubeconfig = Path.home() / ".kube" / "config"
         if not kubeconfig.exists():
@@ -457,10 +457,12 @@ _ARCHIVE = re.compile(r"(serving|serving-queue-proxy|serving-placement)-(\d[0-9A
 
 
 def push_images(folder: Path, registry: str) -> dict[str, str]:
-    """The images in the registry by their names. skopeo has the credentials and the authorities of registries.
+    """Push a release's images with skopeo; return the images in the registry by name.
+
+    skopeo supplies the credentials and certificate authorities of registries.
 
     Raises:
-        ServingError: for a folder that is no release or was changed, and with skopeo's words.
+        ServingError: when the folder is not a release or was changed, or with skopeo's error text.
     """
     archives = {
         match[1]: (path, match[2])

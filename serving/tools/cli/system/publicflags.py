@@ -37,7 +37,7 @@ with_public_flags = adding(
 
 
 class PublicFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """The domain of public hosts, and the directory URL of the ACME server; "" for none."""
+    """The domain of public hosts, and the directory URL of the ACME server; "" if unset."""
 
     domain: str = ""
     directory_url: str = ""
@@ -70,7 +70,7 @@ class PublicFlags(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(_PORTS) if self.domain else ()
 
     def ports(self, ports: Mapping[str, int]) -> dict[str, int]:
-        """The ports by name; those of public listeners are HTTP's unless the command line names others."""
+        """The ports by name. Public listeners get the standard ports of HTTP unless the command line sets others."""
         source = click.get_current_context().get_parameter_source
         own = {name: _PORTS[name] for name in self.exposed if source(f"{name}_port") is ParameterSource.DEFAULT}
         return {**ports, **own}

@@ -89,7 +89,7 @@ def unit_text(program: Sequence[str], state: Path, up_options: Sequence[str], *,
 
 
 def verify(text: str) -> list[str]:
-    """The problems that `systemd-analyze verify` finds in a unit; empty without systemd-analyze."""
+    """The problems of a unit by `systemd-analyze verify`; empty if systemd-analyze is not installed."""
     program = shutil.which("systemd-analyze")
     if program is None:
         return []
@@ -104,7 +104,7 @@ def verify(text: str) -> list[str]:
 
 
 def _check(up_options: Sequence[str]) -> None:
-    """Raise ``click.UsageError`` for options unknown to ``serving up``: the service would end immediately."""
+    """Raise ``click.UsageError`` for invalid options of ``serving up``, because each start would fail."""
     root = click.get_current_context().find_root()
     assert isinstance(root.command, click.Group)
     command = root.command.get_command(root, "up")
@@ -133,5 +133,5 @@ def _unit_folder() -> Path:
 
 
 def _quoted(words: Sequence[str]) -> str:
-    """A command line of a unit with escaped % and $, which systemd expands."""
+    """A command line for a systemd unit; % and $ are escaped, because systemd expands them."""
     return " ".join(shlex.quote(word.replace("%", "%%").replace("$", "$$")) for word in words)

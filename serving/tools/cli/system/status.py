@@ -132,7 +132,7 @@ def version(*, api: Callable[[], ApiClient], client: bool, output: str) -> None:
 
 
 def _commit() -> str:
-    """The commit of this program's build, or the present commit of a checkout. Empty if unknown."""
+    """The commit of this program's build, or of a checkout; "" if unknown."""
     package = Path(__file__).parents[3]
     noted = package / "_commit"
     if noted.exists():
@@ -147,7 +147,7 @@ def _commit() -> str:
 
 
 def _packages() -> Iterator[tuple[str, str]]:
-    """Names and versions of installed requirements, with those of the extra for clusters."""
+    """Names and versions of installed requirements, including those of the extra for clusters."""
     for requirement in importlib.metadata.requires("serving") or ():
         name = re.split(r"[^A-Za-z0-9._-]", requirement)[0]
         _, is_extra, extra = requirement.partition("extra == ")

@@ -61,9 +61,9 @@ def shortened(text: str, width_max: int) -> str:
 def fitted(
     heads: Sequence[str], rows: Sequence[Sequence[Text]], *, width: int, name_max: int | None = None
 ) -> tuple[list[Text], bool]:
-    """The lines of a table of name, state and numbers, and whether each row takes two lines for lack of space.
+    """The lines of a table of name, state and numbers, and whether each row needs two lines.
 
-    Numbers are never shortened. Names are, in the middle, down to ``_NAME_LEAST`` columns.
+    Numbers are never shortened. Names are shortened in the middle, to at least ``_NAME_LEAST`` columns.
     """
     cells = [_texts(heads), *map(_texts, rows)]
     longest, *others = [max(cell_len(cell.plain) for cell in column) for column in zip(*cells, strict=True)]
@@ -100,7 +100,7 @@ def _padded(text: Text, width: int, *, is_left: bool = False) -> Text:
 
 
 def node_table(lines: Sequence[Mapping[str, Any]], *, width: int) -> tuple[list[Text], bool]:
-    """Nodes in the form of ``fitted``: requested and used amounts, and each node's capacity."""
+    """A table of nodes (see ``fitted``): requested and used amounts, and each node's capacity."""
     is_roomy = width >= _ROOMY
     heads = ["NODE", "STATE", "PODS", "CPU ASKED", "CPU USED", *(["CORES"] if is_roomy else [])]
     heads += ["MEM ASKED", "MEM USED", *(["GIB"] if is_roomy else []), "SCORE"]
@@ -122,7 +122,7 @@ def _cells(node: Mapping[str, Any], *, is_roomy: bool) -> list[Text]:
 
 
 def _amount(part: int | None, whole: int, unit: int) -> Text:
-    """An amount with its percentage of the whole, if known: "1.8 46%"."""
+    """An amount with its percentage of ``whole``, if that is known: "1.8 46%"."""
     if part is None:
         return Text("-")
     ratio = part / whole if whole else 0.0
@@ -180,9 +180,10 @@ def _rows(state: Mapping[str, Any], namespace: str) -> list["_Row"]:
 
 
 def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WIDE, height: int | None = None) -> Group:
-    """The screen for one state of the dashboard, busiest revisions first; narrow screens show reasons below.
+    """The screen for one state of the dashboard, busiest revisions first.
 
-    ``height`` is the number of lines; None is unlimited. Nodes come below revisions, which leave some lines for them.
+    On narrow screens, reasons are below the numbers. ``height`` is the number of lines; None is unlimited. Nodes are
+    shown below revisions, in lines reserved for them.
     """
     rows = _rows(state, namespace)
     ready, dormant = (sum(row.number(name) for row in rows) for name in ("ready", "dormant"))
@@ -246,7 +247,7 @@ def _saved(state: Mapping[str, Any], namespace: str) -> str:
 
 
 def _revisions(rows: list["_Row"], *, width: int) -> tuple[list[Text], int, bool]:
-    """The lines of the table, the number of lines per row, and whether the reasons are beside the numbers."""
+    """The lines of the table, the number of lines per row, and whether reasons are in the same line as the numbers."""
     lines, is_stacked = _table(rows, has_all=width >= _ROOMY, width=width)
     if is_stacked and width >= _ROOMY:
         lines, is_stacked = _table(rows, has_all=False, width=width)

@@ -56,7 +56,7 @@ _TLS_SOURCES = ("CERTIFICATE_FILES", "FOLDER", "SECRETS")
 
 
 def start_in_background(arguments: Sequence[str], logs: Path) -> int:
-    """Run ``serving up`` in the background, print its output until the start; return the exit code or 0."""
+    """Run ``serving up`` in the background, and print its output up to the start; return the exit code."""
     log = logs / _LOG
     try:
         # New parent folders have the umask's mode, but the state folder is always private.
@@ -123,8 +123,8 @@ def check_environment(environment: Mapping[str, str]) -> None:
 def path_lines(program: Path, python: Path, path: str) -> list[str]:
     """Advice for running this program in another shell; empty if ``serving`` on PATH is this program.
 
-    ``program`` is the path that started this process, ``python`` the interpreter; the interpreter's folder has the
-    program too.
+    ``program`` is the path that started this process, ``python`` the interpreter, whose folder also contains the
+    program.
     """
     own = program.absolute() if program.name == _NAME else python.with_name(_NAME)
     program_path = shutil.which(_NAME, path=path)
@@ -351,7 +351,7 @@ def _public_flags(options: dict[str, Any]) -> PublicFlags:
 
 
 def _refuse_other_options() -> None:
-    """Reject options beside ``--reload``: a running system keeps its options."""
+    """Reject other options with ``--reload``, because a running system keeps its options."""
     context = click.get_current_context()
     typed = [
         param.opts[0]
@@ -366,10 +366,10 @@ def _refuse_other_options() -> None:
 
 
 def _tls_environment(certificates: Sequence[Path], keys: Sequence[Path]) -> dict[str, str]:
-    """The activator's settings for these certificates; the first is the default. All of them must be valid.
+    """The activator's settings for these certificates. The first is the default. All must be valid.
 
     Raises:
-        SettingsError: with a problem for each invalid one.
+        SettingsError: with a problem for each invalid certificate.
     """
     if len(certificates) != len(keys):
         what = f"{len(certificates)} of --tls-cert and {len(keys)} of --tls-key"
@@ -401,7 +401,7 @@ def _tls_environment(certificates: Sequence[Path], keys: Sequence[Path]) -> dict
 
 
 def _dashboard_text(port: int, state: StateFolder) -> str:
-    """The dashboard's address. On a terminal it is the link with the token, which a log would store."""
+    """The dashboard's address. On a terminal it includes the token; elsewhere not, because a log would store it."""
     page = f"http://127.0.0.1:{port}"
     if sys.stdout.isatty():
         return f"{page}/?token={state.query_token.read_text()}"
@@ -444,14 +444,14 @@ def reload_system(state_path: Path) -> None:
 
 
 def refuse_newer_state(state: StateFolder) -> None:
-    """Raise for files of a newer version, before the replacement of processes that would then not start."""
+    """Raise if a file has a newer format. Replacements of running processes would then not start."""
     refuse_newer_journal(state.journal)
     for pod, note in ProcessRecords(state.processes).read()[1].items():
         refuse_newer(f"the note about pod {pod}", note.get("version", 1), known=POD_RECORDS, action=NEWER_PODS)
 
 
 def _until_reloaded(state: StateFolder, pid: int, awaited_count: int) -> str | None:
-    """Print replacements until the awaited reload has ended; return the reload's error."""
+    """Print replacements until the requested reload has ended; return its error, None after success."""
     deadline_s, shown_count = time.monotonic() + _TIMEOUT_S, 0
     while True:
         reload_state = read_reload(state.reload)

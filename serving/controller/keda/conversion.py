@@ -189,6 +189,8 @@ def _spec(route: Object, scaled: Object, notes: list[str]) -> tuple[ScaledWorklo
     target = (nested(scaled, "spec", "scaleTargetRef") or {}) | (backend if is_old else {})
     scaling, annotations = _metric(spec, is_old=is_old, notes=notes)
     cooldown_s = _first(spec.get("scaledownPeriod"), nested(scaled, "spec", "cooldownPeriod"))
+    if cooldown_s is not None and cooldown_s < 0:
+        raise SettingsError.of("spec.scaledownPeriod or cooldownPeriod", str(cooldown_s), "0 or more seconds")
     if cooldown_s is not None:
         annotations[RETENTION_ANNOTATION] = _retention(float(cooldown_s), scaling.window, notes)
     max_count = _first(nested(spec, "replicas", "max"), nested(scaled, "spec", "maxReplicaCount"), _MAX_COUNT)

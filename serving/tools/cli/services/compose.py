@@ -16,7 +16,7 @@ import msgspec
 
 from serving.core.model.errors import InvalidValue
 from serving.core.model.knative import AUTOSCALING_GROUP, NAMED_PORT_ANNOTATION, SERVING_API_VERSION, TCP_ANNOTATION
-from serving.core.model.objects import Object, name_of, nested
+from serving.core.model.objects import Object, is_dns_label, name_of, nested
 from serving.core.model.unread import Fields, unread
 from serving.home.images.store import ImageBuild
 
@@ -40,12 +40,20 @@ _REASONS = {
     "networks": "services of a namespace reach each other",
     "scale": "requests decide; `serving scale NAME COUNT` fixes the number of pods",
 }
+# The types of the converted fields, in the order in which they are checked.
+_TYPES: Final[Mapping[tuple[str, ...], tuple[type, ...]]] = {
+    **dict.fromkeys((("image",), ("working_dir",)), (str,)),
+    **dict.fromkeys((("command",), ("entrypoint",)), (str, list)),
+    **dict.fromkeys((("ports",), ("expose",), ("volumes",)), (list,)),
+    **dict.fromkeys((("deploy",), ("deploy", "resources"), ("deploy", "resources", "limits")), (dict,)),
+}
+_TYPE_NAMES: Final = {str: "a text", list: "a list", dict: "a mapping"}
 _RESTARTED = frozenset({"always", "on-failure", "unless-stopped"})
 _ALL_PROFILES = "*"
 # A TCP connection counts as a request, and no service keeps a request for longer.
 _CONNECTION_MAX_S = 3600
 _CLAIM_SIZE, _CLAIM_KIND = "1Gi", "PersistentVolumeClaim"
-_PORT_DIGITS_MAX = 5
+_PORT_DIGITS_MAX, _PORT_MAX = 5, 65_535
 # A named volume in place of a folder of the machine.
 _VOLUME = re.compile(r"[A-Za-z0-9][\w.-]*:/")
 _BUILD_KNOWN = frozenset({"context", "dockerfile", "args", "target"})
@@ -146,20 +154,25 @@ def from_compose(
     Raises:
         InvalidValue: for a part that cannot be converted.
     """
-    converted = Converted()
+    converted, labels = Converted(), dict[str, object]()
     for name, service in document["services"].items():
         if not isinstance(service, dict):
             raise InvalidValue(text=f"services.{name}", expected="a mapping, as the Compose Specification has it")
-        own = _profiles(name, service.get("profiles"))
-        if own and _ALL_PROFILES not in profiles and own.isdisjoint(profiles):
-            converted.notes.append(f"{name}: not converted: no profile of it is chosen; --profile {min(own)} does")
+        _check_types(str(name), service)
+        reason = _omission(name, service, profiles)
+        if reason:
+            converted.notes.append(f"{name}: not converted: {reason}")
             continue
-        if _name(name) != name:
-            converted.notes.append(f"{name}: it is called {_name(name)} here, by other services too")
-        manifests, container = _service(_name(name), service, converted.notes, outside=environment)
+        label = _label(name)
+        if label in labels:
+            raise InvalidValue(text=str(name), expected=f"a name of its own: {labels[label]} is {label} here")
+        labels[label] = name
+        if label != name:
+            converted.notes.append(f"{name}: it is called {label} here, by other services too")
+        manifests, container = _service(label, service, converted.notes, outside=environment)
         converted.manifests += manifests
         if service.get("build"):
-            build = _build(_name(name), service["build"], converted.notes, folder=folder, environment=environment)
+            build = _build(label, service["build"], converted.notes, folder=folder, environment=environment)
             converted.builds.append((build, container))
     claims = {name_of(manifest) for manifest in converted.manifests if manifest["kind"] == _CLAIM_KIND}
     for section, instead in _INSTEAD.items():
@@ -171,6 +184,14 @@ def from_compose(
             converted.notes += [_unread_note(field) for field in fields]
     converted.notes += [_unread_note(field) for field in unread(document, _OF_FILE)]
     return converted
+
+
+def _omission(name: object, service: Mapping[str, Any], profiles: Collection[str]) -> str:
+    """Why a service has no manifest; "" if it has one."""
+    own = _profiles(name, service.get("profiles"))
+    if own and _ALL_PROFILES not in profiles and own.isdisjoint(profiles):
+        return f"no profile of it is chosen; --profile {min(own)} does"
+    return "a program of docker compose provides it" if service.get("provider") else ""
 
 
 def _profiles(name: object, profiles: object) -> frozenset[str]:
@@ -188,6 +209,24 @@ def _name(name: object) -> str:
     return str(name).replace("_", "-").lower()
 
 
+def _label(name: object) -> str:
+    """A service's name as a name of Kubernetes. Raises ``InvalidValue`` if none remains."""
+    label = _name(name).replace(".", "-").strip("-")
+    if not is_dns_label(label) or label[0].isdigit():
+        raise InvalidValue(
+            text=str(name), expected="a name here: at most 63 of a-z, 0-9 and '-', beginning with a letter"
+        )
+    return label
+
+
+def _check_types(name: str, service: Mapping[str, Any]) -> None:
+    for path, types in _TYPES.items():
+        value = nested(service, *path)
+        if value is not None and not isinstance(value, types):
+            expected = " or ".join(_TYPE_NAMES[kind] for kind in types)
+            raise InvalidValue(text=f"services.{name}.{'.'.join(path)}", expected=f"{expected}: it is {value!r}")
+
+
 class _Port(msgspec.Struct, frozen=True):
     """A port of a container, and whether it receives datagrams."""
 
@@ -200,10 +239,13 @@ def _service(
     name: str, service: Mapping[str, Any], notes: list[str], *, outside: Mapping[str, str]
 ) -> tuple[list[Object], Object]:
     """The manifests of a service, and its container."""
+    if not (service.get("image") or service.get("build")):
+        from_other = "; write the fields of the service that it extends into it" if service.get("extends") else ""
+        raise InvalidValue(text=f"services.{name}", expected=f"a service with image or build{from_other}")
     container: Object = {"image": service.get("image") or name}
     for field, key in (("entrypoint", "command"), ("command", "args")):
         if service.get(field):
-            container[key] = _words(service[field])
+            container[key] = _words(service[field], f"services.{name}.{field}")
     if service.get("working_dir"):
         container["workingDir"] = service["working_dir"]
     environment = _environment(pairs_with_values(service.get("environment") or {}, "variables", outside), name, notes)
@@ -341,8 +383,13 @@ def pairs_with_values(source: object, what: str, outside: Mapping[str, str]) -> 
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _words(command: object) -> list[str]:
-    return [str(word) for word in command] if isinstance(command, list) else shlex.split(str(command))
+def _words(command: object, where: str) -> list[str]:
+    if isinstance(command, list):
+        return [str(word) for word in command]
+    try:
+        return shlex.split(str(command))
+    except ValueError as error:
+        raise InvalidValue(text=where, expected=f"a command as in a shell ({str(error).lower()})") from None
 
 
 def _environment(variables: Mapping[str, str], name: str, notes: list[str]) -> list[Object]:
@@ -381,7 +428,8 @@ def _range(text: str) -> range:
     first, dash, last = text.partition("-")
     if not first.isdecimal() or (dash and not last.isdecimal()) or max(len(first), len(last)) > _PORT_DIGITS_MAX:
         return range(0)
-    return range(int(first), int(last or first) + 1)
+    ports = range(int(first), int(last or first) + 1)
+    return ports if ports and 0 < ports[0] <= ports[-1] <= _PORT_MAX else range(0)
 
 
 def _limits(limits: Mapping[str, object]) -> dict[str, str]:

@@ -22,8 +22,11 @@ from serving.core.model.objects import Object, annotations_of, name_of, namespac
 from serving.core.model.routepolicy import route_policy
 from serving.home.images.store import ImageStore, ImageUnavailable, build_image
 from serving.home.processes.mounts import can_mount
+from serving.home.schemas.crds import schema_of
+from serving.home.schemas.schema import breaches
 from serving.home.state import StateFolder, default_state_path
 from serving.net.aio.inputfile import read_input_text
+from serving.net.cluster.kinds import kind_of
 from serving.tools.cli.client.api import fail, fail_usage, state_option
 from serving.tools.cli.client.output import Progress, print_aside
 from serving.tools.cli.client.shortnames import UNRESOLVED, privileged_problem, short_url
@@ -33,13 +36,16 @@ from serving.tools.cli.services.interpolation import Interpolation
 from serving.tools.cli.services.manifests import ManifestLoader, check_depth
 
 ROUTE_KINDS = frozenset({HTTP_SCALED_OBJECT, INTERCEPTOR_ROUTE})
+_KEDA_KINDS = ROUTE_KINDS | {SCALED_OBJECT}
 _STDIN, _CONFIG_MAP = "-", "ConfigMap"
 
 
 def from_keda(documents: Sequence[Object]) -> Converted:
     """A ScaledWorkload for each route of KEDA's HTTP add-on. Raises ``SettingsError`` for unsupported routes."""
     converted = Converted()
-    problems: list[Problem] = []
+    problems = [problem for document in documents for problem in _schema_problems(document)]
+    if problems:
+        raise SettingsError(problems)
     used: list[Object] = []
     for route in (document for document in documents if document.get("kind") in ROUTE_KINDS):
         near = [document for document in documents if namespace_of(document) == namespace_of(route)]
@@ -65,6 +71,14 @@ def from_keda(documents: Sequence[Object]) -> Converted:
         if document not in used
     ]
     return converted
+
+
+def _schema_problems(document: Object) -> Iterator[Problem]:
+    """The fields of a KEDA resource with wrong types or values, by the schema of its kind."""
+    kind = kind_of(str(document.get("apiVersion")), str(document.get("kind")))
+    if kind is not None and document.get("kind") in _KEDA_KINDS:
+        for problem in breaches(schema_of(kind), document):
+            yield msgspec.structs.replace(problem, where=f"{_title(document)}: {problem.where}")
 
 
 def _title(document: Object) -> str:

@@ -6,6 +6,7 @@ cluster may contain such objects, and the other documents are read.
 """
 
 import difflib
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -42,8 +43,11 @@ _NEAR = 0.88
 _CLOUD_RUN_GROUP = "run.googleapis.com"
 _INSTEAD = {
     (_CLOUD_RUN_GROUP, "Job"): "a Service: jobs of Cloud Run do not run here",
+    ("kustomize.config.k8s.io", "Kustomization"): "the output of `kubectl kustomize FOLDER`",
     (_CLOUD_RUN_GROUP, "WorkerPool"): "a Service with min-scale 1: worker pools of Cloud Run do not run here",
 }
+_YAML_TAG = "tag:yaml.org,2002:"
+_JSON_TAGS = frozenset({"null", "bool", "int", "float", "str", "seq", "map", "merge", "value"})
 _EXPECTED = "a manifest: apiVersion, kind and metadata.name"
 
 
@@ -89,7 +93,17 @@ def read_manifests(paths: Sequence[str]) -> ManifestFiles:
 
 
 class ManifestLoader(JsonTypesLoader):
-    """Rejects duplicate keys."""
+    """Rejects duplicate keys, and values that JSON does not have."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002 - the library's own
+        """Build a value. Raises ``YAMLError`` for bytes, sets, times, infinity and the like."""
+        value = super().construct_object(node, deep)
+        name = node.tag.removeprefix(_YAML_TAG)
+        is_infinite = isinstance(value, float) and not math.isfinite(value)
+        if is_infinite or (node.tag.startswith(_YAML_TAG) and name not in _JSON_TAGS):
+            problem = f"{_shown(node.value)} is no value of JSON"
+            raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
+        return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the library's own
         """Build a mapping.
@@ -144,7 +158,8 @@ def _documents(name: str, text: str, problems: list[Problem]) -> Iterator[tuple[
         mark = getattr(error, "problem_mark", None)
         where = f"{name}:{mark.line + 1}" if mark else name
         what = getattr(error, "problem", None) or str(error).splitlines()[0]
-        problems.append(Problem(where=where, what=f"not YAML: {what}", expected="YAML or JSON"))
+        rendered = ", rendered as `helm template` does" if "{{" in text else ""
+        problems.append(Problem(where=where, what=f"not YAML: {what}", expected=f"YAML or JSON{rendered}"))
     else:
         if is_empty:
             problems.append(Problem(where=name, what="it is empty", expected=_EXPECTED))
@@ -210,7 +225,7 @@ def _instead_of(version: str, name: str) -> str:
 
 def _manifest(where: str, body: Object, problems: list[Problem]) -> Iterator[Manifest]:
     version, name = body.get("apiVersion"), body.get("kind")
-    problem = _problem(version, name, body.get("metadata"))
+    problem = _problem(version, name, body.get("metadata"), is_compose="services" in body)
     if problem:
         problems.append(Problem(where=where, what=problem[0], expected=problem[1]))
         return
@@ -219,11 +234,12 @@ def _manifest(where: str, body: Object, problems: list[Problem]) -> Iterator[Man
     yield Manifest(kind=kind, body=body, where=where)
 
 
-def _problem(version: object, name: object, metadata: object) -> tuple[str, str] | None:
+def _problem(version: object, name: object, metadata: object, *, is_compose: bool) -> tuple[str, str] | None:
     """The problem in the head of a document, and the expected value; None if the head is valid."""
     if not isinstance(version, str) or not isinstance(name, str):
         missing = "apiVersion" if not isinstance(version, str) else "kind"
-        return f"{missing} is missing or not a text", _EXPECTED
+        instead = "; `serving convert FILE` makes them of a compose file" if is_compose else ""
+        return f"{missing} is missing or not a text", f"{_EXPECTED}{instead}"
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str) or not metadata["name"]:
         return "metadata.name is missing or not a text", "a name"
     return None

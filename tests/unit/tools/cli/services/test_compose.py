@@ -1,3 +1,4 @@
+import contextlib
 import shutil
 import subprocess
 from pathlib import Path
@@ -7,12 +8,13 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from serving.core.model.errors import InvalidValue
 from serving.core.model.knative import NAMED_PORT_ANNOTATION
 from serving.home.admission.admission import admit
 from serving.home.images.store import ImageStore
 from serving.net.cluster.kinds import SERVING_SERVICE
 from serving.tools.cli.main import main
-from serving.tools.cli.services.compose import known_server
+from serving.tools.cli.services.compose import from_compose, known_server
 from tests.integration.image_stage import oci_archive, tar_of
 
 COMPOSE = """
@@ -164,13 +166,18 @@ def test_without_a_builder_that_works_one_line_says_what_to_install(
         ("services: {web: {build: {args: 5}}}", "a mapping or a list of build arguments"),
         ("services: {web: {build: {dockerfile_inline: FROM scratch}}}", "dockerfile_inline"),
         ("services: {web: {build: 'https://example.com/a.git'}}", "clone it first"),
-        ("services: {'a b': {build: .}}", "an image's name"),
+        ("services: {'a b': {build: .}}", "'a b' is not a name here"),
+        ("services: {web: {ports: [80]}}", "'services.web' is not a service with image or build"),
+        ("services: {web: {extends: {service: b}}}", "write the fields of the service that it extends into it"),
+        ("services: {a_b: {image: a}, a-b: {image: a}}", "'a-b' is not a name of its own: a_b is a-b here"),
+        ("services: {web: {image: a, command: '\"a'}}", "'services.web.command' is not a command as in a shell"),
+        ("services: {web: {image: a, ports: [99999]}}", "'99999' is not a port of web, as 80"),
         ("services: {web: {env_file: gone}}", "compose.yaml: services.web.env_file: "),
         ("services: {web: {env_file: 5}}", "/5: No such file"),
         ("services: {web: {env_file: {path: a, format: raw}}}", "compose.yaml: services.web.env_file: leave it out"),
-        ("services: {web: {ports: [http]}}", "'http' is not a port of web, as 80"),
-        ("services: {web: {ports: [81-80]}}", "'81-80' is not a port of web, as 80"),
-        ("services: {web: {environment: 5}}", "a mapping or a list of variables"),
+        ("services: {web: {image: a, ports: [http]}}", "'http' is not a port of web, as 80"),
+        ("services: {web: {image: a, ports: [81-80]}}", "'81-80' is not a port of web, as 80"),
+        ("services: {web: {image: a, environment: 5}}", "a mapping or a list of variables"),
         ("services: {web: {image: '${A'}}", "compose.yaml: services.web.image: '${A'; expected closed by a brace"),
         (
             "services: {web: {labels: [a, '${A:?set it}']}}",
@@ -181,6 +188,34 @@ def test_without_a_builder_that_works_one_line_says_what_to_install(
 def test_a_service_that_cannot_be_converted_is_named(tmp_path: Path, text: str, said: str) -> None:
     _, done = converted(tmp_path, text, code=2)
     assert said in done.stderr
+
+
+_OF_OTHER_TYPES = (5, 1.5, "x", '"a b', [5], [None], [[1]], {"a": {"b": [1]}}, True)
+_FIELDS = (
+    *("image", "build", "ports", "expose", "volumes", "environment", "command", "entrypoint", "profiles", "restart"),
+    *("working_dir", "deploy", "deploy.resources", "deploy.resources.limits", "deploy.resources.limits.memory"),
+    *("build.args", "build.dockerfile", "build.context"),
+)
+
+
+@pytest.mark.parametrize("field", _FIELDS)
+def test_a_value_of_another_type_is_converted_or_refused(tmp_path: Path, field: str) -> None:
+    for value in _OF_OTHER_TYPES:
+        service: dict[str, Any] = {"image": "a", "ports": ["80:80"]}
+        *above, last = field.split(".")
+        place = service
+        for name in above:
+            place = place.setdefault(name, {})
+        place[last] = value
+        with contextlib.suppress(InvalidValue):
+            from_compose({"services": {"web": service}}, folder=tmp_path, environment={})
+
+
+def test_a_service_of_a_provider_is_left_out(tmp_path: Path) -> None:
+    text = "services: {llm: {provider: {type: model}}, web: {image: a, ports: [80]}}"
+    manifests, done = converted(tmp_path, text)
+    assert [manifest["metadata"]["name"] for manifest in manifests] == ["web"]
+    assert "note: llm: not converted: a program of docker compose provides it" in done.stderr
 
 
 def test_variables_come_from_the_environment_and_a_file_that_it_overrides(tmp_path: Path) -> None:

@@ -83,6 +83,10 @@ def test_fields_without_effect_and_what_is_not_converted_are_notes(tmp_path: Pat
     ("text", "said"),
     [
         (ROUTE.partition("---")[0], "InterceptorRoute route: spec: it names no workload; expected a ScaledObject"),
+        (OLD.replace("min: 1", "min: one"), "HTTPScaledObject old: spec.replicas.min: "),
+        (ROUTE.replace("maxReplicaCount: 5", "maxReplicaCount: five"), "ScaledObject app: spec.maxReplicaCount: "),
+        (ROUTE.replace("cooldownPeriod: 15", "cooldownPeriod: -15"), ": -15; expected 0 or more seconds"),
+        (ROUTE.replace("rules: [{", "rules: [5, {"), "InterceptorRoute route: spec.rules[0]: "),
         ("a: 1", "nothing to convert"),
         ("a: [\n", ":2: not YAML: did not find expected node content"),
         ("a: !!int x", ":1: not YAML: this is no int"),

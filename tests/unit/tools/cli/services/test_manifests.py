@@ -59,6 +59,17 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         ("apiVersion: v1\nkind: Secret\nmetadata: {name: 3}", ":1: metadata.name is missing or not a text"),
         ("a: " + "[" * 100_000, ":1: not YAML: nested too deep"),
         ("kind: Service\nkind: Route", ":2: not YAML: the key 'kind' is there twice"),
+        ("a: !!binary aGk=", ":1: not YAML: 'aGk=' is no value of JSON"),
+        ("a: !!set {b, c}", ":1: not YAML: "),
+        ("a: 1\nb: -.inf", ":2: not YAML: '-.inf' is no value of JSON"),
+        (
+            "a: {{ .Values.a }}",
+            ":1: not YAML: found unhashable key; expected YAML or JSON, rendered as `helm template`",
+        ),
+        (
+            "services: {web: {image: a}}",
+            ":1: apiVersion is missing or not a text; expected a manifest: apiVersion, kind and metadata.name; `serving convert FILE`",
+        ),
         ("", ": it is empty; expected a manifest"),
         ("---\n# nothing\n---\n", ": it is empty; expected a manifest"),
     ],

@@ -7,12 +7,14 @@ rejected; none is ignored silently.
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
 from typing import Any
 
 from serving.core.model.errors import Problem, SettingsError
 from serving.core.model.event import EventText, about, digest, new_event
 from serving.core.model.knative import COMMAND_ANNOTATION, TCP_ANNOTATION
 from serving.core.model.objects import Object, name_of, namespace_of, nested
+from serving.core.model.quantity import parse_quantity
 from serving.core.model.routepolicy import read_tcp_ports
 from serving.core.settings.daemons import DAEMONS, NODEGROUP
 from serving.core.settings.live import config_map_of
@@ -114,7 +116,9 @@ def effectless(kind: Kind, body: Object, *, runs_images: bool = False) -> list[s
     fields = _POD_FIELDS
     if runs_images:
         fields = {field: _IN_CONTAINERS.get(field, why) for field, why in fields.items() if field not in _OF_CONTAINERS}
-    return [*_fields(_POD_SPECS[kind], body, fields), *_annotations(body), *_unreached_ports(kind, body)]
+    root = _POD_SPECS[kind]
+    fractions = _fractional_bytes(root, body)
+    return [*_fields(root, body, fields), *_annotations(body), *_unreached_ports(kind, body), *fractions]
 
 
 def unrunnable(kind: Kind, body: Object) -> list[str]:
@@ -143,6 +147,15 @@ def _annotations(body: Object) -> Iterator[str]:
             for name in annotations if isinstance(annotations, dict) else ():
                 if name.startswith(_FOREIGN):
                     yield f"{path}[{name}]: accepted without effect: it is for another platform"
+
+
+def _fractional_bytes(root: str, body: Object) -> Iterator[str]:
+    """Warn about an amount of memory that is no whole number of bytes, as ``128m`` for 128 MiB."""
+    for side in ("limits", "requests"):
+        for path, text in located(body, f"{root}.containers[*].resources.{side}.memory"):
+            amount = parse_quantity(text) if isinstance(text, str) else Fraction()
+            if amount.denominator != 1:
+                yield f"{path}: {text} is {float(amount):g} bytes; expected whole bytes, as {text.rstrip('num')}Mi"
 
 
 def _unreached_ports(kind: Kind, body: Object) -> Iterator[str]:

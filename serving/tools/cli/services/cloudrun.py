@@ -1,16 +1,18 @@
 """Removes the Cloud Run parts of a manifest. Pure.
 
 ``gcloud run services describe --format export`` writes annotations and labels, an account of Google Cloud, and machine
-selectors. None has a meaning here, and the last two would prevent the creation of pods. One note names the removed
-parts.
+selectors. The last two would prevent the creation of pods. One note names the removed parts. An ingress other than
+``all`` has a meaning here too: the service stays off the public port.
 """
 
 import msgspec
 
+from serving.core.model.knative import CLUSTER_LOCAL, VISIBILITY_LABEL
 from serving.core.model.objects import Object, object_at
 
 _GROUPS = ("run.googleapis.com/", "cloud.googleapis.com/")
 _TEXTS = ("annotations", "labels")
+_INGRESS, _PUBLIC = "run.googleapis.com/ingress", "all"
 
 
 class Portable(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +42,12 @@ def without_cloud_run(service: Object) -> Portable:
         new_pod["nodeSelector"] = {key: value for key, value in selector.items() if key not in foreign}
     if not left_out:
         return Portable(body=service)
+    ingress = object_at(object_at(service, "metadata"), "annotations").get(_INGRESS, _PUBLIC)
+    if ingress != _PUBLIC:
+        metadata = object_at(body, "metadata")
+        labels = {**object_at(metadata, "labels"), VISIBILITY_LABEL: CLUSTER_LOCAL}
+        body = {**body, "metadata": {**metadata, "labels": labels}}
+        left_out[left_out.index(_INGRESS)] = f"{_INGRESS} {ingress}, now the label {VISIBILITY_LABEL}: {CLUSTER_LOCAL}"
     new_spec = {**spec, "template": {**new_template, "spec": new_pod}}
     return Portable(body={**body, "spec": new_spec}, left_out=tuple(dict.fromkeys(left_out)))
 

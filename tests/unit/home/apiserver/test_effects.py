@@ -45,6 +45,14 @@ def test_a_port_for_tcp_that_no_connection_reaches_is_reported() -> None:
     assert "name 1883 in the annotation serving.dev/tcp" in reported
 
 
+def test_memory_of_a_part_of_a_byte_is_reported() -> None:
+    limits = [{"memory": "128m", "cpu": "128m"}, {"memory": "128Mi"}, {"memory": 1024}]
+    pod = {"containers": [{"resources": {"limits": limit}} for limit in limits]}
+    (reported,) = effectless(SERVING_SERVICE, service(pod))
+    path = "spec.template.spec.containers[0].resources.limits.memory"
+    assert reported == f"{path}: 128m is 0.128 bytes; expected whole bytes, as 128Mi"
+
+
 @pytest.mark.parametrize("field", ["runtimeClassName", "dnsPolicy"])
 def test_containers_are_not_called_processes(field: str) -> None:
     (reported,) = effectless(SERVING_SERVICE, service({field: "x"}), runs_images=True)

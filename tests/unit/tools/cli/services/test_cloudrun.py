@@ -44,6 +44,16 @@ def test_each_part_of_an_export_is_left_out_and_named() -> None:
     }
 
 
+def test_an_internal_service_stays_off_the_public_port() -> None:
+    service = export()
+    service["metadata"]["annotations"]["run.googleapis.com/ingress"] = "internal-and-cloud-load-balancing"
+    portable = without_cloud_run(service)
+    label = "networking.knative.dev/visibility"
+    assert portable.body["metadata"]["labels"] == {"app": "orders", label: "cluster-local"}
+    ingress = "run.googleapis.com/ingress internal-and-cloud-load-balancing"
+    assert portable.left_out[0] == f"{ingress}, now the label {label}: cluster-local"
+
+
 def test_another_manifest_stays_unchanged() -> None:
     for body in (
         {},

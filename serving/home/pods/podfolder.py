@@ -27,6 +27,7 @@ LOG_BYTES_MAX = 10 * 2**20
 _LOGS_KEPT = 3
 _TAIL_BYTES = 2048
 _TAIL_LINES = 10
+_OF_NPM = ("npm notice", "npm error", "npm ERR!")
 # The first line of a failure is often far above the last ones.
 _SOUGHT_BYTES = 16_384
 # First lines of tracebacks of Python, Go and Java, the start of a frame, and the lines inside.
@@ -354,7 +355,11 @@ def tail(log: Path, *, after: int = 0) -> str:
 
 
 def excerpt(lines: Sequence[str], *, count: int = _TAIL_LINES) -> str:
-    """The last lines. A traceback cut by the limit keeps its first line, "..." and whole frames."""
+    """The last lines. A traceback cut by the limit keeps its first line, "..." and whole frames.
+
+    Lines of npm follow the error of the app that it runs, and are left out.
+    """
+    lines = [line for line in lines if not line.startswith(_OF_NPM)] or lines
     start = max(0, len(lines) - count)
     header = next((at for at in range(start - 1, -1, -1) if lines[at].startswith(_HEADERS)), None)
     # A Python program may continue after it prints a traceback; the others end.

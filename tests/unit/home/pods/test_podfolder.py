@@ -173,6 +173,8 @@ def test_the_last_lines_of_what_came_after_the_start(tmp_path: Path) -> None:
             "\n".join(["panic: no", "  ...", *["main.f(0x1)", "\t/app.go:1"] * 5]),
         ),
         ([PYTHON, *["  x"] * 12], "\n".join([PYTHON, "  ...", *["  x"] * 10])),
+        (["Error: listen EACCES", *["npm notice"] * 6, *["npm error code 1"] * 6], "Error: listen EACCES"),
+        (["npm error code 1"], "npm error code 1"),
         (["a" * 3000], "a" * 2048),
         (["a" * 3000, "end"], "end"),
     ],

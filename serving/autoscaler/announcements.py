@@ -3,7 +3,8 @@
 Input: the claim that a connection has proved, the pod as last observed, and the connection's source address. Output:
 the address for the activators, or the reason to refuse it. A pod names only a port. Its address is that of its
 connection, so that it cannot announce another pod's address. A kubelet may write the address to the API up to a second
-later. From then on, both addresses must be equal.
+later. From then on, both addresses must be equal. Pods of ScaledWorkloads announce nothing: the autoscaler announces
+those that the API lists as ready, which an EndpointSlice repeats later.
 """
 
 import ipaddress
@@ -11,7 +12,8 @@ import ipaddress
 from serving.autoscaler.token_review import PodClaim
 from serving.core.model.knative import REVISION_LABEL, RevisionKey
 from serving.core.model.nodata import NoData
-from serving.core.model.objects import FINISHED_PHASES, Object, labels_of
+from serving.core.model.objects import FINISHED_PHASES, Object, labels_of, name_of, nested
+from serving.net.wire.frames import AnnouncedPod
 
 _PORT_MAX = 65_535
 # Pause between announcements of a pod, in seconds. A refused pod retries after 50 ms; a passed one needs no repetition
@@ -40,6 +42,10 @@ def announcement_of(claim: PodClaim, pod: Object, *, host: str, port: str) -> st
     # The connection comes from inside the autoscaler's own pod, as by kubectl port-forward.
     if address is None or (not known and (address.is_loopback or address.is_link_local)):
         return NoData(missing=f"a connection from a pod's address, and not from {host}")
+    return _with_port(address, port)
+
+
+def _with_port(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int | str) -> str:
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
@@ -51,6 +57,26 @@ def _address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
         return None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
+
+
+def workload_announcement_of(key: RevisionKey, pod: Object, target_port: int | str) -> AnnouncedPod | None:
+    """The announcement of a ready pod of a ScaledWorkload; None while its address is unknown.
+
+    ``target_port`` is the number or name of a port of the pod. The pod p at 10.1.0.7 with a port 8080 that is called
+    "web": 10.1.0.7:8080.
+    """
+    address = _address_of(str(nested(pod, "status", "podIP") or ""))
+    ports = {
+        port.get("name"): port.get("containerPort")
+        for container in nested(pod, "spec", "containers") or ()
+        for port in container.get("ports") or ()
+    }
+    port = ports.get(target_port) if isinstance(target_port, str) else target_port
+    if address is None or port is None:
+        return None
+    return AnnouncedPod(
+        namespace=key[0], revision=key[1], pod=name_of(pod), address=_with_port(address, port), scheme="http"
+    )
 
 
 class AnnouncementPace:

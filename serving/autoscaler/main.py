@@ -76,6 +76,7 @@ from serving.net.metrics.autoscaler import AutoscalerMetrics
 from serving.net.metrics.export import exporting
 from serving.net.metrics.page import wanted_type, watch_lag
 from serving.net.metrics.queries import QueryGate, host_names_of
+from serving.net.wire.frames import AnnouncedPod
 from serving.net.wire.issuing import daemon_tls
 from serving.net.wire.tokens import read_key
 
@@ -151,6 +152,8 @@ class AutoscalerDaemon:
         self._sharing = Sharing()
         self._events = ScaleEventWriter(cluster, self._sharing)
         self._publisher = DecisionPublisher(followers, log=log, change=self._changed)
+        # On a single machine EndpointSlices are as fast, and pods have ports that their containers do not name.
+        self._announces = saving is not MemorySaving.REMOVE
         self.autoscaler = Autoscaler(
             cluster,
             settings=settings,
@@ -160,6 +163,7 @@ class AutoscalerDaemon:
             sharing=self._sharing,
             registry=registry,
             saving=saving,
+            announce=self._announce,
         )
         self.relay = self.autoscaler.relay
         audience = settings.stats_audience
@@ -256,6 +260,10 @@ class AutoscalerDaemon:
     def _decided(self, event: DecisionEvent) -> None:
         self._publisher.publish(event)
         self.metrics.decided(measured(event.revision, event.outcome))
+
+    def _announce(self, pod: AnnouncedPod) -> None:
+        if self._announces:
+            self.server.announce(pod)
 
     def _changed(self, revision: ScaledRevision, sentence: str) -> None:
         namespace, name = revision.key

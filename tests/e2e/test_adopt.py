@@ -142,7 +142,7 @@ def test_a_route_of_keda_is_served_unchanged(serving: Stage, tmp_path: Path) -> 
     until(lambda: ask(serving, "old.example.com").status_code == 200)
     until(lambda: bool(present(serving, "httpso", "old").get("status")))
     conditions = {one["type"]: one for one in present(serving, "httpso", "old")["status"]["conditions"]}
-    assert conditions["Converted"]["message"] == "spec.initialCooldownPeriod has no effect"
+    assert conditions["Converted"]["message"] == "every field acts"
     until(lambda: ready_of(present(serving, "httpso", "old")) == "True")
     serving("delete", "httpso/old")
     until(lambda: ask(serving, "old.example.com").status_code == 404)

@@ -264,7 +264,7 @@ class Ingress:
         self.apply(self.router.probed(probe, self._clock(), is_ready=is_ready))
 
     def announced(self, key: RevisionKey, pod: ServedPod) -> None:
-        """Start probing a pod that announced its readiness through an autoscaler."""
+        """Start probing a pod that an autoscaler announces as ready; one of a ScaledWorkload gets requests."""
         announce(self.router, key, pod, now_s=self._clock())
         self.ticker.schedule()
 

@@ -36,7 +36,7 @@ class StatsClient:
 
     ``draw`` returns random numbers in [0, 1) for the client's pauses. ``on_connected`` is called for each new
     connection, because the autoscaler at its other end has no reports yet. ``on_announced`` is called with each pod
-    that announced its readiness to an autoscaler.
+    that an autoscaler announces as ready.
     """
 
     def __init__(
@@ -86,7 +86,12 @@ class StatsClient:
         except InvalidValue as error:
             _log.warning("announced.unreadable", extra={"error": str(error)})
         else:
-            pod = ServedPod(address=announced.address, namespace=announced.namespace, name=announced.pod)
+            pod = ServedPod(
+                address=announced.address,
+                namespace=announced.namespace,
+                name=announced.pod,
+                scheme=announced.scheme,
+            )
             self._on_announced((announced.namespace, announced.revision), pod)
 
 

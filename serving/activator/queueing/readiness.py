@@ -11,6 +11,7 @@ knative/serving 98e5ef90 pkg/activator/net/revision_backends.go. There every act
 activators with waiting requests probe.
 """
 
+import math
 from collections import Counter
 from collections.abc import Collection, Container, Mapping
 from collections.abc import Set as AbstractSet
@@ -25,10 +26,11 @@ _PODS_MAX = 1_024
 
 
 class AnnouncedPods:
-    """Pods that announced their readiness before any slice lists them; at most 1,024.
+    """Pods that are announced as ready before any slice lists them; at most 1,024.
 
     An announcement only gives the address of a pod. The pod gets requests once its queue-proxy has proved its identity
-    to a probe. An announcement ends when a slice lists its address or its pod, or after a bounded time.
+    to a probe; a pod of a ScaledWorkload gets them immediately. An announcement ends when a slice lists its address or
+    its pod, or after a bounded time.
     """
 
     __slots__ = ("_count", "_new", "_pods")
@@ -146,6 +148,14 @@ class UnreadyPods:
                 address: known if (known := before.get(address)) and known.pod == pod else _UnreadyPod(pod, now_s)
                 for address, pod in pods.items()
             }
+
+    def set_confirmed(self, key: RevisionKey, pods: Mapping[str, ServedPod]) -> None:
+        """Replace the pods of a ScaledWorkload that are ready in the API and in no slice, by address; none is probed."""
+        self._pods.pop(key, None)
+        if pods:
+            self._pods[key] = {address: _UnreadyPod(pod, math.inf) for address, pod in pods.items()}
+            for candidate in self._pods[key].values():
+                candidate.is_confirmed = True
 
     def hurry(self, key: RevisionKey, address: str, now_s: float) -> None:
         """Probe an announced pod immediately, then as often as a new one."""
@@ -291,8 +301,12 @@ class RevisionDirectory:
         return sorted(key for key in self._workloads if key not in busy and self.slices.pods_of(key))
 
     def announce(self, key: RevisionKey, pod: ServedPod, now_s: float, *, until_s: float) -> bool:
-        """Store an announced pod; False if its revision is unknown or a slice lists it as ready."""
-        if key not in self._revisions or pod.address in self.slices.pods_of(key):
+        """Store an announced pod; False if its revision is unknown or a slice lists it as ready.
+
+        Only the autoscaler announces pods of a ScaledWorkload, with a scheme; other pods announce themselves.
+        """
+        revision = self._revisions.get(key)
+        if revision is None or revision.is_workload is not bool(pod.scheme) or pod.address in self.slices.pods_of(key):
             return False
         self.announced.forget_ended(now_s)
         self.unready.hurry(key, pod.address, now_s)
@@ -301,9 +315,14 @@ class RevisionDirectory:
     def watch_unready(self, key: RevisionKey, now_s: float, *, is_on: bool) -> None:
         """Start (``is_on``) or stop probing a revision's not-ready pods, if a probe alone can confirm readiness.
 
-        These are the pods that slices list as not ready, and those that announced themselves.
+        These are the pods that slices list as not ready, and those that announced themselves. Announced pods of a
+        ScaledWorkload are ready in the API, which slices repeat later.
         """
         revision = self._revisions.get(key)
+        if is_on and revision is not None and revision.is_workload:
+            ready = self.slices.pods_of(key).values()
+            self.unready.set_confirmed(key, self.announced.candidates(key, ready, now_s))
+            return
         if not is_on or revision is None or revision.kubelet_decides:
             self.unready.set_pods(key, {}, now_s)
             return

@@ -30,6 +30,7 @@ from serving.activator.queueing.slices import ServedPod, ServedSlice
 from serving.activator.queueing.throttler import RevisionThrottler
 from serving.activator.queueing.wake import RevisionLoad, forgotten
 from serving.core.model.knative import RevisionKey
+from serving.core.model.scaledworkload import workload_key
 from serving.core.settings.activator import ActivatorSettings
 from serving.core.traffic.openrequests import RequestView
 from serving.core.traffic.places import Queued
@@ -236,10 +237,11 @@ class RequestRouter(Generic[RequestId]):
     def report(self, now_s: float) -> list[tuple[RevisionKey, RevisionLoad]]:
         """Close the reporting period and return the load of each revision that is scaled. Drops idle revisions.
 
-        An idle ScaledWorkload with pods is reported with a load of 0, because its pods do not report. An idle revision
+        Requests in the fallback of a ScaledWorkload count for the workload. An idle ScaledWorkload with pods is reported with a load of 0, because its pods do not report. An idle revision
         whose pods have known prompt prefixes is reported with the savings of these prefixes.
         """
         loads: list[tuple[RevisionKey, RevisionLoad]] = []
+        in_fallbacks: list[tuple[RevisionKey, RevisionLoad]] = []
         for key, throttler in list(self.throttlers.items()):
             load = throttler.report(now_s, period_s=self.settings.report_period_s)
             heats = throttler.pod_heats()
@@ -255,13 +257,20 @@ class RequestRouter(Generic[RequestId]):
                 if heats:
                     load = msgspec.structs.replace(load, pod_heats=heats)
                 revision = self.directory.revision(key)
-                if revision is None or not revision.is_fallback:
-                    loads.append((key, load))
+                is_fallback = revision is not None and revision.is_fallback
+                (in_fallbacks if is_fallback else loads).append((key, load))
                 self.schedule.schedule_tick(key)
         loads += [(key, _IDLE) for key in self.directory.idle_workloads(self.throttlers)]
         if self._slots is not None:
             self._slots.return_unused()
-        return loads
+        if not in_fallbacks:
+            return loads
+        # The pods of a fallback are not scaled; its requests still need the workload.
+        sums = dict(loads)
+        for fallback, load in in_fallbacks:
+            key = workload_key(fallback)
+            sums[key] = sums.get(key, _IDLE).with_concurrency_of(load)
+        return list(sums.items())
 
     def resend_all(self) -> None:
         """Report all load again, because the autoscaler is a new process."""
@@ -346,7 +355,10 @@ class RequestRouter(Generic[RequestId]):
 
 
 def announce(router: RequestRouter[RequestId], key: RevisionKey, pod: ServedPod, *, now_s: float) -> None:
-    """Start probing an announced pod. Probing ends when a slice lists the pod, or after a bounded time."""
+    """Start probing an announced pod. Probing ends when a slice lists the pod, or after a bounded time.
+
+    An announced pod of a ScaledWorkload gets requests without a probe.
+    """
     until_s = now_s + router.settings.announced_pod_max_s
     if until_s > now_s and router.directory.announce(key, pod, now_s, until_s=until_s):
         router.schedule.schedule_tick(key)

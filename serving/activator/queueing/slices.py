@@ -15,14 +15,13 @@ import msgspec
 from serving.core.model.identities import pods_of
 from serving.core.model.knative import REVISION_LABEL, RevisionKey
 from serving.core.model.nodata import NoData
+from serving.core.model.scaledworkload import TLS_PROTOCOLS
 
 # Port of queue-proxies in a slice without a port.
 _PORT_DEFAULT = 8012
 
 # About 2 MB, regardless of how many pods come and go. Recreating a dropped endpoint takes microseconds.
 _ENDPOINTS_MAX = 2_048
-# Values of appProtocol for TLS connections.
-_TLS_PROTOCOLS = frozenset({"https", "kubernetes.io/wss"})
 
 
 class ServedPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +104,7 @@ def workload_slice_of(
     if not ports or ports[0].port is None:
         # The pods lack the port, or the slice has no port yet.
         return ServedSlice(key=key, revision=(read.metadata.namespace, workload), pods=())
-    is_tls = (ports[0].app_protocol or "").lower() in _TLS_PROTOCOLS
+    is_tls = (ports[0].app_protocol or "").lower() in TLS_PROTOCOLS
     return _served(read, key, workload, port=ports[0].port, scheme="https" if is_tls else "http")
 
 

@@ -44,6 +44,16 @@ class RevisionLoad(msgspec.Struct, frozen=True, kw_only=True):
     pod_loads: Mapping[str, float] = {}
     pod_heats: Mapping[str, float] = {}
 
+    def with_concurrency_of(self, other: "RevisionLoad") -> "RevisionLoad":
+        """This load, with requests in flight elsewhere that it already contains as arrivals."""
+        own, added = self.window_concurrency, other.window_concurrency
+        return msgspec.structs.replace(
+            self,
+            concurrency=self.concurrency + other.concurrency,
+            window_concurrency=(self.concurrency if own is None else own)
+            + (other.concurrency if added is None else added),
+        )
+
 
 class Poke(msgspec.Struct, frozen=True, kw_only=True):
     """An immediate report to the autoscaler: the load, and the rule that caused the poke."""

@@ -33,6 +33,7 @@ from serving.net.aio.cooperative import turn
 from serving.net.aio.supervise import supervise
 from serving.net.cluster.port import Cluster
 from serving.net.cluster.reflector import CacheChange
+from serving.net.wire.frames import AnnouncedPod
 
 _log = logging.getLogger("autoscaler")
 
@@ -53,7 +54,8 @@ class Autoscaler:
 
     ``prove`` probes whether the activator is in the path. ``on_decision`` is called with each decision and must not
     block. ``events`` records pods that run out of memory. ``sharing`` selects the revisions that this autoscaler
-    decides on; None: all. ``saving`` is how pods save memory.
+    decides on; None: all. ``saving`` is how pods save memory. ``announce`` receives pods of workloads that have become
+    ready.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with
@@ -67,7 +69,9 @@ class Autoscaler:
         sharing: Sharing | None = None,
         registry: PolicyRegistry = BUILT_IN,
         saving: MemorySaving = MemorySaving.NONE,
+        announce: Callable[[AnnouncedPod], None] = lambda _: None,
     ) -> None:
+        self._announce = announce
         self._sharing = sharing or Sharing()
         self.relay = Relay(self._sharing, group=self.group)
         self._events = events
@@ -245,6 +249,12 @@ class Autoscaler:
     def schedules_changed(self, change: CacheChange, schedules: Sequence[Schedule]) -> None:
         """Store the schedules of a workload."""
         self._policies.set_schedules(change, schedules)
+
+    def pod_ready(self, announced: AnnouncedPod) -> None:
+        """Announce a pod of a workload that this autoscaler decides about."""
+        entry = self._watch.entries.get((announced.namespace, announced.revision))
+        if entry is not None and entry.scaler is not None:
+            self._announce(announced)
 
     def pod_gone(self, key: RevisionKey, name: str) -> None:
         """Drop a deleted pod of a revision."""

@@ -14,6 +14,7 @@ from collections.abc import Collection, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from serving.autoscaler.announcements import workload_announcement_of
 from serving.autoscaler.entry import RevisionEntry
 from serving.core.model.errors import ClusterError, Invalid, SettingsError
 from serving.core.model.knative import REVISION_LABEL, RevisionKey, ServingState
@@ -50,6 +51,7 @@ from serving.net.cluster.port import Cluster, EventType
 from serving.net.cluster.reflector import CacheChange, Reflector
 from serving.net.cluster.scalable import SCALES_PERIOD_S, ScalableKinds
 from serving.net.cluster.selectors import LabelSelector, label_selector, written_selector
+from serving.net.wire.frames import AnnouncedPod
 
 _log = logging.getLogger("autoscaler")
 
@@ -65,6 +67,9 @@ class RevisionListener(Protocol):
 
     def schedules_changed(self, change: CacheChange, schedules: Sequence[Schedule]) -> None:
         """Store the schedules of a changed workload; an empty list if it is deleted or not scaled here."""
+
+    def pod_ready(self, announced: AnnouncedPod) -> None:
+        """Announce a pod of a workload that has become ready."""
 
     def pod_gone(self, key: RevisionKey, name: str) -> None:
         """Drop a deleted pod of a decided revision."""
@@ -224,8 +229,8 @@ class RevisionWatch:
         if pod is not None:
             self.set_pod(pod, is_gone=change.type is EventType.DELETED)
 
-    def set_pod(self, pod: ScaledPod, *, is_gone: bool) -> None:
-        """Store a pod of a revision or workload."""
+    def set_pod(self, pod: ScaledPod, *, is_gone: bool) -> bool:
+        """Store a pod of a revision or workload; return whether it has become ready."""
         entry = self._entry(pod.key)
         was_ready = pod.name in entry.ready_names
         is_ready = pod.is_ready and not is_gone
@@ -237,10 +242,11 @@ class RevisionWatch:
             self._listener.pod_gone(pod.key, pod.name)
         if is_ready == was_ready:
             self._drop_if_empty(pod.key, entry)
-            return
+            return False
         (entry.ready_names.add if is_ready else entry.ready_names.discard)(pod.name)
         self._listener.changed(pod.key)
         self._drop_if_empty(pod.key, entry)
+        return is_ready
 
     def _slice_changed(self, change: CacheChange) -> None:
         public_slice = public_slice_of(change.new)
@@ -268,13 +274,17 @@ class RevisionWatch:
 
 
 class _Workload:
-    """A workload, and the selector of its target's pods; None while the target is unknown."""
+    """A workload, and the selector of its target's pods; None while the target is unknown.
 
-    __slots__ = ("pods", "selector", "spec", "uid")
+    ``target_port`` is the port of these pods, if pods that become ready are announced.
+    """
 
-    def __init__(self, spec: ScaledWorkloadSpec, uid: str) -> None:
+    __slots__ = ("pods", "selector", "spec", "target_port", "uid")
+
+    def __init__(self, spec: ScaledWorkloadSpec, resource: Object) -> None:
         self.spec = spec
-        self.uid = uid
+        self.uid = uid_of(resource)
+        self.target_port: int | str | None = nested(resource, "status", "targetPort")
         self.selector: LabelSelector | None = None
         self.pods: set[str] = set()
 
@@ -356,7 +366,7 @@ class WorkloadWatch:
         revision, workload = None, None
         if change.type is not EventType.DELETED and not self._sink.is_taken(key):
             try:
-                workload = _Workload(self._spec(key, change.new), uid_of(change.new))
+                workload = _Workload(self._spec(key, change.new), change.new)
             except SettingsError as error:
                 _log.error("workload.unreadable", extra={"namespace": key[0], "workload": key[1], "error": str(error)})
                 return
@@ -367,7 +377,7 @@ class WorkloadWatch:
         if before is not None and has_moved:
             self._drop(key, before)
         if workload is not None and before is not None and not has_moved:
-            before.spec = workload.spec
+            before.spec, before.target_port = workload.spec, workload.target_port
         if workload is not None and revision is not None and has_moved:
             self._known[key] = workload
             self._names[key[0]].add(key[1])
@@ -475,7 +485,10 @@ class WorkloadWatch:
         pod = pod_of(resource, workload=key[1])
         assert pod is not None
         (workload.pods.discard if is_gone else workload.pods.add)(name_of(resource))
-        self._sink.set_pod(pod, is_gone=is_gone)
+        if self._sink.set_pod(pod, is_gone=is_gone) and workload.target_port is not None:
+            announced = workload_announcement_of(key, resource, workload.target_port)
+            if announced is not None:
+                self._listener.pod_ready(announced)
 
     def _forget_pods(self, key: RevisionKey, workload: _Workload, names: set[str]) -> None:
         for name in sorted(names):

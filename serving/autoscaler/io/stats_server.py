@@ -275,10 +275,13 @@ class StatsServer:
             return protocol.reject(http.HTTPStatus.FORBIDDEN, f"this needs {address.missing}\n")
         if self._pace.is_due((namespace, pod), now_s()):
             self.counts.announced_pods += 1
-            announced = AnnouncedPod(namespace=namespace, revision=revision, pod=pod, address=address)
-            self.notify_activators(announced)
-            self._shared.announce(announced)
+            self.announce(AnnouncedPod(namespace=namespace, revision=revision, pod=pod, address=address))
         return protocol.reject(http.HTTPStatus.OK, "announced\n")
+
+    def announce(self, announced: AnnouncedPod) -> None:
+        """Send an announced pod to all activators, also to those of other autoscalers."""
+        self.notify_activators(announced)
+        self._shared.announce(announced)
 
     def notify_activators(self, announced: AnnouncedPod) -> None:
         """Send an announced pod to all activators connected here."""

@@ -42,12 +42,13 @@ _WINDOW_MIN_S, _WINDOW_MAX_S, _RETENTION_MAX_S = 6.0, 3600.0, 3600.0
 PAGE_LABEL = "http.keda.sh/response-body=true"
 """The label of ConfigMaps with bodies of responses, as a selector."""
 
+_GRANULARITY = "1s"
 _INDEX, _SERVER_ERROR = "index.html", 500
 # Required fields of a cron trigger.
 _CRON_FIELDS = ("timezone", "start", "end", "desiredReplicas")
 _REFERENCES = {HTTP_SCALED_OBJECT: "httpScaledObject", INTERCEPTOR_ROUTE: "interceptorRoute"}
 _HEAD: Fields = dict.fromkeys(("apiVersion", "kind", "metadata", "status"))
-_RATE = dict.fromkeys(("targetValue", "window"))
+_RATE = dict.fromkeys(("granularity", "targetValue", "window"))
 _METRIC: Fields = {"concurrency": {"targetValue": None}, "requestRate": _RATE}
 _PORT = ("service", "port", "portName")
 READ_FIELDS: Mapping[str, Fields] = {
@@ -60,6 +61,7 @@ READ_FIELDS: Mapping[str, Fields] = {
             "replicas": dict.fromkeys(("max", "min")),
             "scaleTargetRef": dict.fromkeys(("apiVersion", "kind", "name", *_PORT)),
             "coldStartTimeoutFailoverRef": dict.fromkeys((*_PORT, "timeoutSeconds")),
+            "initialCooldownPeriod": None,
             "scaledownPeriod": None,
             "scalingMetric": _METRIC,
             "targetPendingRequests": None,
@@ -90,6 +92,7 @@ READ_FIELDS: Mapping[str, Fields] = {
         **_HEAD,
         "spec": {
             "cooldownPeriod": None,
+            "initialCooldownPeriod": None,
             "maxReplicaCount": None,
             "minReplicaCount": None,
             "scaleTargetRef": dict.fromkeys(("apiVersion", "kind", "name")),
@@ -104,7 +107,6 @@ _REASONS = {
     "spec.advanced": "`serving release` restores the replicas, and no HorizontalPodAutoscaler is made",
     "spec.fallback": "the count stays while there is no data",
     "spec.pollingInterval": "requests are counted each second and decided on every two",
-    "spec.scalingMetric.requestRate.granularity": "requests are counted each second",
     "spec.staticRoutes": "every request goes to the workload",
 }
 
@@ -193,6 +195,7 @@ def _spec(route: Object, scaled: Object, notes: list[str]) -> tuple[ScaledWorklo
         raise SettingsError.of("spec.scaledownPeriod or cooldownPeriod", str(cooldown_s), "0 or more seconds")
     if cooldown_s is not None:
         annotations[RETENTION_ANNOTATION] = _retention(float(cooldown_s), scaling.window, notes)
+    notes.extend(_initial_notes(spec, scaled, scaling.window))
     max_count = _first(nested(spec, "replicas", "max"), nested(scaled, "spec", "maxReplicaCount"), _MAX_COUNT)
     timeouts = spec.get("timeouts") or {}
     rules = _old_rules(spec, notes) if is_old else _rules(spec.get("rules") or (), notes)
@@ -273,6 +276,8 @@ def _metric(spec: Mapping[str, Any], *, is_old: bool, notes: list[str]) -> tuple
     metric: Mapping[str, Any] = spec.get("scalingMetric") or {}
     rate, concurrency = metric.get("requestRate"), metric.get("concurrency")
     annotations = {UTILIZATION_ANNOTATION: "100"}
+    if rate is not None and rate.get("granularity") not in (None, _GRANULARITY):
+        notes.append("spec.scalingMetric.requestRate.granularity has no effect: requests are counted each second")
     if rate is not None and concurrency is not None and is_old:
         raise SettingsError.of("spec.scalingMetric", "concurrency and requestRate", "one of them")
     window = None if rate is None or not rate.get("window") else _window(str(rate["window"]), notes)
@@ -301,9 +306,21 @@ def _window(text: str, notes: list[str]) -> str:
     return format_duration_s(bounded_s)
 
 
+def _window_s(window: str | None) -> float:
+    return AutoscalerSettings().stable_window_s if window is None else parse_duration_s(window)
+
+
+def _initial_notes(spec: Mapping[str, Any], scaled: Object, window: str | None) -> Iterator[str]:
+    """Names an initial cooldown that is longer than the window, for which a new workload keeps its scale."""
+    for prefix, fields in (("", spec), ("ScaledObject: ", scaled.get("spec") or {})):
+        if (fields.get("initialCooldownPeriod") or 0) > _window_s(window):
+            reason = f"a new workload keeps its scale for its window, {format_duration_s(_window_s(window))}"
+            yield f"{prefix}spec.initialCooldownPeriod has no effect: {reason}"
+
+
 def _retention(cooldown_s: float, window: str | None, notes: list[str]) -> str:
     """How long the last pod stays after the window without requests."""
-    window_s = AutoscalerSettings().stable_window_s if window is None else parse_duration_s(window)
+    window_s = _window_s(window)
     retention_s = min(max(0.0, cooldown_s - window_s), _RETENTION_MAX_S)
     if retention_s + window_s != cooldown_s:
         goes = f"the last pod goes {format_duration_s(retention_s + window_s)} after the last request"

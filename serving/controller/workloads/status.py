@@ -16,6 +16,7 @@ from serving.core.model.objects import Object, annotations_of, generation_of, ke
 from serving.core.model.routehosts import inner_host
 from serving.core.model.scaledworkload import (
     SCALED_ALONE,
+    TLS_PROTOCOLS,
     ScaledWorkloadSpec,
     WorkloadService,
     WorkloadTarget,
@@ -59,14 +60,15 @@ def workload_status(
     before = nested(workload, "status") or {}
     observed = {**before, "observedGeneration": generation_of(workload)}
     known = before.get("conditions") or ()
+    observed.pop("targetPort", None)
     spec = view.own.spec
     if spec is None:
         invalid = false_condition(SCALING_VALID, "InvalidSpec", "; ".join(map(str, view.own.problems)))
         return {**observed, "conditions": updated_conditions([invalid, ready_of([invalid])], before=known, now=now)}
-    port_name, service = _service(spec.service, view.service)
-    fallback_port_name = None
+    port, service = _service(spec.service, view.service)
+    fallback_port = None
     if spec.cold_start.fallback is not None:
-        fallback_port_name, fallback = _service(spec.cold_start.fallback, view.fallback)
+        fallback_port, fallback = _service(spec.cold_start.fallback, view.fallback)
         service = service if service.status is ConditionStatus.FALSE else fallback
     older = sorted((other for other in view.workloads if other.age < view.own.age), key=lambda other: other.age)
     needed = [
@@ -89,8 +91,9 @@ def workload_status(
         "url": _url(workload, spec, settings),
         "address": {"url": _inner_url(workload, settings)},
         "path": TrafficPath.PROXY.value,
-        **({} if port_name is None else {"portName": port_name}),
-        **({} if fallback_port_name is None else {"fallbackPortName": fallback_port_name}),
+        **({} if port is None else {"portName": port.get("name") or ""}),
+        **({} if (target_port := _target_port(port, view)) is None else {"targetPort": target_port}),
+        **({} if fallback_port is None else {"fallbackPortName": fallback_port.get("name") or ""}),
     }
 
 
@@ -110,8 +113,21 @@ def _target(target: WorkloadTarget, view: WorkloadView) -> Condition:
     return _true(TARGET_RESOLVED)
 
 
-def _service(wanted: WorkloadService, service: Object | None) -> tuple[str | None, Condition]:
-    """The name of the Service's port, "" if it has none; None and the reason if it is ambiguous."""
+def _target_port(port: Object | None, view: WorkloadView) -> int | str | None:
+    """The port of the target's pods, by number or name; None unless the Service selects them all, without TLS.
+
+    The autoscaler announces the address of each ready pod, before an EndpointSlice has it.
+    """
+    selector = nested(view.service, "spec", "selector") or {}
+    labels = nested(view.target, "spec", "template", "metadata", "labels") or {}
+    if port is None or not selector or not selector.items() <= labels.items():
+        return None
+    target_port: int | str | None = port.get("targetPort") or port.get("port")
+    return None if str(port.get("appProtocol") or "").lower() in TLS_PROTOCOLS else target_port
+
+
+def _service(wanted: WorkloadService, service: Object | None) -> tuple[Object | None, Condition]:
+    """The Service's port; None and the reason if it is ambiguous."""
     name, port = wanted.name, wanted.port
     if service is None:
         return None, false_condition(
@@ -121,12 +137,12 @@ def _service(wanted: WorkloadService, service: Object | None) -> tuple[str | Non
     shown = ", ".join(f"{entry.get('port')} ({entry.get('name') or 'no name'})" for entry in ports)
     if port is None:
         if len(ports) == 1:
-            return ports[0].get("name") or "", _true(SERVICE_RESOLVED)
+            return ports[0], _true(SERVICE_RESOLVED)
         message = f"Service {name} has the ports {shown or 'none'}: name one in spec.service.port"
         return None, false_condition(SERVICE_RESOLVED, "PortNotNamed", message)
     for entry in ports:
         if port in (entry.get("port"), entry.get("name")):
-            return entry.get("name") or "", _true(SERVICE_RESOLVED)
+            return entry, _true(SERVICE_RESOLVED)
     return None, false_condition(
         SERVICE_RESOLVED, "PortNotFound", f"Service {name} has no port {port}; it has {shown or 'none'}"
     )

@@ -48,6 +48,9 @@ SCHEDULES_MAX = 16
 REJECT, PLACEHOLDER = "Reject", "Placeholder"
 """What a request gets above ``maxPendingRequests``: status 503, or the placeholder."""
 
+TLS_PROTOCOLS = frozenset({"https", "kubernetes.io/wss"})
+"""Values of ``appProtocol`` for TLS connections to pods."""
+
 _FALLBACK = ":fallback"
 _TEXT_MAX = 253
 _BODY_MAX = 32768
@@ -367,6 +370,11 @@ def is_wildcard(host: str) -> bool:
 def fallback_key(key: tuple[str, str]) -> tuple[str, str]:
     """The key that identifies a workload's fallback in activators. No object can have this name."""
     return key[0], key[1] + _FALLBACK
+
+
+def workload_key(key: tuple[str, str]) -> tuple[str, str]:
+    """The key of a fallback's workload; any other key unchanged."""
+    return key[0], key[1].removesuffix(_FALLBACK)
 
 
 def _service_problems(where: str, service: WorkloadService) -> Iterator[Problem]:

@@ -25,6 +25,8 @@ _WINDOW_MAX_S = 3600
 # Age up to which an activator's reports are its present load. It is slightly below the second between two reports,
 # so that only one of them counts.
 _PRESENT_S = 0.9
+# Age up to which an activator's last report is valid, with one report a second.
+_REPORTED_S = 1.5
 # An activator's reports are kept per twentieth of a second, the rate of pokes: at most 40 in two seconds.
 _SLOTS_PER_S = 20
 
@@ -140,6 +142,16 @@ class Sources:
             request_count += max(_requests(recent), _requests(earlier))
         return Stat(concurrency=max(0.0, concurrency), request_count=max(0.0, request_count), gauges=pods.gauges)
 
+    def reported(self, now_s: float) -> Stat:
+        """The means of the last report of each activator, without pokes."""
+        reports = [
+            report
+            for reports in self._activators.values()
+            if (report := next((stat for stat in reversed(reports) if not _is_poke(stat)), None)) is not None
+            and now_s - report.at_s < _REPORTED_S
+        ]
+        return Stat(concurrency=_window_concurrency(reports), request_count=_window_requests(reports))
+
     def _by_pod(self, numbers_of: Callable[[Stat], Mapping[str, float]]) -> dict[str, float]:
         sums: dict[str, float] = {}
         for reports in self._activators.values():
@@ -157,8 +169,7 @@ class Sources:
             stat
             for stats in self._activators.values()
             for stat in stats
-            # A poke has no mean.
-            if math.floor(stat.at_s) == number and (stat.window_concurrency != 0 or not stat.concurrency)
+            if math.floor(stat.at_s) == number and not _is_poke(stat)
         ]
         if not pods and not reports:
             return None
@@ -189,6 +200,11 @@ def _heats_of(stat: Stat) -> Mapping[str, float]:
 def _counts(stat: Stat, now_s: float) -> bool:
     """Whether a pod's report is still valid."""
     return stat.is_dormant or now_s - stat.at_s < REPORT_VALID_S
+
+
+def _is_poke(stat: Stat) -> bool:
+    """Whether a stat has no mean."""
+    return stat.window_concurrency == 0 and bool(stat.concurrency)
 
 
 def _slot(stat: Stat) -> int:

@@ -64,6 +64,9 @@ class AnnouncedPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     revision: Name
     pod: Name
     address: Name
+    scheme: str = ""
+    """"http" for a pod of a ScaledWorkload that the API lists as ready; "" for a pod that announced itself."""
+
     version: FormatVersion = STAT
 
 

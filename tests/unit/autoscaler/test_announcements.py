@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from serving.autoscaler import announcements
-from serving.autoscaler.announcements import AnnouncementPace, announcement_of
+from serving.autoscaler.announcements import AnnouncementPace, announcement_of, workload_announcement_of
 from serving.autoscaler.token_review import PodClaim
 from serving.core.model.nodata import NoData
+from serving.net.wire.frames import AnnouncedPod
 
 CLAIM = PodClaim(namespace="default", revision="hello-00001", pod="p")
 
@@ -81,3 +82,22 @@ def test_what_the_pace_knows_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     pace = AnnouncementPace()
     assert all(pace.is_due(("default", name), 0.0) for name in ("a", "b", "c"))
     assert pace.is_due(("default", "a"), 0.1), "forgotten, so it is passed on again"
+
+
+@pytest.mark.parametrize(
+    ("ip", "port", "address"),
+    [
+        ("10.1.0.7", 80, "10.1.0.7:80"),
+        ("10.1.0.7", "web", "10.1.0.7:8080"),
+        ("fd00::7", "web", "[fd00::7]:8080"),
+        ("10.1.0.7", "grpc", None),
+        ("", 80, None),
+    ],
+)
+def test_a_ready_pod_of_a_workload_is_announced_at_the_port_of_its_service(
+    ip: str, port: int | str, address: str | None
+) -> None:
+    containers = [{"name": "sidecar"}, {"name": "app", "ports": [{"name": "web", "containerPort": 8080}]}]
+    seen = {"metadata": {"name": "p"}, "spec": {"containers": containers}, "status": {"podIP": ip} if ip else {}}
+    expected = address and AnnouncedPod(namespace="default", revision="shop", pod="p", address=address, scheme="http")
+    assert workload_announcement_of(("default", "shop"), seen, port) == expected

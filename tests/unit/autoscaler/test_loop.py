@@ -32,6 +32,7 @@ from serving.net.aio.clock import now_s
 from serving.net.cluster.kinds import DEPLOYMENT, POD, POD_METRICS, REVISION, SCALING_POLICY
 from serving.net.cluster.leases.shards import ShardOptions, Shards
 from serving.net.cluster.port import Listing, Patch, Selection, Write
+from serving.net.wire.frames import AnnouncedPod
 from tests.eventually import until
 from tests.integration.autoscaler_stage import NAME, Store
 from tests.unit.core.scaling.kpa_builders import spec_with
@@ -76,6 +77,7 @@ class Stage:
         self.is_proved = True
         self.proof_count = 0
         self.sentences: list[str] = []
+        self.announced: list[AnnouncedPod] = []
         watches_memory = settings.memory.proc_folder != MemorySettings().proc_folder
         self.autoscaler = Autoscaler(
             self.cluster,
@@ -83,6 +85,7 @@ class Stage:
             prove=self.prove,
             on_decision=self.decided,
             saving=MemorySaving.REMOVE if watches_memory else MemorySaving.NONE,
+            announce=self.announced.append,
         )
 
     def decided(self, event: DecisionEvent) -> None:

@@ -18,6 +18,7 @@ from tests.virtual_time import pass_s, run_virtually
 KEY = ("default", "shop")
 LABELS = {"app": "shop"}
 SETTINGS = AutoscalerSettings(policy=KNATIVE_POLICY)
+READY: Object = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 
 
 def workload(*, target: str = "shop", **scaling: int) -> Object:
@@ -39,6 +40,11 @@ def deployment(scale: int, *, name: str = "shop", labels: dict[str, str] = LABEL
     }
 
 
+def pod_of_shop(name: str, *, labels: dict[str, str] = LABELS) -> Object:
+    metadata = {"namespace": "default", "name": name, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [{"name": "c"}]}}
+
+
 class Shop:
     """The stage, with the objects of one workload."""
 
@@ -46,11 +52,8 @@ class Shop:
         self.stage, self.cluster = stage, stage.cluster
 
     async def add_pod(self, name: str, *, labels: dict[str, str] = LABELS) -> None:
-        metadata = {"namespace": "default", "name": name, "labels": labels}
-        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [{"name": "c"}]}}
-        await self.cluster.create(POD, body)
-        status = {"conditions": [{"type": "Ready", "status": "True"}]}
-        await self.cluster.patch(POD, "default", name, patch={"status": status}, subresource="status")
+        await self.cluster.create(POD, pod_of_shop(name, labels=labels))
+        await self.cluster.patch(POD, "default", name, patch=READY, subresource="status")
 
     async def scale(self, name: str = "shop") -> int:
         return int((await self.cluster.get(DEPLOYMENT, "default", name))["spec"]["replicas"])
@@ -105,6 +108,31 @@ def test_a_request_starts_a_pod_and_idleness_ends_it() -> None:
             found = await made.cluster.get(SCALED_WORKLOAD, *KEY)
             assert annotations_of(found)["serving.dev/serving-state"] == "Reserve"
             assert found["spec"] == workload()["spec"]
+
+    run_virtually(body())
+
+
+def test_a_pod_that_becomes_ready_is_announced_at_the_port_in_the_status() -> None:
+    async def body() -> None:
+        async with shop() as made:
+            ip = {"status": {"podIP": "10.1.0.7"}}
+            await made.report(1.0)
+            await made.add_pod("p0")
+            await pass_s(1)
+            assert made.stage.announced == []
+            await made.cluster.patch(
+                SCALED_WORKLOAD, *KEY, patch={"status": {"targetPort": 8080}}, subresource="status"
+            )
+            for name in ("p1", "p2"):
+                await made.cluster.create(POD, pod_of_shop(name))
+                await made.cluster.patch(POD, "default", name, patch=ip, subresource="status")
+            await pass_s(1)
+            assert made.stage.announced == []
+            for _ in range(2):
+                await made.cluster.patch(POD, "default", "p1", patch=READY, subresource="status")
+            await pass_s(1)
+            [announced] = made.stage.announced
+            assert (announced.revision, announced.pod, announced.address) == ("shop", "p1", "10.1.0.7:8080")
 
     run_virtually(body())
 

@@ -168,9 +168,10 @@ def scaled_workload() -> Object:
     kind = {"apiVersion": "serving.dev/v1alpha1", "kind": "ScaledWorkload", "metadata": {"name": "shop"}}
     cold_start = {"fallback": {"name": "maintenance"}}
     one = stored({**kind, "spec": {"target": {"name": "shop"}, "service": {"name": "shop"}, "coldStart": cold_start}})
-    target = {"spec": {"replicas": 0}}
+    labels = {"app": "shop"}
+    target = {"spec": {"replicas": 0, "template": {"metadata": {"labels": labels}}}}
     view = WorkloadView(own=KnownWorkload.of(one))
-    service: Object = {"spec": {"ports": [{"name": "http", "port": 80}]}}
+    service: Object = {"spec": {"selector": labels, "ports": [{"name": "http", "port": 80}]}}
     whole = msgspec.structs.replace(view, target=target, service=service, fallback=service)
     before = {**one, "status": workload_status(one, view, settings=SETTINGS, scaling=SCALING, now=NOW)}
     return workload_status(before, whole, settings=SETTINGS, scaling=SCALING, now=NOW)

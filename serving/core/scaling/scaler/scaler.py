@@ -132,8 +132,8 @@ class Scaler:
     def record(self, stat: Stat, source: StatSource) -> bool:
         """Add a stat that has its time of receipt; return whether it needs an immediate decision.
 
-        A decision is urgent if there is load at scale 0, or if an activator has more requests than the wanted pods can
-        take: for example 71 requests, with 1 wanted pod for 70.
+        A decision is urgent if there is load at scale 0, if an activator has more requests than the wanted pods can take
+        (71 requests, with 1 wanted pod for 70), or if a ScaledWorkload has a burst.
         """
         self._advance(stat.at_s)
         if self.shadow is not None:
@@ -145,14 +145,15 @@ class Scaler:
             self._slo.record(stat.latency_bins, stat.at_s)
             return stat.concurrency > stat.proxied_concurrency and not latest_count
         self._sources.record_activator(stat)
-        if not stat.concurrency and not stat.request_count:
+        is_news = bool(stat.concurrency or stat.request_count)
+        if not is_news and not (self._is_workload and stat.window_concurrency):
             return False
         # Requests wake a revision regardless of its metric.
         if stat.concurrency and not latest_count:
             return True
-        if not self._counts_waiting:
-            return False
         in_flight, spec = self._in_flight(stat.at_s), self._spec
+        if not self._counts_waiting and not (self._is_workload and in_flight.is_waiting):
+            return False
         target = spec.target_value if self._classic is None else self._classic.target
         return in_flight.load(spec.load_metric) > latest_count * target or any(
             in_flight.load(load_metric(metric.metric)) > latest_count * metric.target_value
@@ -255,11 +256,26 @@ class Scaler:
                 self.shadow.record(second.number, load)
 
     def _in_flight(self, now_s: float) -> InFlight:
-        """The load in flight now. ``is_waiting``: no pod is ready, or none was wanted when the requests arrived."""
+        """The load in flight now. ``is_waiting``: no pod is ready, or none was wanted when the requests arrived.
+
+        ``is_waiting`` is also set in a burst of a ScaledWorkload. Activators have all its load, so their last reports,
+        each the mean of a second, replace windows that average longer. Requests of one moment are no burst.
+        """
+        if self._is_workload and self._is_burst(reported := self._sources.reported(now_s)):
+            return InFlight(present=reported, is_waiting=True)
         present = self._sources.present(now_s)
         is_load = present.concurrency > 0 or self._spec.load_metric.amount(present) > 0
         is_unserved = self._view.ready_count == 0 or self._state.latest_count == 0
         return InFlight(present=present, is_waiting=is_load and is_unserved and self._counts_waiting)
+
+    def _is_burst(self, load: Stat) -> bool:
+        """Whether a load reaches the panic threshold of the ready pods."""
+        spec = self._spec
+        pod_count = max(self._view.ready_count, 1) * spec.panic_threshold_ratio
+        return spec.load_metric.amount(load) >= pod_count * spec.target_value or any(
+            load_metric(metric.metric).amount(load) >= pod_count * metric.target_value
+            for metric in spec.further_metrics
+        )
 
 
 def starting_gate(revision: ScaledRevision, *, ready_count: int, now_s: float) -> GateState:

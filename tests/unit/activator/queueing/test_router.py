@@ -759,6 +759,50 @@ def test_a_revision_that_goes_takes_its_announcements_with_it() -> None:
     assert len(router.directory.announced) == 0
 
 
+READY = msgspec.structs.replace(announced_pod(), scheme="http")
+
+
+def announcing_workload() -> RequestRouter[str]:
+    router = RequestRouter[str](SETTINGS, random=random.Random(1).random)
+    router.set_revision(msgspec.structs.replace(revision(kubelet_decides=True), is_workload=True), 0.0)
+    return router
+
+
+def test_a_pod_of_a_workload_that_is_ready_in_the_api_gets_requests_before_a_slice_lists_it() -> None:
+    router = announcing_workload()
+    router.arrive(KEY, "r", 0.0)
+    router.set_slice(ServedSlice(key="default/s", revision=KEY, pods=(), unready=(READY,)), 0.5)
+    assert router.tick(0.5).dispatches == []
+    announce(router, KEY, READY, now_s=1.0)
+    outcome = router.tick(1.0)
+    assert [(dispatch.request, dispatch.pod) for dispatch in outcome.dispatches] == [("r", READY)]
+    router.tick(5.9)
+    assert (router.directory.pods_of(KEY), router.tick(5.9).probes) == ({"p": READY}, [])
+    # The slice repeats it, and from then on it alone counts.
+    router.set_slice(ServedSlice(key="default/s", revision=KEY, pods=(READY,)), 5.9)
+    assert (len(router.directory.announced), router.directory.pods_of(KEY)) == (0, {"p": READY})
+    router.set_slice(ServedSlice(key="default/s", revision=KEY, pods=()), 5.9)
+    assert router.directory.pods_of(KEY) == {}
+
+
+def test_a_ready_pod_of_a_workload_that_no_slice_lists_in_time_is_dropped() -> None:
+    router = announcing_workload()
+    router.arrive(KEY, "r", 0.0)
+    announce(router, KEY, READY, now_s=1.0)
+    router.tick(1.0)
+    router.tick(6.0)
+    assert router.directory.pods_of(KEY) == {}
+
+
+def test_a_pod_of_a_workload_cannot_announce_itself_and_no_other_pod_is_announced_for_it() -> None:
+    router = announcing_workload()
+    announce(router, KEY, announced_pod(), now_s=1.0)
+    assert len(router.directory.announced) == 0
+    router = announcing()
+    announce(router, KEY, READY, now_s=1.0)
+    assert len(router.directory.announced) == 0
+
+
 PAGE = PlaceholderResponse(body="soon")
 FALLBACK = ("default", "hello-00001:fallback")
 
@@ -821,7 +865,21 @@ def test_a_request_of_a_workload_whose_pods_fail_goes_to_the_fallback() -> None:
     assert (rejection.reason, rejection.fallback) == (RejectionReason.FAILED, FALLBACK)
 
 
-def test_a_fallback_without_pods_rejects_at_once_wakes_nothing_and_reports_nothing() -> None:
+def test_a_request_in_the_fallback_counts_for_its_workload() -> None:
+    cold = with_cold_start("p", fallback=WorkloadService(name="maintenance"))
+    cold.set_slice(ServedSlice(key="default/m", revision=FALLBACK, pods=(pod("m"),)), 0.0)
+    assert isinstance(cold.arrive(FALLBACK, "a", 0.0), Dispatch)
+    assert come(cold, "b") == ["b@p"]
+    ((key, load),) = cold.report(1.0)
+    assert (key, load.window_concurrency, load.request_count, set(load.pod_loads)) == (KEY, 2.0, 1.0, {"pod-p"})
+    cold.finish(KEY, "b", 1.0)
+    cold.report(2.0)
+    cold.report(3.0)
+    ((key, load),) = cold.report(4.0)
+    assert (key, load.window_concurrency, load.request_count) == (KEY, 1.0, 0.0)
+
+
+def test_a_fallback_without_pods_rejects_at_once_and_wakes_nothing() -> None:
     cold = with_cold_start(fallback=WorkloadService(name="maintenance"))
     rejection = cold.arrive(FALLBACK, "a", 0.0)
     assert isinstance(rejection, Rejection)
@@ -830,5 +888,4 @@ def test_a_fallback_without_pods_rejects_at_once_wakes_nothing_and_reports_nothi
     cold.set_slice(ServedSlice(key="default/m", revision=FALLBACK, pods=(pod("m"),)), 0.0)
     assert isinstance(cold.arrive(FALLBACK, "b", 0.0), Dispatch)
     assert cold.tick(0.0).wakes == []
-    assert cold.report(1.0) == []
     assert cold.directory.idle_workloads(()) == []

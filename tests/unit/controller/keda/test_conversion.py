@@ -28,7 +28,7 @@ spec:
   replicas: {min: 1, max: 4}
   targetPendingRequests: 12
   scaledownPeriod: 90
-  initialCooldownPeriod: 30
+  initialCooldownPeriod: 90
   timeouts: {responseHeader: 1500ms, conditionWait: 25s}
 """
 ROUTE = """
@@ -66,7 +66,7 @@ spec:
   idleReplicaCount: 0
   pollingInterval: 30
   cooldownPeriod: 300
-  initialCooldownPeriod: 60
+  initialCooldownPeriod: 600
   advanced: {restoreToOriginalReplicaCount: true}
   fallback: {failureThreshold: 3, replicas: 2}
   triggers:
@@ -122,6 +122,14 @@ def test_an_http_scaled_object_is_a_scaled_workload() -> None:
         "responseStartTimeoutSeconds": 2,
         "coldStart": {"fallback": {"name": "maintenance", "port": 80}},
     }
+
+
+def test_defaults_of_the_definition_and_an_initial_cooldown_within_the_window_act() -> None:
+    rate = {"requestRate": {"targetValue": 2, "window": "1m", "granularity": "1s"}}
+    old = route(OLD, scalingMetric=rate, targetPendingRequests=None, initialCooldownPeriod=60)
+    assert not any("granularity" in note or "initial" in note for note in converted(old).notes)
+    reason = "a new workload keeps its scale for its window, 60s"
+    assert f"spec.initialCooldownPeriod has no effect: {reason}" in converted(route(OLD)).notes
 
 
 def test_an_interceptor_route_and_its_scaled_object_are_a_scaled_workload() -> None:

@@ -142,6 +142,23 @@ def test_the_port_is_named_in_the_status(port: object, ports: list[Object], expe
     assert found["portName"] == expected
 
 
+def target_port(port: Object, *, labels: dict[str, str] | None = None, **selector: str) -> object:
+    template = {"metadata": {"labels": {"app": "shop"} if labels is None else labels}}
+    target = {**TARGET, "spec": {**TARGET["spec"], "template": template}}
+    resource = {**workload(), "status": {"targetPort": 1}}
+    found = {"spec": {"ports": [port], "selector": selector}}
+    return status(resource, target=target, service=found).get("targetPort")
+
+
+def test_the_port_of_pods_is_in_the_status_if_the_service_selects_them_without_tls() -> None:
+    assert target_port(HTTP, app="shop") == 80
+    assert target_port({**HTTP, "targetPort": "web"}, app="shop") == "web"
+    assert target_port(HTTP) is None
+    assert target_port(HTTP, app="shop", track="blue") is None
+    assert target_port({**HTTP, "appProtocol": "https"}, app="shop") is None
+    assert status(workload(), target=None).get("targetPort") is None
+
+
 def test_a_port_that_the_service_lacks_is_named_with_those_that_it_has() -> None:
     found = status(workload(service={"name": "shop", "port": "grpc"}))
     assert "portName" not in found

@@ -155,6 +155,20 @@ def test_of_a_second_with_a_poke_alone_nothing_is_known() -> None:
     assert of_activators(poke(10.9, 9.0)).complete(11.0) == []
 
 
+def test_the_last_report_of_each_activator_is_reported_without_pokes() -> None:
+    poke = msgspec.structs.replace(stat(10.5, 20, by="a"), window_concurrency=0.0, window_request_count=0.0)
+    report = msgspec.structs.replace(
+        stat(11.0, 0, by="a"), window_concurrency=12.0, window_request_count=6.0, concurrency=0.0
+    )
+    sources = of_activators(stat(10.0, 4, by="a"), stat(10.2, 3, by="b", requests=1), poke)
+    assert sources.reported(10.9).concurrency == 7
+    sources = of_activators(stat(10.0, 4, by="a"), stat(10.2, 3, by="b", requests=1), poke, report)
+    assert (sources.reported(11.1).concurrency, sources.reported(11.1).request_count) == (15, 7)
+    # The report of b has expired.
+    assert sources.reported(11.8).concurrency == 12
+    assert of_activators(poke).reported(10.6).concurrency == 0
+
+
 def test_a_busy_pod_without_a_gauge_counts_as_the_mean_of_those_that_report_it() -> None:
     reported = [
         msgspec.structs.replace(stat(10.1, 1, by=name), gauges={"g": value}) for name, value in (("a", 4.0), ("b", 6.0))

@@ -540,6 +540,45 @@ def test_activators_alone_say_what_a_workload_has_in_flight() -> None:
         assert policy.known == expected
 
 
+def report_of(world: World, mean: float) -> bool:
+    """An activator's report a moment after its poke told all of it."""
+    stat = msgspec.structs.replace(stat_of(0.0), window_concurrency=mean, window_request_count=mean)
+    return world.record(stat, StatSource.ACTIVATOR)
+
+
+def poke_of(world: World, count: int) -> bool:
+    stat = msgspec.structs.replace(stat_of(count), window_concurrency=0.0, window_request_count=0.0)
+    return world.record(stat, StatSource.ACTIVATOR)
+
+
+@pytest.mark.parametrize("further", [(), (MeasuredMetric(metric="concurrency", target_value=7.0, total_value=7.0),)])
+def test_a_burst_of_a_workload_is_decided_with_the_report_that_has_it(further: tuple[MeasuredMetric, ...]) -> None:
+    """Minutes of little load leave long averages, which hide it for seconds."""
+    spec = SEVEN_A_POD
+    if further:
+        spec = msgspec.structs.replace(SEVEN_A_POD, metric="rps", target_value=700.0, further_metrics=further)
+    counts = {}
+    for is_workload in (True, False):
+        world = World(msgspec.structs.replace(revision_with(spec), is_workload=is_workload), facts_of(1))
+        for second in range(120):
+            world.poke(1.0)
+            world.now_s += 1
+            if second % 2:
+                world.decide()
+        # Requests of one moment decide nothing.
+        assert not poke_of(world, 40)
+        world.now_s += 0.5
+        assert report_of(world, 20.0) is is_workload
+        if is_workload:
+            counts[is_workload] = world.decide(DecisionCause.LOAD).apply_count
+            # What is wanted suffices.
+            world.now_s += 1.0
+            assert not report_of(world, 20.0)
+        else:
+            counts[is_workload] = world.decide().apply_count
+    assert counts == {True: 3, False: None}
+
+
 def test_requests_in_pods_of_a_workload_are_its_pods_reports() -> None:
     world = World(msgspec.structs.replace(revision_with(SEVEN_A_POD), is_workload=True), facts_of(2))
     world.record(msgspec.structs.replace(stat_of(3.0), pod_loads={"p": 3.0}), StatSource.ACTIVATOR)

@@ -5,6 +5,7 @@ part of a route without effect. A rule has hosts, prefixes of the path, headers,
 without a host gets the host that a Knative Service would have: "shop.default.localhost".
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,8 @@ from serving.core.model.unread import Fields, unread
 from serving.net.cluster.kinds import HTTP_ROUTE, INGRESS, SCALED_WORKLOAD
 from serving.net.cluster.port import Create, Delete, Patch, Write
 
+# Characters of regular expressions, which some cluster controllers allow in paths that are not of the type Prefix.
+_REGEX = re.compile(r"[()\[\]|*+?^$\\]")
 _PREFIXES = {"Prefix", "ImplementationSpecific", "PathPrefix", None}
 _BACKEND: Fields = {"service": {"name": None, "port": None}}
 _PATH: Fields = {"backend": _BACKEND, "path": None, "pathType": None}
@@ -163,6 +166,8 @@ def _of_ingress(route: Object, texts: list[str]) -> Iterator[_Way]:
                 texts.append(
                     f"path {shown} is not served: its type is {path['pathType']}, and only prefixes are served"
                 )
+            elif path.get("pathType") != "Prefix" and _REGEX.search(shown):
+                texts.append(f"path {shown} is not served: it is a regular expression, and only prefixes are served")
             elif not service:
                 texts.append(f"path {shown} is not served: its backend is not a Service")
             else:

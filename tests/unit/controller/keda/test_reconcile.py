@@ -75,9 +75,11 @@ def test_a_scaled_workload_of_somebody_else_is_left_alone() -> None:
 
 
 def test_a_field_without_effect_and_a_problem_are_conditions() -> None:
-    others, conditions = written(a_route(initialCooldownPeriod=5, timeouts={"responseHeader": "soon"}))
+    others, conditions = written(a_route(initialCooldownPeriod=90, timeouts={"responseHeader": "soon"}))
     assert others == []
-    assert conditions["Converted"] == ("False", "FieldsWithoutEffect", "spec.initialCooldownPeriod has no effect")
+    reason = "a new workload keeps its scale for its window, 60s"
+    message = f"spec.initialCooldownPeriod has no effect: {reason}"
+    assert conditions["Converted"] == ("False", "FieldsWithoutEffect", message)
     assert conditions["Ready"][1] == "NotConverted"
     assert "spec.timeouts.responseHeader: 'soon'" in conditions["Ready"][2]
 

@@ -93,6 +93,10 @@ def test_headers_of_an_httproute_are_headers() -> None:
     ("route", "text"),
     [
         (an_ingress(a_rule("a.example.com", a_path(kind="Exact"))), "only prefixes are served"),
+        (
+            an_ingress(a_rule("a.example.com", a_path("/api(/|$)(.*)", kind="ImplementationSpecific"))),
+            "path /api(/|$)(.*) is not served: it is a regular expression, and only prefixes are served",
+        ),
         (an_ingress(a_rule("a.example.com", a_path(service="gone"))), "service/gone does not exist"),
         (
             an_ingress({"http": {"paths": [{"path": "/", "backend": {"resource": {}}}]}}),

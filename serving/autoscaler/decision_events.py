@@ -187,7 +187,7 @@ class DecisionPublisher:
             if self._followers:
                 self._followers.send("decision", key, self._encode(explained(key, entry)))
         if self._followers and self._followers.want_samples:
-            valid_s = REST_MAX_S if event.scaler.is_silent else 0.0
+            valid_s = REST_MAX_S if event.scaler.is_idle else 0.0
             pods, at_wall_s = event.scaler.pods, event.at_wall_s
             sample = sample_of(event.outcome, pods, key=key, at_wall_s=at_wall_s, valid_s=valid_s)
             self._followers.send("sample", key, self._encode(sample))

@@ -104,6 +104,7 @@ class RevisionEntry:
         "cause",
         "deployment",
         "history",
+        "is_resting",
         "is_woken",
         "latest",
         "oom_kill_counts",
@@ -139,6 +140,7 @@ class RevisionEntry:
         self.rivals = RivalWrites()
         self.cause: DecisionCause | None = None
         self.is_woken = False
+        self.is_resting = False
         self.latest: ScalerOutcome | None = None
         self.history = DecisionHistory(decisions_max)
 

@@ -189,6 +189,8 @@ class Autoscaler:
             and self._policies.triggers.take_report(key, stat.pod, concurrency=stat.concurrency)
         ):
             self._decisions.decide_soon(key, DecisionCause.LOAD)
+        elif entry.is_resting and not stat.is_idle:
+            self._decisions.end_rest(key, entry)
 
     def numbers(self) -> dict[str, int]:
         """All counts by name, for metrics."""

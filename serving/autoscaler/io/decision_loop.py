@@ -140,6 +140,7 @@ class DecisionLoop:
         """Use new settings for all further decisions."""
         self.settings = settings
         self._book.reconfigure(read_budgets(settings.budget))
+        self.end_rests()
 
     def count_pods(self, *, of_others: bool = False) -> None:
         """Count the pods of revisions that this autoscaler does not decide about."""
@@ -190,6 +191,13 @@ class DecisionLoop:
             if entry.scaler is not None:
                 self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
 
+    def end_rest(self, key: RevisionKey, entry: RevisionEntry) -> None:
+        """Decide on a revision in its next period, because of a load."""
+        entry.is_resting = False
+        if entry.latest is not None:
+            period_s = self.settings.decision_period_s
+            self._periodic.add_after(key, period_s - (now_s() - entry.latest.at_s) % period_s)
+
     def stop(self, key: RevisionKey) -> None:
         """Drop the queued work of a revision."""
         for queue in (self._soon, self._periodic, self._writes, self._saves):
@@ -223,6 +231,7 @@ class DecisionLoop:
         if entry is None or entry.scaler is None:
             return None
         self._soon.forget(key)
+        entry.is_resting = False
         cause, entry.cause = entry.cause or DecisionCause.PERIOD, None
         wait_s = self.settings.decision_period_s
         try:
@@ -232,7 +241,8 @@ class DecisionLoop:
             wait_s = max(DECISION_PAUSE_S, min((wait_s, *(wish_s for wish_s in wishes_s if wish_s is not None))))
             # Budgets and policies need a decision in each period.
             if outcome is not None and not (self._book.budgets.of(key[0]) or self._policies.triggers.has_policy(key)):
-                wait_s = max(wait_s, _rest_s(entry, outcome, self.settings.decision_period_s))
+                rest_s = _rest_s(entry, outcome, self.settings)
+                entry.is_resting, wait_s = rest_s > wait_s, max(wait_s, rest_s)
         except Exception:  # noqa: BLE001 - the outermost frame of one decision
             self.counts.decision_failures += 1
             _log.exception("scale.undecided", extra={"namespace": key[0], "revision": key[1]})
@@ -374,15 +384,18 @@ def _load(key: RevisionKey, load: Callable[[str], None], text: str) -> None:
             _log.warning("learnt.unread", extra={"namespace": key[0], "revision": key[1], "error": str(error)})
 
 
-def _rest_s(entry: RevisionEntry, outcome: ScalerOutcome, period_s: float) -> float:
+def _rest_s(entry: RevisionEntry, outcome: ScalerOutcome, settings: AutoscalerSettings) -> float:
     """Seconds in which the outcome cannot change; 0 if it may change in the next period.
 
-    Published anticipated pods must be reconsidered in each period, so they give 0.
+    Published anticipated pods must be reconsidered in each period, so they give 0. The pods of a ScaledWorkload do not
+    report.
     """
     revision, scaler = entry.revision, entry.scaler
     if revision is None or scaler is None or revision.anticipated is not None:
         return 0.0
-    return rest_in_s(outcome, scaler, period_s) or 0.0
+    if outcome.view.present_scale and (settings.node_boot_s or revision.is_workload):
+        return 0.0
+    return rest_in_s(outcome, scaler, settings.decision_period_s) or 0.0
 
 
 def _view_of(watch: RevisionWatch, key: RevisionKey) -> WriteView | None:

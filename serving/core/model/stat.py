@@ -70,3 +70,8 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     pod_heats: PodLoads = msgspec.field(default_factory=dict)
     unfrozen: Annotated[str, msgspec.Meta(max_length=UNFROZEN_MAX)] = ""
     unready: Annotated[str, msgspec.Meta(max_length=UNFROZEN_MAX)] = ""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the source had no request in the period."""
+        return not (self.concurrency or self.request_count or self.window_concurrency or self.window_request_count)

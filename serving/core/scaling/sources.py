@@ -10,6 +10,7 @@ poke has the load that is new since the last report, and the next report exclude
 pkg/activator/handler/concurrency_reporter.go. A second's mean comes from reports without pokes.
 """
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -83,6 +84,12 @@ class Sources:
     def is_silent(self) -> bool:
         """Whether no source has a valid report, as of the last call."""
         return not self._pods and not self._activators
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no report of the last seconds has a load, as of the last call."""
+        reports = itertools.chain(self._pods.values(), *self._activators.values())
+        return all(stat.is_idle for stat in reports)
 
     def record_pod(self, stat: Stat) -> None:
         """Add a pod's report that has its time of receipt."""

@@ -996,3 +996,22 @@ def test_stats_without_an_owner_are_counted_and_dropped() -> None:
         assert one.relay.elsewhere({"namespace": "default", "revision": NAME}) == ""
 
     run_virtually(run())
+
+
+def test_a_revision_with_an_idle_pod_rests_and_decides_in_the_period_after_a_load() -> None:
+    async def run() -> tuple[int, int, int]:
+        async with awake("a") as stage:
+            await stage.report(2, a=1.0)
+            await stage.report(4, a=0.0)
+            counts = [stage.autoscaler.counts.decisions]
+            await stage.report(24, a=0.0)
+            counts.append(stage.autoscaler.counts.decisions)
+            await stage.report(2, a=250.0)
+            counts.append(stage.autoscaler.counts.decisions)
+            await stage.report(2, a=250.0)
+            return counts[1] - counts[0], counts[2] - counts[1], await stage.store.scale()
+
+    resting, awake_count, scale = run_virtually(run())
+    assert resting <= 1, "not one in each of 12 periods"
+    assert awake_count == 1
+    assert scale > 1

@@ -10,8 +10,10 @@ running total would save that pass (0.5 µs for 60 s), but would accumulate roun
 """
 
 import abc
+import copy
 import math
 from array import array
+from collections.abc import Iterable, Iterator
 from operator import mul
 
 import msgspec
@@ -135,6 +137,12 @@ class Window(abc.ABC):
                 self._ring[bucket % self._bucket_count] = ring[bucket % count]
             oldest = last - count + 1
             self._first = oldest if first is None or self._quirks.resize_reads_low else max(first, oldest)
+
+    def copy(self) -> "Window":
+        """A separate window with the same content."""
+        other = copy.copy(self)
+        other._ring = self._ring[:]  # noqa: SLF001 - its own class
+        return other
 
     def read_as(self, kind: WindowKind) -> "Window":
         """The same buckets as a window of another kind. The old window must no longer be used."""
@@ -330,6 +338,14 @@ class MetricWindows:
         if not silence_is_idle and (self._panic if metric.gauge else self._stable).is_empty(now_s):
             return NoData(missing=metric.missing)
         return Observation(stable=self._stable.average(now_s), panic=self._panic.average(now_s))
+
+    def in_silence(self, times: Iterable[float]) -> Iterator[Observation]:
+        """The load at later times, in order, if each second until then is reported without load."""
+        stable, panic = self._stable.copy(), self._panic.copy()
+        for at_s in times:
+            for window in (stable, panic):
+                window.record_in(math.floor(at_s), 0.0)
+            yield Observation(stable=stable.average(at_s), panic=panic.average(at_s))
 
     def contents(self) -> WindowContents:
         """The contents of both windows."""

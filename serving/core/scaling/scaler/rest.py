@@ -1,17 +1,15 @@
 """Finds the next decision period in which a revision's decision can change.
 
 Input: the last outcome, the state of the sources and the shadow, and the decision period. Output: times on the grid of
-periods. A revision rests at scale 0 once its windows are empty. Then only new load, a change in the cluster or an
-announced time can change the decision. The first two cause an immediate decision.
+periods. A revision without requests rests, at scale 0 and with pods, until its windows or an announced time can change
+the decision (``silence``). A change in the cluster causes an immediate decision, a load one in the next period.
 """
 
 import math
 
-from serving.core.model.nodata import NoData
 from serving.core.scaling.decision.records import ScalerOutcome
-from serving.core.scaling.kpa.zero import GatePhase
 from serving.core.scaling.scaler.scaler import Scaler
-from serving.core.settings.autoscaler import CLASSIC_CLASS
+from serving.core.scaling.scaler.silence import change_by_clock_s, is_steady
 
 DECISION_PAUSE_S = 0.05
 """Shortest time between two decisions about a revision, in seconds; changes in between are handled together."""
@@ -50,30 +48,23 @@ class Periods:
 
 
 def rest_in_s(outcome: ScalerOutcome, scaler: Scaler, period_s: float) -> float | None:
-    """Seconds to the last period before the decision can change; None if the next period may change it.
+    """Seconds to the first period in which the decision may change without load; None if the next one may change it.
 
     Example: with a period of 2 s and an announced change in 7 s, the result is 6.
     """
-    facts, spec, inputs = outcome.view, outcome.inputs.spec, outcome.inputs
-    is_still = (
-        facts.present_scale == facts.ready_count == 0
-        and not facts.is_starting
-        and outcome.phase is GatePhase.INACTIVE
-        and outcome.apply_count is None
-        and outcome.path is facts.path
-        and isinstance(outcome.merged, NoData)
-        and isinstance(outcome.decided.detail, NoData)
-        and inputs.allowance is None
-        and scaler.is_silent
+    if (
+        not is_steady(outcome, scale=outcome.view.present_scale)
+        or not scaler.is_idle
         # A user policy may request pods at any time.
-        and scaler.policy.skips_periods
-    )
-    # The classic algorithm expires points, a latency goal counts seconds, and further metrics have separate windows.
-    if not is_still or spec.class_name == CLASSIC_CLASS or spec.slo is not None or spec.further_metrics:
+        or not scaler.policy.skips_periods
+    ):
         return None
-    recheck_s = math.inf if outcome.recheck_in_s is None else outcome.at_s + outcome.recheck_in_s
-    shadow_s = math.inf if scaler.shadow is None else scaler.shadow.due_s
     periods = Periods(period_s)
-    periods.made_s = outcome.at_s
-    last_s = min(periods.before(min(recheck_s, shadow_s)), periods.at(outcome.at_s + REST_MAX_S))
-    return last_s - outcome.at_s if last_s >= periods.at(outcome.at_s) else None
+    periods.made_s = at_s = outcome.at_s
+    shadow_s = math.inf if scaler.shadow is None else scaler.shadow.due_s
+    last_s = min(periods.before(min(change_by_clock_s(outcome), shadow_s)), periods.at(at_s + REST_MAX_S))
+    count = math.floor((last_s - at_s) / period_s + _SLACK)
+    if count < 1:
+        return None
+    rest_s = scaler.change_in_silence_s(outcome, [at_s + number * period_s for number in range(1, count + 1)]) - at_s
+    return rest_s if rest_s > period_s else None

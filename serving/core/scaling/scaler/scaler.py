@@ -27,6 +27,7 @@ from serving.core.scaling.resolve import classic_target
 from serving.core.scaling.revision import ScaledRevision
 from serving.core.scaling.scaler.classicpoints import ClassicPoints
 from serving.core.scaling.scaler.shadow import PolicyShadow
+from serving.core.scaling.scaler.silence import change_in_silence_s
 from serving.core.scaling.scaler.windows import RevisionWindows, starting_revision_state, with_metrics
 from serving.core.scaling.slo import RevisionSlo
 from serving.core.scaling.sources import Sources
@@ -118,9 +119,9 @@ class Scaler:
         return self._sources.pod_heats
 
     @property
-    def is_silent(self) -> bool:
-        """Whether all reports have expired."""
-        return self._sources.is_silent
+    def is_idle(self) -> bool:
+        """Whether no report of the last seconds has a load."""
+        return self._sources.is_idle
 
     def update(self, revision: ScaledRevision, now_s: float) -> None:
         """Apply the changed settings of the revision."""
@@ -222,6 +223,11 @@ class Scaler:
         """Whether any source reports requests in flight: a pod, or for a ScaledWorkload an activator."""
         is_reported = not self._sources.is_silent if self._is_workload else bool(self._sources.pods)
         return is_reported or not view.ready_count
+
+    def change_in_silence_s(self, outcome: ScalerOutcome, times: Sequence[float]) -> float:
+        """The first of ``times`` at which silence may change the latest outcome or the shadow's; else the last."""
+        change_s = change_in_silence_s(outcome, self._state, self._windows, times)
+        return change_s if self.shadow is None else min(change_s, self.shadow.change_in_silence_s(times))
 
     def windows(self) -> WindowContents | None:
         """Window contents of the latest decision, valid until the next await; None for the classic algorithm."""

@@ -17,12 +17,13 @@ from serving.core.model.nodata import NoData
 from serving.core.model.revisionnumbers import PolicyCosts
 from serving.core.model.stat import Stat
 from serving.core.scaling.decision.policy import RevisionPolicy, SecondOfLoad
-from serving.core.scaling.decision.records import DecisionCause, InFlight
+from serving.core.scaling.decision.records import DecisionCause, InFlight, ScalerOutcome
 from serving.core.scaling.decision.step import StepInputs, step
 from serving.core.scaling.decision.view import ScalerView
 from serving.core.scaling.kpa.merge import Proposal
 from serving.core.scaling.kpa.zero import GatePhase, GateState, InactiveReason
 from serving.core.scaling.scaler.costs import DayCosts
+from serving.core.scaling.scaler.silence import change_by_clock_s, change_in_silence_s, is_steady
 from serving.core.scaling.scaler.windows import RevisionWindows, starting_revision_state
 from serving.core.scaling.spec import ScalingSpec
 from serving.core.settings.autoscaler import AutoscalerSettings
@@ -43,6 +44,7 @@ class PolicyShadow:
         "_decided_s",
         "_has_new_costs",
         "_in_flight",
+        "_outcome",
         "_period_s",
         "_present_scale",
         "_quirks",
@@ -93,6 +95,7 @@ class PolicyShadow:
         self._seen_second = -1
         self._at_s = now_s
         self._decided_s = -math.inf
+        self._outcome: ScalerOutcome | None = None
         self._costs = DayCosts(now_s + wall_offset_s)
         self._saved_hour = self._costs.hour
         self._has_new_costs = False
@@ -104,10 +107,20 @@ class PolicyShadow:
 
     @property
     def due_s(self) -> float:
-        """The time of the next decision without load; 0 while the shadow has pods."""
+        """The time at which the clock may change a decision without load; 0: in the next period."""
         if self._scale:
-            return 0.0
+            outcome = self._outcome
+            # Without real pods, no report brings the seconds of its pods.
+            if outcome is None or not self._present_scale or not is_steady(outcome, scale=self._scale):
+                return 0.0
+            return change_by_clock_s(outcome)
         return self._recheck_s if self.policy.observes else math.inf
+
+    def change_in_silence_s(self, times: Sequence[float]) -> float:
+        """The first of ``times`` at which silence may change the latest outcome; else the last."""
+        if self._outcome is None or not self._scale:
+            return times[-1]
+        return change_in_silence_s(self._outcome, self._state, self._windows, times)
 
     def update(self, spec: ScalingSpec, now_s: float) -> None:
         """Apply the changed settings of the revision."""
@@ -124,6 +137,8 @@ class PolicyShadow:
 
     def arrive(self, request_count: float, now_s: float) -> None:
         """Count reported requests at the time of the report; they are cold if the shadow has no ready pod."""
+        # Reports arrive between the decisions about a revision that rests.
+        self._count(now_s)
         if request_count <= 0:
             return
         shadow_ready_count = self._ready(now_s)
@@ -133,7 +148,6 @@ class PolicyShadow:
             self._costs.add_cold(adaptive, knative, wall_s=now_s + self.wall_offset_s)
             self._has_new_costs = True
         if not self._scale:
-            self._count(now_s)
             self._decide((), now_s, is_woken=True)
 
     def decide(
@@ -170,6 +184,7 @@ class PolicyShadow:
 
     def costs(self, now_s: float) -> PolicyCosts:
         """The costs of the last 24 hours."""
+        self._count(now_s)
         return self._costs.total(now_s + self.wall_offset_s)
 
     def due_save(self, *, is_now: bool) -> str | None:
@@ -221,6 +236,7 @@ class PolicyShadow:
             quirks=self._quirks,
         )
         self._state, outcome = step(self._state, inputs, self.policy)
+        self._outcome = outcome
         recheck_in_s = outcome.inputs.advice.recheck_in_s
         self._recheck_s = math.inf if recheck_in_s is None else now_s + recheck_in_s
         if outcome.apply_count is not None:

@@ -3,6 +3,8 @@
 ``record`` adds a completed second to the bucket of the next second, so that the newest bucket is never in the future.
 """
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
 
 from serving.core.model.loadmetric import LoadMetric
@@ -42,6 +44,10 @@ class RevisionWindows:
         """The averages of the first metric's windows."""
         self._decided = self._windows
         return self._windows.query(now_s)
+
+    def in_silence(self, times: Iterable[float]) -> Iterator[Observation]:
+        """The averages of the first metric at later times, in order, if no second until then has a load."""
+        return self._windows.in_silence(times)
 
     def query_further(self, now_s: float) -> tuple[Observation | NoData, ...]:
         """The averages of each further metric, in the order of the spec."""

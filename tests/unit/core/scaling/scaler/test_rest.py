@@ -8,9 +8,10 @@ from serving.core.model.knative import ServingState
 from serving.core.scaling.budget import UNLIMITED
 from serving.core.scaling.scaler.registry import BUILT_IN
 from serving.core.scaling.scaler.rest import REST_MAX_S, Periods, rest_in_s
+from serving.core.scaling.scaler.scaler import StatSource
 from serving.core.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.core.scaling.kpa_builders import spec_with
-from tests.unit.core.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with
+from tests.unit.core.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with, stat_of
 
 
 def made_at(made_s: float) -> Periods:
@@ -54,6 +55,16 @@ def test_one_with_pods_or_with_a_load_in_its_windows_does_not() -> None:
     world = world_at_zero()
     world.poke(1.0)
     assert rest_of(world) is None
+
+
+def test_a_revision_with_an_idle_pod_rests_until_a_load() -> None:
+    world = World(revision_with(), facts_of(1))
+    world.live(4, load=1.0)
+    assert rest_in_s(world.outcomes[-1], world.scaler, 2.0) is None
+    world.live(4, load=0.0)
+    assert rest_in_s(world.outcomes[-1], world.scaler, 2.0) == REST_MAX_S
+    world.record(stat_of(1.0, by="pod-0"), StatSource.POD)
+    assert rest_in_s(world.outcomes[-1], world.scaler, 2.0) is None
 
 
 def test_one_that_decides_by_other_clocks_does_not() -> None:

@@ -29,8 +29,13 @@ VICTIM_COST = "-1"
 class Calls(Protocol):
     """The available writes. ``io.scale_writes.ScaleClient`` implements them."""
 
-    async def reserve(self, revision: ScaledRevision) -> tuple[bool, Mapping[str, Any] | None]:
-        """Set a revision to Reserve if it is unchanged; return whether it was set, and the current object."""
+    async def reserve(
+        self, revision: ScaledRevision, notes: Mapping[str, str | None]
+    ) -> tuple[bool, Mapping[str, Any] | None]:
+        """Set a revision to Reserve, with annotations, if it is unchanged.
+
+        Return whether it was set, and the current object.
+        """
         ...
 
     async def wake(self, revision: ScaledRevision) -> Mapping[str, Any] | None:
@@ -58,6 +63,9 @@ class WriteView(msgspec.Struct, frozen=True, kw_only=True):
     latest: ScalerOutcome | None
     """The latest decision."""
 
+    notes: Mapping[str, str | None] = {}
+    """Annotations that are written with the next Reserve, or later alone; None removes one."""
+
     is_woken: bool = False
     """Whether an activator has woken the revision since the decision."""
 
@@ -71,9 +79,10 @@ class ReserveRefused(msgspec.Struct, frozen=True):
 
 
 class RevisionWritten(msgspec.Struct, frozen=True):
-    """The Revision returned by a write, before the watch delivers it."""
+    """The Revision returned by a write, before the watch delivers it, and the notes in that write."""
 
     resource: Mapping[str, Any]
+    notes: Mapping[str, str | None] = {}
 
 
 class ScaleWritten(msgspec.Struct, frozen=True):
@@ -163,8 +172,8 @@ class Writer:
             # A request woke the revision after the decision.
             self._learn(key, ReserveRefused())
             return False
-        written, resource = await self._calls.reserve(revision)
-        self._written(key, resource)
+        written, resource = await self._calls.reserve(revision, view.notes)
+        self._written(key, resource, view.notes if written else {})
         if not written:
             self._learn(key, ReserveRefused())
         return written
@@ -192,9 +201,11 @@ class Writer:
         if version is not None:
             self._learn(key, ScaleWritten(count, version))
 
-    def _written(self, key: RevisionKey, resource: Mapping[str, Any] | None) -> None:
+    def _written(
+        self, key: RevisionKey, resource: Mapping[str, Any] | None, notes: Mapping[str, str | None] = {}
+    ) -> None:
         if resource is not None:
-            self._learn(key, RevisionWritten(resource))
+            self._learn(key, RevisionWritten(resource, notes))
 
 
 def cost_changes(

@@ -64,6 +64,8 @@ Hold = Callable[[RevisionKey, BudgetDemand], Allowance | None]
 _WRITERS = 16
 # How often pods of other autoscalers' revisions are counted, in seconds.
 _OTHERS_COUNTED_S = 1.0
+# How long learnt state waits for a write that moves its revision to Reserve, in seconds: longer than most windows.
+_SAVE_LAG_S = 90.0
 # The next decision repeats a failed write anyway.
 _PATIENCE = WorkQueueSettings(retry_max_s=2.0)
 
@@ -122,7 +124,7 @@ class DecisionLoop:
         self._notes: dict[RevisionKey, dict[str, str | None]] = {}
         self._soon: WorkQueue[RevisionKey] = WorkQueue("autoscaler soon")
         self._periodic: WorkQueue[RevisionKey] = WorkQueue("autoscaler periodic")
-        self._writer = Writer(client, view=partial(_view_of, watch), costs=self._costs, learn=self._learn, prove=prove)
+        self._writer = Writer(client, view=self._view, costs=self._costs, learn=self._learn, prove=prove)
 
     def jobs(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
         """The tasks of the loop: names, and coroutines that run until cancelled."""
@@ -269,10 +271,10 @@ class DecisionLoop:
             self._writes.add(key)
         learnt = None if scaler.learner is None else scaler.learner.due_save(outcome.at_s)
         if learnt is not None:
-            self._queue_save(key, LEARNT_ANNOTATION, learnt)
+            self._queue_save(key, LEARNT_ANNOTATION, learnt, within_s=_SAVE_LAG_S)
         savings = None if scaler.shadow is None else scaler.shadow.due_save(is_now=learnt is not None)
         if savings is not None:
-            self._queue_save(key, SAVINGS_ANNOTATION, savings)
+            self._queue_save(key, SAVINGS_ANNOTATION, savings, within_s=_SAVE_LAG_S)
         learnt_target = scaler.target.due_save(outcome.at_s)
         if learnt_target is not None:
             self._queue_save(key, LEARNT_TARGET_ANNOTATION, learnt_target)
@@ -321,14 +323,14 @@ class DecisionLoop:
             count, outcome=outcome, written=revision.anticipated, boot_s=boot_s, wall_s=at_wall_s
         )
 
-    def _queue_save(self, key: RevisionKey, annotation: str, text: str | None) -> None:
+    def _queue_save(self, key: RevisionKey, annotation: str, text: str | None, *, within_s: float = 0.0) -> None:
         self._notes.setdefault(key, {})[annotation] = text
-        self._saves.add(key)
+        self._saves.add_after(key, within_s)
 
     async def _save(self, key: RevisionKey) -> None:
         """Save the learnt state and anticipated pods of a revision, for restarts and shard moves."""
         entry, notes = self._watch.entries.get(key), self._notes.pop(key, None)
-        if entry is None or entry.revision is None or notes is None:
+        if entry is None or entry.revision is None or not notes:
             return
         with self._sharing.writing(group_of(key, entry.revision)):
             written = await self._client.save(entry.revision, notes)
@@ -339,6 +341,19 @@ class DecisionLoop:
         entry = self._watch.entries.get(key)
         with self._sharing.writing(group_of(key, None if entry is None else entry.revision)):
             return await self._writer.write(key)
+
+    def _view(self, key: RevisionKey) -> WriteView | None:
+        entry = self._watch.entries.get(key)
+        if entry is None:
+            return None
+        notes = dict(self._notes.get(key, {}))
+        return WriteView(
+            revision=entry.revision,
+            deployment=entry.deployment,
+            latest=entry.latest,
+            notes=notes,
+            is_woken=entry.is_woken,
+        )
 
     def _costs(self, key: RevisionKey, victim_count: int) -> Iterable[tuple[str, str | None]]:
         entry = self._watch.entries.get(key)
@@ -359,7 +374,9 @@ class DecisionLoop:
                 self._outcome(key, entry, DecisionCause.PROOF)
             case ReserveRefused():
                 self.decide_soon(key, DecisionCause.CHANGE)
-            case RevisionWritten(resource):
+            case RevisionWritten(resource, notes):
+                waiting = self._notes.get(key, {}).items()
+                self._notes[key] = dict(waiting - notes.items())
                 self._watch.written(key, dict(resource))
             case ScaleWritten(count, version):
                 present = entry.deployment
@@ -396,10 +413,3 @@ def _rest_s(entry: RevisionEntry, outcome: ScalerOutcome, settings: AutoscalerSe
     if outcome.view.present_scale and (settings.node_boot_s or revision.is_workload):
         return 0.0
     return rest_in_s(outcome, scaler, settings.decision_period_s) or 0.0
-
-
-def _view_of(watch: RevisionWatch, key: RevisionKey) -> WriteView | None:
-    entry = watch.entries.get(key)
-    if entry is None:
-        return None
-    return WriteView(revision=entry.revision, deployment=entry.deployment, latest=entry.latest, is_woken=entry.is_woken)

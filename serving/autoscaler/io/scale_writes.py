@@ -76,9 +76,14 @@ class ScaleClient:
         self._cluster = cluster
         self._kinds = ScalableKinds(cluster)
 
-    async def reserve(self, revision: ScaledRevision) -> tuple[bool, Object | None]:
-        """Set a revision to Reserve if it is unchanged; return whether it was set, and the current object."""
+    async def reserve(self, revision: ScaledRevision, notes: Mapping[str, str | None]) -> tuple[bool, Object | None]:
+        """Set a revision to Reserve, with annotations, if it is unchanged.
+
+        Return whether it was set, and the current object.
+        """
         patch = _state_patch(revision, ServingState.RESERVE)
+        if notes:
+            patch["metadata"]["annotations"] = patch["metadata"].get("annotations", {}) | notes
         try:
             written = await self._cluster.patch(_kind_of(revision), *revision.key, patch=patch)
         except Conflict:
@@ -87,6 +92,7 @@ class ScaleClient:
         except NotFound:
             return False, None
         self.counts.reserve_writes += 1
+        self._count_notes(notes)
         return True, written
 
     async def wake(self, revision: ScaledRevision) -> Object | None:
@@ -122,10 +128,13 @@ class ScaleClient:
             written = await self._cluster.patch(_kind_of(revision), *revision.key, patch=patch)
         except (Conflict, NotFound):
             return None
+        self._count_notes(notes)
+        return written
+
+    def _count_notes(self, notes: Mapping[str, str | None]) -> None:
         self.counts.learnt_writes += LEARNT_ANNOTATION in notes
         self.counts.learnt_target_writes += LEARNT_TARGET_ANNOTATION in notes
         self.counts.anticipated_writes += ANTICIPATED_PODS_ANNOTATION in notes
-        return written
 
     async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:
         """Set the scale of a Deployment or target; return its new resourceVersion, or None if it changed or is deleted.

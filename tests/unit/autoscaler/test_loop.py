@@ -258,6 +258,29 @@ def test_silence_leads_to_reserve_and_then_to_zero() -> None:
     assert (state, written) == ("Reserve", ["Revision", "Deployment"])
 
 
+def test_what_was_learnt_is_written_with_the_reserve() -> None:
+    async def run() -> tuple[list[str], bool]:
+        written: list[str] = []
+
+        async def remember(one: Patch) -> None:
+            written.append(one.kind.name)
+
+        async with awake("p") as stage:
+            await stage.report(2, p=1.0)
+            await stage.report(30, p=0.0)
+            stage.cluster.before = remember
+            await stage.report(2, p=1.0)
+            async with asyncio.TaskGroup() as group:
+                reports = group.create_task(stage.report(100, p=0.0))
+                await stage.store.scaled(0)
+                reports.cancel()
+            await pass_s(100)
+            revision = await stage.cluster.get(REVISION, *KEY)
+            return written, LEARNT_ANNOTATION in revision["metadata"]["annotations"]
+
+    assert run_virtually(run()) == (["Revision", "Deployment"], True)
+
+
 def test_without_a_proof_the_last_pod_stays_and_the_question_comes_again() -> None:
     async def run() -> tuple[int, str, int]:
         async with awake("p") as stage:
@@ -536,7 +559,7 @@ def test_objects_that_are_not_ours_are_not_looked_at() -> None:
 def test_under_knatives_policy_the_adaptive_one_learns_in_shadow() -> None:
     async def run() -> None:
         async with staged(scale=1, serving_state="Active", pods=("p",)) as stage:
-            for _ in range(4):
+            for _ in range(6):
                 await stage.report(2, p=1.0)
                 await stage.report(20, p=0.0)
             await stage.report(2, p=1.0)

@@ -46,7 +46,7 @@ class World:
     async def prove(self) -> bool:
         return True
 
-    async def reserve(self, _: ScaledRevision) -> tuple[bool, Mapping[str, Any] | None]:
+    async def reserve(self, _: ScaledRevision, __: Mapping[str, str | None]) -> tuple[bool, Mapping[str, Any] | None]:
         self.reserved_count += 1
         return False, None
 

@@ -17,10 +17,14 @@ from serving.controller.values.naming import revisions_named_by
 from serving.controller.values.writes import KEDA_ROUTES, WorkKey
 from serving.controller.workloads.known import KnownWorkloads
 from serving.core.model.knative import (
+    ANTICIPATED_PODS_ANNOTATION,
     CONDITION_READY,
     CONFIGURATION_LABEL,
+    LEARNT_ANNOTATION,
+    LEARNT_TARGET_ANNOTATION,
     REVISION_LABEL,
     ROUTE_LABEL,
+    SAVINGS_ANNOTATION,
     SERVICE_LABEL,
     ServingState,
 )
@@ -58,6 +62,10 @@ _OF_A_REVISION = {kinds.DEPLOYMENT, kinds.SERVICE, kinds.POD}
 # The fields of pod statuses and Deployment conditions that decisions about revisions use.
 _POD_FIELDS = ("containerStatuses", "initContainerStatuses", "podIP", "podIPs", "reason", "message")
 _DEPLOYMENT_FAILURES = {("ReplicaFailure", "True"), ("Progressing", "False")}
+# What an autoscaler has learnt about a revision.
+_AUTOSCALER_ANNOTATIONS = {
+    *(ANTICIPATED_PODS_ANNOTATION, LEARNT_ANNOTATION, LEARNT_TARGET_ANNOTATION, SAVINGS_ANNOTATION),
+}
 _OF_A_SERVICE = {kinds.CONFIGURATION, kinds.ROUTE}
 
 
@@ -355,7 +363,7 @@ def _read_of(revision: Object | None) -> object:
         ready.get("status"),
         ready.get("message"),
         labels_of(revision),
-        annotations_of(revision),
+        {name: text for name, text in annotations_of(revision).items() if name not in _AUTOSCALER_ANNOTATIONS},
         # Active and Reserve alternate with each wake; other resources only need Retired.
         serving_state_of(revision) is ServingState.RETIRED,
         nested(revision, "metadata", "deletionTimestamp"),

@@ -11,7 +11,7 @@ from serving.controller.revisions.deployment import desired_private_service
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.routes.rolloutcheck import RolloutJudgement, RolloutVerdict
 from serving.controller.values.writes import WorkKey, WritePlan
-from serving.core.model.knative import BECAME_READY_ANNOTATION
+from serving.core.model.knative import BECAME_READY_ANNOTATION, LEARNT_ANNOTATION
 from serving.core.model.objects import Object
 from serving.core.settings.queueproxy import QueueProxySettings
 from serving.core.settings.sidecar import SidecarSettings
@@ -204,6 +204,13 @@ def test_a_revision_wakes_who_names_it() -> None:
 def test_a_count_of_pods_is_nothing_to_the_configuration() -> None:
     cache = knowing((kinds.REVISION, a_revision()))
     assert cache.put(kinds.REVISION, newer(a_revision(), status={"actualReplicas": 3})) == {REVISION}
+
+
+def test_what_an_autoscaler_has_learnt_is_nothing_to_the_configuration() -> None:
+    revision = a_revision()
+    cache = knowing((kinds.ROUTE, a_route(traffic=BLUE)), (kinds.REVISION, revision))
+    learnt = {**revision["metadata"].get("annotations", {}), LEARNT_ANNOTATION: "{}"}
+    assert cache.put(kinds.REVISION, stored(revision, resourceVersion="9", annotations=learnt)) == {REVISION}
 
 
 def test_a_revision_that_gets_pods_or_gives_them_up_is_nothing_to_the_others_and_one_that_retires_is() -> None:

@@ -21,10 +21,11 @@ from serving.controller.io.rollout_watcher import RolloutWatcher
 from serving.controller.io.route_prober import RouteProber
 from serving.controller.io.sources import CacheSources, settings_notes
 from serving.controller.revisions.concurrency import ConcurrencyLimit
+from serving.controller.revisions.revision import revision_debounce_s
 from serving.controller.revisions.sidecar import Sidecar
-from serving.controller.values.writes import Note, WaitingWrites, WorkKey, text_of
+from serving.controller.values.writes import DEBOUNCE_S, Note, WaitingWrites, WorkKey, text_of
 from serving.core.model.errors import ClusterError, Conflict, Unavailable
-from serving.core.model.objects import Key, Object, conditions_of
+from serving.core.model.objects import Key, Object
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.controller import ControllerSettings
 from serving.core.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS, ELECTION
@@ -47,8 +48,8 @@ from serving.net.metrics.queries import QueryGate
 
 _log = logging.getLogger(__name__)
 
-# How long changes of children are collected for one decision, in seconds.
-_DEBOUNCE_S = 0.05
+# The kinds that change together when a revision wakes or rests.
+_QUICK_KINDS = (kinds.REVISION, kinds.DEPLOYMENT, kinds.POD)
 # Keys enqueued per step, at 1 µs each.
 _WOKEN_AT_ONCE_MAX = 256
 
@@ -175,8 +176,12 @@ class Controller:
             self._has_crowd.set()
             return
         for key in keys:
-            known = self._cache.get(key[0], (key[1], key[2])) if key[0] is changed is kinds.REVISION else None
-            self._queue.add_after(key, _debounce_s(key[0], changed, is_known=bool(conditions_of(known))))
+            if key[0] is kinds.REVISION and changed in _QUICK_KINDS:
+                revision = self._cache.get(key[0], (key[1], key[2]))
+                debounce_s = revision_debounce_s(revision, changed, count_period_s=self._settings.count_period_s)
+            else:
+                debounce_s = _debounce_s(key[0], changed)
+            self._queue.add_after(key, debounce_s)
 
     async def _wake_crowds(self) -> None:
         """Enqueue many keys in small steps, because new settings or activators affect every resource."""
@@ -242,20 +247,10 @@ class Controller:
             self._prober.forget(route)
 
 
-def _debounce_s(kind: Kind, changed: Kind | None, *, is_known: bool) -> float:
-    """Seconds to wait for further changes of a resource, which are then handled together.
-
-    ``is_known`` says that it has a status: a revision that wakes or rests is soon followed by its Deployment and pods.
-    """
-    match kind, changed:
-        case kinds.REVISION, kinds.REVISION if is_known:
-            return _DEBOUNCE_S
-        case kinds.SERVING_SERVICE, _ if changed is not kinds.SERVING_SERVICE:
-            return _DEBOUNCE_S
-        case (kinds.REVISION, kinds.POD | kinds.DEPLOYMENT) | (kinds.SCALED_WORKLOAD, _):
-            return _DEBOUNCE_S
-        case _:
-            return 0.0
+def _debounce_s(kind: Kind, changed: Kind | None) -> float:
+    """Seconds to wait for further changes of a resource, which are then handled together."""
+    is_owner = kind is kinds.SERVING_SERVICE and changed is not kinds.SERVING_SERVICE
+    return DEBOUNCE_S if is_owner or kind is kinds.SCALED_WORKLOAD else 0.0
 
 
 def _log_failure(key: WorkKey, error: Exception) -> None:

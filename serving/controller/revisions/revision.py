@@ -14,7 +14,7 @@ from serving.controller.revisions.deployment import desired_deployment, desired_
 from serving.controller.revisions.digests import Resolution, known_images
 from serving.controller.revisions.hpa import hpa_writes, is_of_an_hpa
 from serving.controller.revisions.inprocess import is_own_proxy, proxy_wait_s
-from serving.controller.revisions.public import PublicService, is_foreign, public_writes
+from serving.controller.revisions.public import PublicService, is_foreign, public_writes, traffic_path_of
 from serving.controller.revisions.revision_status import (
     RevisionChildren,
     StartScale,
@@ -27,7 +27,15 @@ from serving.controller.revisions.revision_status import (
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.values.conditions import is_unsettled
 from serving.controller.values.naming import RoutingState, metadata_changes, revision_name, routing_state_of
-from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan, deletion_of, patch_of, status_patch
+from serving.controller.values.writes import (
+    DEBOUNCE_S,
+    UNSETTLED_S,
+    Note,
+    WritePlan,
+    deletion_of,
+    patch_of,
+    status_patch,
+)
 from serving.core.model.knative import (
     CONDITION_ACTIVE,
     CONDITION_READY,
@@ -54,6 +62,7 @@ from serving.core.model.objects import (
     condition_of,
     conditions_of,
     is_being_deleted,
+    is_true,
     labels_of,
     name_of,
     namespace_of,
@@ -64,6 +73,7 @@ from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.budgets import read_budgets
 from serving.core.settings.controller import ControllerSettings
 from serving.net.cluster import kinds
+from serving.net.cluster.kinds import Kind
 from serving.net.cluster.port import Create, Patch, Write
 
 _COUNTS = {"actualReplicas", "desiredReplicas"}
@@ -200,6 +210,20 @@ def reconcile_revision(
         debounce_s=UNSETTLED_S if unsettled and not pending else context.count_period_s if is_transient else 0.0,
         unresolved=tuple(context.unresolved) if is_unresolved else (),
     )
+
+
+def revision_debounce_s(revision: Object | None, changed: Kind | None, *, count_period_s: float) -> float:
+    """Seconds to wait for further changes of a revision, its Deployment and its pods.
+
+    A revision that wakes or rests is followed by them, and until then only the counts in its status change.
+    """
+    if revision is None or not conditions_of(revision):
+        return 0.0 if changed is kinds.REVISION else DEBOUNCE_S
+    # The pods of a revision with another path are endpoints of its public Service.
+    is_still = is_true(revision, CONDITION_READY) and traffic_path_of(revision) is TrafficPath.PROXY
+    is_active = condition_of(revision, CONDITION_ACTIVE).get("status")
+    is_flipped = is_active != str(serving_state_of(revision) is ServingState.ACTIVE)
+    return count_period_s if is_still and (is_flipped or changed is not kinds.REVISION) else DEBOUNCE_S
 
 
 def _notes_of_images(revision: Object, resolution: Resolution | None) -> list[Note]:

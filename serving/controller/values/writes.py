@@ -52,6 +52,9 @@ FOLLOWED_KINDS = (
 KEDA_ROUTES = (kinds.HTTP_SCALED_OBJECT, kinds.INTERCEPTOR_ROUTE)
 """KEDA's kinds of routes. The ScaledWorkload of one has its name."""
 
+DEBOUNCE_S = 0.05
+"""How long changes of a resource's children are collected for one decision, in seconds."""
+
 UNSETTLED_S = 1.5
 """How long the write of a status that stays Unknown is delayed, in seconds; a small pod becomes ready sooner."""
 

@@ -5,14 +5,20 @@ from typing import Any
 import pytest
 
 from serving.controller.decide import decide
-from serving.controller.revisions.revision import RevisionContext, desired_revision, reconcile_revision
+from serving.controller.revisions.revision import (
+    RevisionContext,
+    desired_revision,
+    reconcile_revision,
+    revision_debounce_s,
+)
 from serving.controller.revisions.revision_status import RevisionChildren, was_ready
-from serving.controller.values.writes import UNSETTLED_S, WritePlan
+from serving.controller.values.writes import DEBOUNCE_S, UNSETTLED_S, WritePlan
 from serving.core.model.knative import (
     BECAME_READY_ANNOTATION,
     REVISION_STATE_ANNOTATIONS,
     ROUTING_STATE_LABEL,
     ROUTING_STATE_MODIFIED_ANNOTATION,
+    TRAFFIC_PATH_ANNOTATION,
 )
 from serving.core.model.objects import Object, is_controlled_by
 from serving.core.settings.autoscaler import AutoscalerSettings
@@ -273,3 +279,18 @@ def test_a_failure_does_not_wait_for_pods() -> None:
     plan = plan_for(revision, children=children, routes=["hello"], count_period_s=1.0)
     assert condition_values(written_status(plan, kinds.REVISION), "Ready")[0] == "False"
     assert plan.debounce_s == 0.0
+
+
+def test_a_revision_that_wakes_or_rests_waits_for_its_pods_before_its_status_is_written() -> None:
+    def waits_s(revision: Object) -> list[float]:
+        changed = (kinds.REVISION, kinds.DEPLOYMENT)
+        return [revision_debounce_s(revision, kind, count_period_s=1.0) for kind in changed]
+
+    ready = with_ready(a_revision(state="Active"), "True")
+    active = {**ready, "status": {"conditions": [*ready["status"]["conditions"], {"type": "Active", "status": "True"}]}}
+    served = {**active, "metadata": {**active["metadata"], "annotations": {TRAFFIC_PATH_ANNOTATION: "serve"}}}
+    assert waits_s(a_revision()) == [0.0, DEBOUNCE_S]
+    assert waits_s(with_ready(a_revision(), "Unknown")) == [DEBOUNCE_S, DEBOUNCE_S]
+    assert waits_s(active) == [DEBOUNCE_S, 1.0]
+    assert waits_s({**active, "spec": {**active["spec"], "servingState": "Reserve"}}) == [1.0, 1.0]
+    assert waits_s(served) == [DEBOUNCE_S, DEBOUNCE_S]

@@ -157,9 +157,10 @@ class ExplainedDecision(DecisionLine, frozen=True, kw_only=True):
     entry: HistoryEntry = msgspec.field(name="told")
 
 
-def explained(key: tuple[str, str], entry: HistoryEntry) -> ExplainedDecision:
+def explained(key: tuple[str, str], entry: HistoryEntry, sentence: str = "") -> ExplainedDecision:
     """Add the explanation to a stored decision."""
-    return ExplainedDecision(namespace=key[0], revision=key[1], sentence=explain(entry.outcome), entry=entry)
+    sentence = sentence or explain(entry.outcome)
+    return ExplainedDecision(namespace=key[0], revision=key[1], sentence=sentence, entry=entry)
 
 
 class DecisionPublisher:
@@ -180,16 +181,20 @@ class DecisionPublisher:
     def publish(self, event: DecisionEvent) -> None:
         """Publish a decision without awaiting."""
         key, entry = event.revision.key, event.entry
+        is_change = entry is not None and not entry.repeated_count and event.outcome.apply_count is not None
+        wants_samples = bool(self._followers) and self._followers.want_samples
+        is_explained = wants_samples or (entry is not None and bool(self._followers)) or is_change
+        sentence = explain(event.outcome) if is_explained else ""
         if entry is not None:
             self._log_entry(event, entry)
-            if not entry.repeated_count and event.outcome.apply_count is not None and self._change is not None:
-                self._change(event.revision, explain(event.outcome))
+            if is_change and self._change is not None:
+                self._change(event.revision, sentence)
             if self._followers:
-                self._followers.send("decision", key, self._encode(explained(key, entry)))
-        if self._followers and self._followers.want_samples:
+                self._followers.send("decision", key, self._encode(explained(key, entry, sentence)))
+        if wants_samples:
             valid_s = REST_MAX_S if event.scaler.is_idle else 0.0
             pods, at_wall_s = event.scaler.pods, event.at_wall_s
-            sample = sample_of(event.outcome, pods, key=key, at_wall_s=at_wall_s, valid_s=valid_s)
+            sample = sample_of(event.outcome, pods, sentence, key=key, at_wall_s=at_wall_s, valid_s=valid_s)
             self._followers.send("sample", key, self._encode(sample))
 
     def _log_entry(self, event: DecisionEvent, entry: HistoryEntry) -> None:

@@ -145,17 +145,17 @@ class RevisionEntry:
         self.history = DecisionHistory(decisions_max)
 
     def set_deployment(self, deployment: ScaledDeployment, now_s: float) -> bool:
-        """Store the current Deployment or target; return whether its scale has changed.
+        """Store the current Deployment or target; return whether its scale differs from the latest decision's.
 
-        The autoscaler records its own writes before the watch delivers them. Any other change of a target's scale is by
-        another client.
+        The autoscaler may record its own write after the watch has delivered it. Any other change of a target's scale
+        is by another client.
         """
         before, self.deployment = self.deployment, deployment
         has_changed = before is None or before.replica_count != deployment.replica_count
         is_ours = self.latest is not None and self.latest.apply_count == deployment.replica_count
         if before is not None and has_changed and not is_ours and deployment.target is not None:
             self.rivals = self.rivals.add(deployment.replica_count, now_s)
-        return has_changed
+        return has_changed and not is_ours
 
     @property
     def is_empty(self) -> bool:

@@ -157,7 +157,7 @@ class RevisionWatch:
         revision = self._workloads.revision(key, resource) if is_workload else revision_of(resource, self._settings)
         if entry is None or revision is None or entry.revision is None or entry.revision.uid != revision.uid:
             return
-        self._apply(key, entry, revision)
+        self._apply(key, entry, revision, is_own=True)
 
     def _revision_changed(self, change: CacheChange) -> None:
         is_gone = change.type is EventType.DELETED
@@ -180,8 +180,8 @@ class RevisionWatch:
         else:
             self._apply(key, entry, revision)
 
-    def _apply(self, key: RevisionKey, entry: RevisionEntry, revision: ScaledRevision) -> None:
-        """Apply the current revision, from a watch or from the response to a call."""
+    def _apply(self, key: RevisionKey, entry: RevisionEntry, revision: ScaledRevision, *, is_own: bool = False) -> None:
+        """Apply the current revision, from a watch or from the response to a call (``is_own``)."""
         before = entry.revision
         if before is not None and is_older_version(revision.resource_version, before.resource_version):
             return
@@ -198,7 +198,10 @@ class RevisionWatch:
             self._listener.complete(key, entry, is_restart=before is not None or revision.is_workload)
             return
         entry.scaler.update(revision, now_s())
-        if before is None or (before.serving_state, before.spec) != (revision.serving_state, revision.spec):
+        is_flipped = before is None or before.serving_state is not revision.serving_state
+        # The latest decision led to the state of an own write, and to pods for requests that wake a revision.
+        is_decided = is_own or (entry.is_woken and entry.latest is not None and bool(entry.latest.apply_count))
+        if before is None or before.spec != revision.spec or (is_flipped and not is_decided):
             self._listener.changed(key)
 
     def _deployment_changed(self, change: CacheChange) -> None:

@@ -206,5 +206,5 @@ def test_only_changes_of_a_targets_scale_by_others_count_as_rivals() -> None:
     scaler.record(Stat(pod="a", at_s=0.1, concurrency=1.0, request_count=1.0), StatSource.ACTIVATOR)
     entry.latest = scaler.tick(facts_of(0), DecisionCause.LOAD, 0.1)
     assert entry.latest.apply_count == 1
-    assert seen(1, 4.0)
+    assert not seen(1, 4.0)
     assert list(entry.rivals.times) == [2.0]

@@ -14,7 +14,6 @@ from serving.core.model.stat import Stat
 from serving.core.scaling.classic.classic import ClassicDecision, ClassicMode
 from serving.core.scaling.decision.records import ScalerOutcome
 from serving.core.scaling.kpa.decide import ScaleDecision, ScalerMode
-from serving.core.scaling.scaler.explain import explain
 
 # Most pods in a sample; a page cannot display more.
 _PODS_MAX = 200
@@ -66,9 +65,15 @@ class DecisionSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sample_of(
-    outcome: ScalerOutcome, pods: Mapping[str, Stat], *, key: tuple[str, str], at_wall_s: float, valid_s: float = 0.0
+    outcome: ScalerOutcome,
+    pods: Mapping[str, Stat],
+    sentence: str,
+    *,
+    key: tuple[str, str],
+    at_wall_s: float,
+    valid_s: float = 0.0,
 ) -> DecisionSample:
-    """The sample of a decision."""
+    """The sample of a decision; ``sentence`` explains it."""
     detail = outcome.decided.detail
     stable = panic = None
     target, is_panic = outcome.inputs.spec.target_value, False
@@ -94,7 +99,7 @@ def sample_of(
         is_learnt_target_used=learnt is not None and learnt.is_used,
         desired_count=None if isinstance(merged, NoData) else merged.desired_count,
         wanted_count=outcome.view.present_scale if isinstance(wanted, NoData) else wanted,
-        sentence=explain(outcome),
+        sentence=sentence,
         present_scale=outcome.view.present_scale,
         ready_count=outcome.view.ready_count,
         is_panic=is_panic,

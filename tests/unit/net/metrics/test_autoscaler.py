@@ -52,14 +52,23 @@ def test_the_numbers_of_the_last_decision_are_on_the_page() -> None:
     assert "autoscaler_desired_pods" not in page
 
 
-def test_repeated_numbers_are_recorded_once_and_counted_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_numbers_are_recorded_when_the_page_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded: list[RevisionNumbers] = []
     monkeypatch.setattr(StatsReporter, "report", lambda _, numbers: recorded.append(numbers))
     made = metrics(KEY)
     for stable_load in (1.5, 1.5, 2.0, 1.5):
         made.decided(numbers(stable_load=stable_load))
-    assert [one.stable_load for one in recorded] == [1.5, 2.0, 1.5]
     assert 'serving_decisions_total{rule="stable"} 4.0' in made.page.text("")
+    assert [reported.stable_load for reported in recorded] == [1.5]
+
+
+def test_without_data_the_desired_pods_keep_their_value() -> None:
+    made = metrics(KEY)
+    made.decided(numbers(desired_count=3))
+    made.decided(numbers(desired_count=None, ready_count=2))
+    page = made.page.text("")
+    assert f"kn_revision_pods_desired{LABELS} 3.0" in page
+    assert f"kn_revision_pods_count{LABELS} 2.0" in page
 
 
 def test_a_revision_that_is_gone_is_off_the_page() -> None:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from serving.core.model.knative import ServingState, TrafficPath
-from serving.core.model.loadmetric import CONCURRENCY
+from serving.core.model.loadmetric import CONCURRENCY, TOKENS_GAUGE
 from serving.core.model.nodata import NoData
 from serving.core.model.stat import Stat
 from serving.core.scaling.adaptive.gaps import GapPrior
@@ -46,8 +46,8 @@ from serving.tools.simulator.steady import (
 LOAD_MIN = 1e-4
 """Load of a second that windows round to zero, with a margin."""
 
-LoadedSecond = tuple[int, float, int]
-"""Number of the second, mean requests in flight, arrivals."""
+LoadedSecond = tuple[int, float, int, float]
+"""Number of the second, mean requests in flight, arrivals, mean tokens in flight."""
 
 
 class LoadedSeconds:
@@ -77,7 +77,7 @@ class LoadedSeconds:
     def poke(self, number: int, windows: RevisionWindows) -> None:
         """Record a load of 1 immediately."""
         self._loaded_number = max(self._loaded_number, number)
-        windows.record_load(number, self._amount((number, 1.0, 1)))
+        windows.record_load(number, self._amount((number, 1.0, 1, 0.0)))
 
     def reset(self) -> None:
         """Forget earlier seconds, because the windows were reset."""
@@ -107,15 +107,14 @@ class LoadedSeconds:
             self._taken_number = second[0]
         if has_reports and self._taken_number < over:
             self._give_silence(windows, over)
-            self._give_load(windows, (over, 0.0, 0))
+            self._give_load(windows, (over, 0.0, 0, 0.0))
             self._taken_number = over
 
     def _give_load(self, windows: RevisionWindows, second: LoadedSecond) -> None:
-        number, concurrency, arrivals = second
         if self._has_further:
-            windows.record(number, Stat(concurrency=concurrency, request_count=float(arrivals)))
+            windows.record(second[0], _stat_of(second))
         else:
-            windows.record_load(number, self._amount(second))
+            windows.record_load(second[0], self._amount(second))
 
     def _give_silence(self, windows: RevisionWindows, until: int) -> None:
         """Pass seconds without load, up to the number ``until``. Two seconds suffice for both windows."""
@@ -124,14 +123,20 @@ class LoadedSeconds:
             return
         for number in (max(first, until - self._stable + 1), max(first, until - self._panic + 1)):
             if self._taken_number < number < until:
-                self._give_load(windows, (number, 0.0, 0))
+                self._give_load(windows, (number, 0.0, 0, 0.0))
                 self._taken_number = number
 
     def _amount(self, second: LoadedSecond) -> float:
-        """The load in the unit of the metric. Simulated apps have no gauges; the load of a gauge is 0."""
+        """The load in the unit of the metric. Simulated apps have no gauges but tokens; the load of others is 0."""
         if self._metric is CONCURRENCY:
             return second[1]
-        return self._metric.amount(Stat(concurrency=second[1], request_count=float(second[2])))
+        return self._metric.amount(_stat_of(second))
+
+
+def _stat_of(second: LoadedSecond) -> Stat:
+    _, concurrency, arrivals, tokens = second
+    gauges = {TOKENS_GAUGE: tokens} if tokens else {}
+    return Stat(concurrency=concurrency, request_count=float(arrivals), gauges=gauges)
 
 
 TimedLimit = Callable[[BudgetDemand, float], Allowance | None]
@@ -236,7 +241,7 @@ class Decisions:
             self._seconds.poke(math.floor(now_s) - 1, self._windows)
             self._poked_load += 1.0
 
-    def record(self, number: int, load: float, arrivals: int) -> None:
+    def record(self, number: int, load: float, arrivals: int, tokens: float = 0.0) -> None:
         """Record a completed second with load or arrivals; other seconds are not recorded.
 
         As in the activator, the load that earlier pokes reported is excluded.
@@ -244,7 +249,7 @@ class Decisions:
         reported, self._poked_load = max(0.0, load - self._poked_load), 0.0
         if self._own.slo is not None:
             self.slo.record_load(load, number + 1.0)
-        second = (number, reported, arrivals)
+        second = (number, reported, arrivals, tokens)
         self._seconds.record(second, is_hot=not LOAD_MIN < load <= self.quiet_load)
         if self.policy.observes:
             self._unobserved.append(second)
@@ -458,7 +463,7 @@ class Decisions:
         """Pass the seconds up to a number to the policy."""
         unobserved = self._unobserved
         while unobserved and unobserved[0][0] <= last_number:
-            number, load, arrivals = unobserved.popleft()
+            number, load, arrivals, _ = unobserved.popleft()
             self.policy.observe(SecondOfLoad(number, load, float(arrivals)))
 
     def _decide(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from serving.tools.simulator.results import Moment, NodesResult, RevisionResult, WaitHistogram, summed
+from serving.tools.simulator.results import Moment, NodesResult, PromptFigures, RevisionResult, WaitHistogram, summed
 
 _HOUR_S = 3600.0
 # For the comparison by function: the minimum number of requests, and the share of worst functions.
@@ -61,6 +61,9 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: NodesResult | None = None
     """The results of the nodes; None without limits of capacity."""
+
+    prompts: PromptFigures | None = None
+    """The figures of model servers, with the first seed; None without prompts."""
 
 
 class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +165,7 @@ def report_of(results: Sequence[RevisionResult], length_s: float, *, nodes: Node
         decisions=sum(result.decisions for result in results),
         pod_series=summed([result.pod_series for result in results]),
         nodes=nodes,
+        prompts=next((result.prompts for result in results if result.prompts is not None), None),
     )
 
 
@@ -180,7 +184,7 @@ def mean_report(reports: Sequence[PolicyReport]) -> PolicyReport:
     mean = {
         key: statistics.fmean(fields[key] for fields in values)
         for key in values[0]
-        if key not in ("per_revision", "pod_series", "nodes", "attained_share")
+        if key not in ("per_revision", "pod_series", "nodes", "attained_share", "prompts")
     }
     attained = [report.attained_share for report in reports if report.attained_share is not None]
     nodes = [report.nodes for report in reports if report.nodes is not None]
@@ -191,6 +195,7 @@ def mean_report(reports: Sequence[PolicyReport]) -> PolicyReport:
         pod_series=[total / len(reports) for total in summed([report.pod_series for report in reports])],
         nodes=_mean_nodes(nodes) if nodes else None,
         attained_share=statistics.fmean(attained) if attained else None,
+        prompts=reports[0].prompts,
         **mean,
     )
 

@@ -103,6 +103,9 @@ class RevisionResult(msgspec.Struct, kw_only=True):
     minutes: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
     """By minute, the requests, and the requests that missed a goal for latency; empty without a goal."""
 
+    prompts: "PromptFigures | None" = None
+    """None unless the requests are prompts of model servers."""
+
     pod_series: list[float] = msgspec.field(default_factory=list)
     """Mean number of pods in each of ``SERIES_COLUMNS`` parts of the time."""
 
@@ -123,13 +126,26 @@ class RevisionResult(msgspec.Struct, kw_only=True):
         return sum(allowed) / len(allowed) if allowed else 1.0
 
 
+class PromptFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """How model servers read prompts. Times in seconds, from the arrival to the first token."""
+
+    hit_share: float
+    """Share of the blocks of all prompts that were in a cache."""
+
+    ttft_mean_s: float
+    ttft_p99_s: float
+    load_ratio: float
+    """The most tokens in flight of a server, as a mean over the time, over the mean of all servers."""
+
+
 class SloJudge:
     """Counts requests of a revision by their delay, and by minute in the result."""
 
-    __slots__ = ("_meter", "_refused", "_responses", "_result")
+    __slots__ = ("_meter", "_refused", "_responses", "_result", "is_wait")
 
     def __init__(self, slo: Slo, result: RevisionResult) -> None:
         self._meter = SloMeter(slo)
+        self.is_wait = slo.is_wait
         self._result = result
         self._refused = 0
         # Future responses, by the time of their end.
@@ -137,7 +153,7 @@ class SloJudge:
 
     def serve(self, at_s: float, waited_s: float, took_s: float) -> None:
         """Count a request that leaves the queue."""
-        if self._meter.slo.is_wait:
+        if self.is_wait:
             self._meter.record(waited_s)
         else:
             heapq.heappush(self._responses, (at_s + took_s, waited_s + took_s))

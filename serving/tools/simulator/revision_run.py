@@ -45,8 +45,9 @@ from serving.tools.simulator.results import (
 from serving.tools.simulator.signals import PodUse, RevisionSignals, needs_signals
 from serving.tools.simulator.steady import RevisionCounts
 
-# Events of pods.
-_FINISHED, _STARTED = 0, 1
+FINISHED, _STARTED = 0, 1
+"""Events of pods."""
+
 # Pause before restarting a failed container, in seconds, and its limit. Source: kubelet.
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 10.0, 300.0
 # Events after the last arrival.
@@ -77,6 +78,9 @@ class RunWorld(msgspec.Struct, frozen=True, kw_only=True):
 
     use: PodUse = PodUse(requested=Resources())
     """The pods' requests, and their use."""
+
+    has_prefix_affinity: bool = False
+    """Whether prompts choose pods, by the annotation ``serving.dev/affinity``."""
 
     slo: Slo | None = None
     """A goal for measuring latency; the goal in ``spec`` has precedence."""
@@ -209,7 +213,7 @@ class RevisionRun:
                 self._arrive(at_s, took_s)
                 continue
             _, _, kind, pod = heapq.heappop(events)
-            if kind == _FINISHED:
+            if kind == FINISHED:
                 self._finish(pod, at_s)
             else:
                 self._started(pod, at_s)
@@ -271,7 +275,7 @@ class RevisionRun:
         if self._signals is not None:
             self._signals.complete(self._number, end_s)
         if load > _LOAD_MIN or self._arrived:
-            decisions.record(self._number, max(0.0, load), self._arrived)
+            decisions.record(self._number, max(0.0, load), self._arrived, self._tokens(end_s))
             if load > decisions.quiet_load and not (decisions.is_next_due and self.pods.scale > 1):
                 decisions.schedule(_counts_of(self.pods, self._inside), end_s)
         self._known_inside = self._inside
@@ -310,7 +314,17 @@ class RevisionRun:
         self._count_in(at_s)
         if not self._decisions.latest_count:
             self._decisions.decide_by(self._second_end_s, at_s)
-        self._serve(pods.pick(), at_s, took_s)
+        self._serve(self._pick(took_s), at_s, took_s)
+
+    def _pick(self, took_s: float) -> SimulatedPod:
+        """The pod with a free slot that the activator selects for a request."""
+        del took_s
+        return self.pods.pick()
+
+    def _tokens(self, end_s: float) -> float:
+        """Mean tokens in flight in the second that ends."""
+        del end_s
+        return 0.0
 
     def _arrive_at_pod(self, pod: SimulatedPod, at_s: float, took_s: float) -> None:
         """Send a request to a pod without the activator. The queue-proxy forwards, queues or rejects it."""
@@ -346,7 +360,7 @@ class RevisionRun:
             self._signals.serve(pod.address, at_s, took_s)
         if self._log is not None and at_s + took_s < self._until_s:
             self._log.latencies_s.append(waited_s + took_s)
-        heapq.heappush(self._events, (at_s + took_s, self._sequence, _FINISHED, pod))
+        heapq.heappush(self._events, (at_s + took_s, self._sequence, FINISHED, pod))
 
     def _finish(self, pod: SimulatedPod, at_s: float) -> None:
         self._count_out(at_s)
@@ -369,7 +383,7 @@ class RevisionRun:
                 self._count_out(at_s)
                 continue
             self.result.record_wait(wait_s, is_cold=self._latest_ready_s > arrived_s)
-            self._serve(pods.pick(), at_s, took_s, waited_s=wait_s)
+            self._serve(self._pick(took_s), at_s, took_s, waited_s=wait_s)
         if not queue:
             self._known_waiting = 0
 

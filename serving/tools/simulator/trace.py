@@ -1,6 +1,6 @@
 """Reads workloads: recorded requests, counts per minute and rates (plain, gzip or xz), and steps of a rate.
 
-Input: a file in one of three formats, selected by its header; output: the arrivals of each function, sorted. A trace of
+Input: a file in one of four formats, selected by its header; output: the arrivals of each function, sorted. A trace of
 counts has no times within a minute or interval: ``ArrivalPlacement`` selects the placement of arrivals. An unreadable
 row is reported with the file, its line and the expected value.
 """
@@ -23,6 +23,8 @@ from typing import Protocol, TextIO
 import msgspec
 
 from serving.core.model.errors import InvalidValue, Problem, SettingsError
+from serving.core.traffic.prefixes import BLOCK_ENDS
+from serving.core.traffic.prompttokens import BYTES_PER_TOKEN
 from serving.net.aio.inputfile import open_input
 
 TIME_MAX_S = 10 * 366 * 86_400.0
@@ -38,7 +40,10 @@ _UNNAMED = "(unnamed)"
 _DIGITS = 20
 # Maximum characters of a wrong row in a message.
 _SHOWN_MAX = 60
-_FORMATS = "one of: function,1,2,...; at_s,function,duration_s; at_s,count"
+_FORMATS = "one of: function,1,2,...; at_s,function,duration_s; at_s,count; at_s,input_tokens,output_tokens,blocks"
+
+BLOCK_TOKENS = 512
+"""Tokens of a block of a recorded prompt."""
 
 _STEP = re.compile(r"(\d+(?:\.\d+)?):(\d+(?:\.\d+)?)", re.ASCII)
 
@@ -106,6 +111,39 @@ class CountedFunction(msgspec.Struct, frozen=True, kw_only=True):
                     yield at_s - from_s, math.nan
 
 
+class RecordedPrompt(msgspec.Struct, frozen=True):
+    """A request of a model server. ``blocks`` are the ids of the blocks of its prompt: equal ids are equal text."""
+
+    at_s: float
+    input_tokens: int
+    output_tokens: int
+    blocks: tuple[int, ...]
+
+    def body(self) -> bytes:
+        """The part of a body with this prompt that an activator reads ahead."""
+        block_bytes = BLOCK_TOKENS * BYTES_PER_TOKEN
+        count = BLOCK_ENDS[-1] // block_bytes + 1
+        text = b"".join((b"%015d " % block) * (block_bytes // 16) for block in self.blocks[:count])
+        return (b'{"model":"m","messages":[{"role":"user","content":"' + text)[: BLOCK_ENDS[-1]]
+
+
+class PromptTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """The prompts of one model server, sorted by time."""
+
+    name: str
+    prompts: Sequence[RecordedPrompt]
+
+    @property
+    def request_count(self) -> int:
+        """The number of prompts."""
+        return len(self.prompts)
+
+    def arrivals(self, seed: int) -> Iterator[tuple[float, float]]:
+        """The times, each with the number of the prompt in place of a duration. The seed has no effect."""
+        del seed
+        return ((prompt.at_s, float(number)) for number, prompt in enumerate(self.prompts))
+
+
 class FunctionTrace(Protocol):
     """The requests of one function."""
 
@@ -137,6 +175,8 @@ def read_trace(
                 trace = _requests(path, rows, window=window)
             elif header == ["at_s", "count"]:
                 trace = _rate(path, rows, placement=placement, window=window)
+            elif header == ["at_s", "input_tokens", "output_tokens", "blocks"]:
+                trace = _prompts(path, rows, window=window)
             if trace is not None:
                 total = sum(function.request_count for function in trace[0])
                 if total > _REQUESTS_MAX:
@@ -233,6 +273,37 @@ def _requests(path: Path, rows: Iterator[list[str]], *, window: TraceWindow) -> 
         functions.append(RecordedFunction(name=name, arrivals_s=arrivals_s, durations_s=durations_s))
     # A recording of requests includes the minute after the last arrival, in which its pods still exist.
     return functions, _length(last_s + _MINUTE_S, window)
+
+
+def _prompts(path: Path, rows: Iterator[list[str]], *, window: TraceWindow) -> tuple[list[FunctionTrace], float]:
+    prompts: list[RecordedPrompt] = []
+    last_s = 0.0
+    for line, row in enumerate(rows, start=2):
+        if not row:
+            continue
+        prompt = _prompt(row)
+        if prompt is None:
+            expected = f"at_s,input_tokens,output_tokens,blocks: seconds up to {TIME_MAX_S:g}, and whole numbers"
+            raise _wrong(path, line, ",".join(row), expected=expected)
+        last_s = max(last_s, prompt.at_s)
+        if window.from_s <= prompt.at_s < window.until_s:
+            prompts.append(msgspec.structs.replace(prompt, at_s=prompt.at_s - window.from_s))
+    prompts.sort(key=lambda prompt: prompt.at_s)
+    trace = PromptTrace(name=path.name.split(".")[0], prompts=prompts)
+    return [trace], _length(last_s + _MINUTE_S, window)
+
+
+def _prompt(row: list[str]) -> RecordedPrompt | None:
+    """The prompt in a row; None for an invalid row."""
+    try:
+        at_s, read, written, blocks = row
+        prompt = RecordedPrompt(
+            float(at_s), int(read[:_DIGITS]), int(written[:_DIGITS]), tuple(map(int, blocks.split()))
+        )
+    except ValueError:
+        return None
+    is_counted = 0 <= prompt.input_tokens <= _COUNT_MAX and 0 <= prompt.output_tokens <= _COUNT_MAX
+    return prompt if 0 <= prompt.at_s <= TIME_MAX_S and is_counted else None
 
 
 def _request(row: list[str]) -> tuple[float, str, float] | None:

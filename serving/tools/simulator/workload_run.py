@@ -24,12 +24,13 @@ from serving.core.settings.budgets import read_budgets
 from serving.tools.simulator.curve import DialPosition, SimulatedPolicy
 from serving.tools.simulator.decisions import TimedLimit
 from serving.tools.simulator.foresight import Foresight, run_with_foresight
+from serving.tools.simulator.modelserver import PromptRun, ServerSpeed
 from serving.tools.simulator.nodes import NodePlan, NodeRoom, SharedNodes, run_together
 from serving.tools.simulator.pods import PodSet
 from serving.tools.simulator.population import run_population
 from serving.tools.simulator.results import DurationModel, NodesResult, Quantiles, RevisionResult
 from serving.tools.simulator.revision_run import RevisionRun, RunConfig, RunWorld
-from serving.tools.simulator.trace import FunctionTrace
+from serving.tools.simulator.trace import FunctionTrace, PromptTrace
 from serving.tools.simulator.workers import end_with_parent
 
 # Number of functions per job: more reduce the traffic between processes, fewer balance the work better.
@@ -55,6 +56,9 @@ class Workload(RunWorld, frozen=True, kw_only=True):
 
     nodes: NodePlan | None = None
     """Nodes of a node group below all functions; None: every pod has a place."""
+
+    speed: ServerSpeed = ServerSpeed()
+    """The speed of each model server, for prompts."""
 
     pod_bytes: int = MEMORY_ASSUMED_BYTES
     """Memory request of each pod, for budgets."""
@@ -89,13 +93,15 @@ def run_workload(  # noqa: PLR0913 - what a run is
     """Run every function under a policy at a ``position`` of its dial; call ``on_progress`` once per function.
 
     ``on_nodes`` receives the history of the nodes, if the workload has nodes. Raises ``InvalidValue`` if the workload
-    has nodes and the policy knows the future.
+    has nodes or prompts and the policy knows the future.
     """
     if policy.foresight is not None and (workload.nodes is not None or workload.pods_max):
         raise InvalidValue(
             text=f"{policy.foresight} with nodes",
             expected="no nodes: a policy that knows the future has room for every pod",
         )
+    if policy.foresight is not None and any(isinstance(function, PromptTrace) for function in workload.functions):
+        raise InvalidValue(text=f"{policy.foresight} with prompts", expected="requests with durations")
     settings = policy.change(workload.settings)
     if position is not None:
         settings = position.change(settings)
@@ -207,6 +213,9 @@ def _config_of(job: _Job, index: int) -> RunConfig:
 
 def _revision(job: _Job, index: int, *, nodes: NodeRoom | None = None, prior: GapPrior | None = None) -> RevisionRun:
     workload, function, config = job.workload, job.workload.functions[index], _config_of(job, index)
+    if isinstance(function, PromptTrace):
+        until_s, speed = workload.length_s, workload.speed
+        return PromptRun(function, config, until_s=until_s, speed=speed, nodes=nodes, prior=prior)
     arrivals = function.arrivals(config.seed)
     return RevisionRun(function.name, arrivals, config, until_s=workload.length_s, nodes=nodes, prior=prior)
 

@@ -17,6 +17,7 @@ import yaml
 from serving.core.model.errors import InvalidValue, Problem, SettingsError
 from serving.core.model.knative import SLO_ANNOTATION
 from serving.core.model.quantity import Resources, parse_bytes, parse_millicores
+from serving.core.model.routepolicy import route_policy
 from serving.core.scaling.policies.index import ScalingPolicyView, policy_of
 from serving.core.settings.annotations import GROUP, ScalingAnnotations, read_annotations
 from serving.core.settings.autoscaler import AutoscalerSettings
@@ -321,7 +322,9 @@ def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workl
     if not is_made_up and not any(function.request_count for function in functions):
         raise SettingsError.of("--from", "this part of the trace has no request", "a part with requests")
     concurrency = options["concurrency"]
+    affinity = route_policy(dict(pair.partition("=")[::2] for pair in options["annotate"])).affinity
     return Workload(
+        has_prefix_affinity=affinity is not None and affinity.by_prefix,
         functions=functions,
         length_s=length_s,
         settings=settings,

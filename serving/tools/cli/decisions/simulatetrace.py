@@ -128,9 +128,8 @@ def print_comparison(comparison: Comparison, *, as_json: bool) -> None:
             f"pods of {name:<{width}} {sparkline(report.pod_series)} max {max(report.pod_series, default=0):.1f}"
         )
     for name, report in comparison.policies.items():
-        if report.nodes is not None:
-            click.echo(f"nodes of {name:<{width}} {sparkline(report.nodes.node_series)} max {report.nodes.nodes_max:g}")
-            click.echo(_nodes_line(report.nodes))
+        for line in _lines_of_some(f"{name:<{width}}", report):
+            click.echo(line)
     bound = comparison.policies.get("clairvoyant")
     if bound is not None and bound.pod_seconds:
         ratios = {name: report.pod_seconds / bound.pod_seconds for name, report in comparison.policies.items()}
@@ -152,6 +151,19 @@ def _worst_lines(first: str, by_policy: Mapping[str, WorstFunctions]) -> Iterato
         for change in functions.worst[:_SHOWN_MAX]:
             cold, cost = change.cold_requests, change.pod_seconds
             yield f"  {change.name}: cold requests {cold[0]} to {cold[1]}, pod-seconds {cost[0]:,.0f} to {cost[1]:,.0f}"
+
+
+def _lines_of_some(name: str, report: PolicyReport) -> Iterator[str]:
+    """The lines about nodes and prompts, where there are any."""
+    if report.nodes is not None:
+        yield f"nodes of {name} {sparkline(report.nodes.node_series)} max {report.nodes.nodes_max:g}"
+        yield _nodes_line(report.nodes)
+    if report.prompts is not None:
+        prompts = report.prompts
+        yield (
+            f"prompts of {name} {prompts.hit_share:.1%} of blocks in a cache, first token after {prompts.ttft_mean_s:.2f} s, "
+            f"99th percentile {prompts.ttft_p99_s:.2f} s"
+        )
 
 
 def _nodes_line(nodes: NodesResult) -> str:

@@ -24,7 +24,7 @@ def test_seconds_that_are_given_late_read_as_those_that_were_given_in_time() -> 
     for number in range(100):
         if number % 7 == 0:
             for seconds in (late, early):
-                seconds.record((number, 2.0, 1), is_hot=False)
+                seconds.record((number, 2.0, 1, 0.0), is_hot=False)
         early.give(each_second, number + 1.5, has_reports=True)
     late.give(at_end, 100.5, has_reports=True)
     assert stable_load(at_end, 100.5) == pytest.approx(stable_load(each_second, 100.5)) == pytest.approx(0.3)
@@ -32,18 +32,18 @@ def test_seconds_that_are_given_late_read_as_those_that_were_given_in_time() -> 
 
 def test_the_window_ends_a_minute_after_the_last_load_that_it_has_seen() -> None:
     seconds = LoadedSeconds(DEFAULTS)
-    seconds.record((10, 1.0, 1), is_hot=False)
+    seconds.record((10, 1.0, 1, 0.0), is_hot=False)
     assert seconds.window_end(11.0) == 71.0
-    seconds.record((70, 1.0, 1), is_hot=False)
+    seconds.record((70, 1.0, 1, 0.0), is_hot=False)
     assert (seconds.window_end(70.9), seconds.window_end(71.0)) == (71.0, 131.0)
-    seconds.record((75, 0.0, 1), is_hot=True)
+    seconds.record((75, 0.0, 1, 0.0), is_hot=True)
     assert seconds.window_end(80.0) == 131.0, "no load"
 
 
 def test_a_hot_second_counts_as_long_as_it_is_in_the_window() -> None:
     seconds = LoadedSeconds(DEFAULTS)
     assert (seconds.is_cool(0.0), seconds.was_ever_hot) == (True, False)
-    seconds.record((10, 50.0, 9), is_hot=True)
+    seconds.record((10, 50.0, 9, 0.0), is_hot=True)
     assert (seconds.is_cool(72.0), seconds.is_cool(72.1), seconds.was_ever_hot) == (False, True, True)
     seconds.reset()
     assert (seconds.is_cool(11.0), len(seconds.pending)) == (True, 0)

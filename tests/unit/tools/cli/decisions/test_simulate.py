@@ -30,6 +30,17 @@ def test_annotations_are_those_of_a_revision() -> None:
     assert done.exit_code == 0
 
 
+def test_prompts_of_a_trace_choose_pods(tmp_path: Path) -> None:
+    path = tmp_path / "chat.csv"
+    path.write_text(
+        "at_s,input_tokens,output_tokens,blocks\n" + "".join(f"{at_s},1024,9,{at_s % 2} 7\n" for at_s in range(40))
+    )
+    load = ("--trace", str(path), "--policy", "knative", "--slo", "p90-wait<9s", "--annotate", "min-scale=2")
+    affinity = simulate(*load, "--annotate", "serving.dev/affinity=prefix")
+    assert "prompts of knative 95.0% of blocks in a cache" in affinity.stdout
+    assert "100.0%" in affinity.stdout
+
+
 def test_each_metric_of_a_revision_scales_it() -> None:
     load = (
         "--load",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import cast
 
 from serving.net.aio.mutualtls import identity_of, reason_of
+from serving.net.proxy.forwarding.client import peer_address
 from serving.net.proxy.tls.connector import RefusalLog
 from serving.net.proxy.tls.records import Records
 from serving.net.proxy.tls.transport import TlsTransport
@@ -38,8 +39,7 @@ class TlsFront(TlsTransport):
         """Wait for the first bytes, for a bounded time."""
         # uvloop's transports do not inherit from asyncio's.
         self._outer = cast("asyncio.Transport", transport)
-        name = self._outer.get_extra_info("peername")
-        self._address = name[0] if isinstance(name, tuple) else "unknown"
+        self._address = peer_address(self._outer.get_extra_info("peername"))
         self._records = Records(self._context)
         self._due = asyncio.get_running_loop().call_later(_HANDSHAKE_MAX_S, self._expire)
 

@@ -14,9 +14,6 @@ GAUGES_MAX = 16
 UNFROZEN_MAX = 200
 """Most characters of the reason in ``unfrozen``."""
 
-VALID_MAX_S = 10.0
-"""Longest additional validity of a report, in seconds."""
-
 BINS_MAX = 34
 """The number of latency bins; the last bin holds all latencies above sixteen times the limit."""
 
@@ -50,8 +47,7 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     ``is_dormant``: the pod's app sleeps. The pod has no load until its next report, which it sends when it wakes. Its
     last request ended ``idle_s`` seconds before the report. ``unfrozen`` is why a dormant pod's processes still run, or
     "". ``pod_loads`` are an activator's requests in each pod of a ScaledWorkload, because these pods do not report.
-    A report without load may be valid for ``valid_s`` seconds more than others, because the next one follows later,
-    unless a request arrives. ``pod_heats`` are the savings of each pod's prompt cache, in an arbitrary unit. ``is_loading`` asks to keep a pod
+    ``pod_heats`` are the savings of each pod's prompt cache, in an arbitrary unit. ``is_loading`` asks to keep a pod
     whose app was never ready. ``unready`` is why the app was never ready; "" if unknown.
     """
 
@@ -69,7 +65,6 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     latency_bins: Bins = ()
     is_dormant: bool = False
     idle_s: Amount = 0.0
-    valid_s: Annotated[float, msgspec.Meta(ge=0, le=VALID_MAX_S)] = 0.0
     is_loading: bool = False
     pod_loads: PodLoads = msgspec.field(default_factory=dict)
     pod_heats: PodLoads = msgspec.field(default_factory=dict)

@@ -123,8 +123,8 @@ class Sources:
             return []
         seconds: list[Second] = []
         # No report is valid for longer, except a dormant pod's.
-        valid_s = max((_WINDOW_MAX_S if pod.is_dormant else pod.valid_s for pod in self._pods.values()), default=0.0)
-        seconds_max = min(_WINDOW_MAX_S, math.ceil(REPORT_VALID_S + valid_s) + 1)
+        is_dormant = any(pod.is_dormant for pod in self._pods.values())
+        seconds_max = _WINDOW_MAX_S if is_dormant else math.ceil(REPORT_VALID_S) + 1
         for second_number in range(first, min(number, first + seconds_max)):
             second = self._over(second_number)
             if second is not None:
@@ -206,7 +206,7 @@ def _heats_of(stat: Stat) -> Mapping[str, float]:
 
 def _counts(stat: Stat, now_s: float) -> bool:
     """Whether a pod's report is still valid."""
-    return stat.is_dormant or now_s - stat.at_s < REPORT_VALID_S + stat.valid_s
+    return stat.is_dormant or now_s - stat.at_s < REPORT_VALID_S
 
 
 def _is_poke(stat: Stat) -> bool:

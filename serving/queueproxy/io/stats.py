@@ -6,9 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
-from serving.core.model.stat import UNFROZEN_MAX, VALID_MAX_S
+from serving.core.model.stat import UNFROZEN_MAX
 from serving.core.traffic.backoff import backoff_s
 from serving.core.traffic.meter import stat_of
 from serving.net.aio.clock import now_s, steady_s
@@ -26,8 +24,6 @@ _LOG = logging.getLogger(__name__)
 _FLUSH_S = 0.5
 # An app may open another port shortly before its own.
 _EXPLAINED_AFTER_S = 3.0
-# Periods of which an idle pod reports only the first; the report is valid for all of them.
-_IDLE_PERIODS = 5
 # Attempts of an announcement, in about a second.
 _ANNOUNCEMENTS_MAX = 5
 _RETRY_FIRST_S = 0.05
@@ -65,17 +61,16 @@ def stats_link(
 
 
 async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, stop: asyncio.Event) -> None:
-    """Report once per period, and once more at the end; an idle pod once in five periods.
+    """Report once per period, and once more at the end.
 
     A pod that becomes dormant reports its last requests, then once that it is dormant, then nothing until it wakes.
     """
     period_s = spec.settings.report_period_s
     explained_from_s = now_s() + _EXPLAINED_AFTER_S
     loading_until_s = -math.inf if spec.loading_max_s is None else now_s() + spec.loading_max_s
-    idle_count = 0
 
     async def beat() -> None:
-        nonlocal loading_until_s, explained_from_s, idle_count
+        nonlocal loading_until_s, explained_from_s
         if handler.is_ready or handler.is_draining:
             # An app that was ready once is not loading, so its pod needs no protection.
             loading_until_s, explained_from_s = -math.inf, math.inf
@@ -86,27 +81,23 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
             await dormancy.awake.wait()
             return
         responses = handler.request_metrics.take_responses()
-        report = PodStat(
-            at_s=stat.at_s,
-            concurrency=stat.concurrency,
-            proxied_concurrency=stat.proxied_concurrency,
-            request_count=stat.request_count,
-            proxied_request_count=stat.proxied_request_count,
-            ended_count=responses.count / period_s,
-            response_time_s=responses.mean_s,
-            gauges=handler.current_gauges(),
-            is_loading=now_s() < loading_until_s,
-            unready=_unready(spec) if now_s() >= explained_from_s else "",
-            latency_bins=() if handler.slo is None else handler.slo.drain(),
+        link.send(
+            encode_pod_stat(
+                PodStat(
+                    at_s=stat.at_s,
+                    concurrency=stat.concurrency,
+                    proxied_concurrency=stat.proxied_concurrency,
+                    request_count=stat.request_count,
+                    proxied_request_count=stat.proxied_request_count,
+                    ended_count=responses.count / period_s,
+                    response_time_s=responses.mean_s,
+                    gauges=handler.current_gauges(),
+                    is_loading=now_s() < loading_until_s,
+                    unready=_unready(spec) if now_s() >= explained_from_s else "",
+                    latency_bins=() if handler.slo is None else handler.slo.drain(),
+                )
+            )
         )
-        # Another autoscaler may be connected next, and has no report yet.
-        is_idle = link.is_connected and report == PodStat(at_s=report.at_s, concurrency=0.0)
-        idle_count = (idle_count + 1) % _IDLE_PERIODS if is_idle else 0
-        if idle_count == 1:
-            valid_s = min(VALID_MAX_S, (_IDLE_PERIODS - 1) * period_s)
-            report = msgspec.structs.replace(report, valid_s=valid_s)
-        if not is_idle or idle_count == 1:
-            link.send(encode_pod_stat(report))
 
     def on_error(error: Exception) -> None:
         _LOG.error("stats.failed", extra={"error": repr(error)})

@@ -413,19 +413,6 @@ async def test_a_pod_says_that_it_loads_until_its_app_was_ready_once(max_s: floa
         assert not any(frame.is_loading for frame in frames[count:])
 
 
-async def test_an_idle_pod_reports_in_one_of_five_periods_until_a_request() -> None:
-    gate = Gate()
-    async with reported(gate.script) as (running, frames):
-        await until(lambda: len(frames) > 3 and frames[-1].valid_s and frames[-2].valid_s)
-        assert frames[-1].valid_s == pytest.approx(0.4)
-        assert frames[-1].at_s - frames[-2].at_s > 0.4
-        client = await running.client()
-        client.send(get())
-        await until(lambda: frames[-1].concurrency > 0)
-        assert frames[-1].valid_s == 0
-        gate.let_one_go()
-
-
 async def test_a_pod_says_that_it_loads_for_so_long_only() -> None:
     async def loading(link: Link) -> None:
         while await link.head():

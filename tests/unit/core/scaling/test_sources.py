@@ -184,14 +184,6 @@ def test_an_activator_reports_no_gauge_and_stands_for_no_pod() -> None:
     assert second.load.gauges == {"g": 4.0}
 
 
-def test_a_report_that_is_valid_for_longer_is_as_one_in_each_second() -> None:
-    idle = msgspec.structs.replace(stat(10.1, 0), valid_s=4.0)
-    each = of_pods(*(stat(10.1 + second, 0) for second in range(5)))
-    assert loads(of_pods(idle).complete(16.0)) == loads(each.complete(16.0)) | dict.fromkeys(range(10, 14), 0)
-    assert loads(of_pods(idle).complete(60.0)) == dict.fromkeys(range(10, 16), 0)
-    assert loads(of_pods(idle, stat(13.1, 2)).complete(14.0)) == {13: 2}
-
-
 def dormant(at_s: float, *, by: str = "p") -> Stat:
     return Stat(pod=by, at_s=at_s, is_dormant=True)
 

@@ -47,7 +47,7 @@ _TYPES: Final[Mapping[tuple[str, ...], tuple[type, ...]]] = {
     **dict.fromkeys((("ports",), ("expose",), ("volumes",)), (list,)),
     **dict.fromkeys((("deploy",), ("deploy", "resources"), ("deploy", "resources", "limits")), (dict,)),
 }
-_TYPE_NAMES: Final = {str: "a text", list: "a list", dict: "a mapping"}
+_TYPE_NAMES: Final[Mapping[type, str]] = {str: "a text", list: "a list", dict: "a mapping"}
 _RESTARTED = frozenset({"always", "on-failure", "unless-stopped"})
 _ALL_PROFILES = "*"
 # A TCP connection counts as a request, and no service keeps a request for longer.

@@ -557,7 +557,7 @@ def test_a_burst_of_a_workload_is_decided_with_the_report_that_has_it(further: t
     spec = SEVEN_A_POD
     if further:
         spec = msgspec.structs.replace(SEVEN_A_POD, metric="rps", target_value=700.0, further_metrics=further)
-    counts = {}
+    counts: dict[bool, int | None] = {}
     for is_workload in (True, False):
         world = World(msgspec.structs.replace(revision_with(spec), is_workload=is_workload), facts_of(1))
         for second in range(120):

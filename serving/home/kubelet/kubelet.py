@@ -249,8 +249,8 @@ class Kubelet:
         status, and is retried after a pause. Its object stays, so that its Deployment creates no replacement.
         """
         location, pauses = None, RestartPauses(_PATIENCE)
-        is_over = pod.id not in self._taken_over and not await self._may_start(pod)
-        while not is_over:
+        may_start = pod.id in self._taken_over or await self._may_start(pod)
+        while may_start:
             began_s = now_s()
             try:
                 location = location or self._location_for(pod)

@@ -7,16 +7,14 @@ store without an owner. The Deployment that selects them then adopts them, as in
 import asyncio
 import contextlib
 import logging
-import os
 import random
-from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import msgspec
 
 from serving.core.model.errors import ClusterError, Conflict, NotFound
-from serving.core.model.event import OOM_KILLED_REASON
 from serving.core.model.knative import REVISION_LABEL
 from serving.core.model.objects import Key, Object, tcp_ports_of
 from serving.core.model.versions import NEWER_PODS, POD_RECORDS, refuse_newer
@@ -31,11 +29,11 @@ from serving.home.kubelet.virtualnodes import network_of
 from serving.home.pods.diskbudget import surplus_evicted
 from serving.home.pods.locations import PodLocation, PodLocations
 from serving.home.pods.machine import read_machine
-from serving.home.pods.podfolder import count_oom_kill, disk_error, sweep_folders
+from serving.home.pods.podfolder import disk_error, sweep_folders
 from serving.home.pods.podlogs import LogTimes, tidy_logs
 from serving.home.pods.podplan import has_own_network, has_own_users, named_ports, runs_images
 from serving.home.pods.podstatus import BROKEN, broken_status, evicted_status
-from serving.home.pods.usage import UsageReporter
+from serving.home.pods.usage import UsageReporter, read_sessions
 from serving.home.processes.orders import HeldPod
 from serving.net.aio.clock import now_s, stamp, wall_s
 from serving.net.aio.periodic import next_beat, wait_for
@@ -43,48 +41,17 @@ from serving.net.aio.supervise import SupervisedTasks, supervise
 from serving.net.cluster.kinds import POD, REVISION
 from serving.net.cluster.reflector import CacheChange, Reflector
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-# Fields of /proc/PID/stat after the name, see proc(5): session is its 6th of all, rss its 24th.
-_SESSION, _RSS_PAGES = 3, 21
-
 _log = logging.getLogger("kubelet")
 
 _MEMORY_PERIOD_S = 1.0
 _ROTATION_PERIOD_S = 10.0
 _LOG_TIMES_PERIOD_S = 1.0
-# Deleted pods whose logs are kept on disk.
-_GONE_LOGS_KEPT = 100
 # Most evicted pods listed, as kube-controller-manager keeps terminated ones: each has its Event and log.
 _EVICTED_PER_OWNER, _EVICTED_KEPT = 5, 50
 # Pause between attempts at a pod that raises, like a kubelet's CrashLoopBackOff, in seconds.
 _PATIENCE = RestartSettings(pause_first_s=10.0, pause_max_s=300.0, sound_s=600.0)
 _CHORE_PAUSE_S = 10.0
 _DELETE_PAUSE_S = 1.0
-
-
-def resident_bytes_by_session() -> Counter[int]:
-    """Resident bytes of all sessions, by the process id of the leader."""
-    bytes_by_session: Counter[int] = Counter()
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            bytes_by_session[int(fields[_SESSION])] += int(fields[_RSS_PAGES]) * _PAGE_BYTES
-    return bytes_by_session
-
-
-def memory_limits(pod: PodRun) -> dict[str, int]:
-    """The memory limits of started containers, in bytes; empty if cgroups enforce them."""
-    limits = pod.kind.watched_memory() if pod.kind is not None else {}
-    return {name: limit for name, limit in limits.items() if name in pod.keepers}
-
-
-def kill_above_limits(pod: PodRun, resident_bytes: Mapping[int, int]) -> None:
-    """Kill each container that uses more memory than its limit. ``resident_bytes`` is by session."""
-    for name, limit in memory_limits(pod).items():
-        process = pod.keepers[name].process
-        if process is not None and resident_bytes.get(process.pid, 0) > limit:
-            count_oom_kill(pod.logs)
-            pod.keepers[name].kill(OOM_KILLED_REASON)
 
 
 class Kubelet:
@@ -325,11 +292,11 @@ class Kubelet:
         """Kill containers above their memory limit."""
         while True:
             await next_beat(_MEMORY_PERIOD_S)
-            limited = [pod for pod in self._running.values() if memory_limits(pod)]
+            limited = [pod for pod in self._running.values() if pod.watched_memory]
             if limited:
-                resident_bytes = await asyncio.to_thread(resident_bytes_by_session)
+                sessions = await asyncio.to_thread(read_sessions)
                 for pod in limited:
-                    kill_above_limits(pod, resident_bytes)
+                    pod.kill_above_limits(sessions)
 
     async def _rotate_logs(self) -> None:
         """Keep logs of pods below their size."""

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from serving.core.model.errors import ClusterError, InvalidValue, NotFound
+from serving.core.model.event import OOM_KILLED_REASON
 from serving.core.model.knative import QUEUE_PROXY
 from serving.core.model.objects import Key, Object
 from serving.core.model.versions import POD_RECORDS, FormatVersion
@@ -31,7 +32,7 @@ from serving.home.kubelet.podstate import PodEvent, PodState, advance, observati
 from serving.home.kubelet.podwarnings import PodWarnings
 from serving.home.kubelet.stdio import ContainerInput, input_of
 from serving.home.pods.locations import QUEUE_PORTS, PodLocation
-from serving.home.pods.podfolder import disk_error, make_folder, remove_folder, tail
+from serving.home.pods.podfolder import count_oom_kill, disk_error, make_folder, remove_folder, tail
 from serving.home.pods.podplan import (
     ContainerState,
     as_new,
@@ -149,6 +150,21 @@ class PodRun:
             for name, keeper in self.keepers.items()
             if (process := keeper.process) is not None and process.pid and not process.ended.done()
         }
+
+    @property
+    def watched_memory(self) -> dict[str, int]:
+        """The memory limits of started containers that no cgroup enforces, in bytes."""
+        limits = self.kind.watched_memory() if self.kind is not None else {}
+        return {name: limit for name, limit in limits.items() if name in self.keepers}
+
+    def kill_above_limits(self, sessions: Mapping[int, SessionTotals]) -> None:
+        """Kill each container whose session uses more memory than ``watched_memory`` allows."""
+        for name, limit in self.watched_memory.items():
+            keeper = self.keepers[name]
+            totals = sessions.get(keeper.process.pid) if keeper.process is not None else None
+            if totals is not None and totals.resident_bytes > limit:
+                count_oom_kill(self.logs)
+                keeper.kill(OOM_KILLED_REASON)
 
     def end(self, *, grace_s: float | None = None) -> None:
         """Drain the pod, within ``grace_s`` seconds; None is an earlier call's, or else its manifest's grace period."""

@@ -20,7 +20,7 @@ from serving.net.aio.supervise import TaskOwner
 
 ID_SCHEME = "sha256:"
 """Prefix of the id of an image without a digest, in a pod's status."""
-_NEVER, _ALWAYS = "Never", "Always"
+_NEVER = "Never"
 
 
 class ImagePins:

@@ -45,7 +45,7 @@ _KINDS = {Kind.SERVER: SpanKind.SERVER, Kind.INTERNAL: SpanKind.INTERNAL, Kind.C
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _UNSET, _ERROR = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
 _NS_PER_S = 1_000_000_000
-_SECONDS, _TOTAL = "_seconds", "_total"
+_SECONDS = "_seconds"
 _INFINITE = "+Inf"
 
 

@@ -22,7 +22,6 @@ _FULL_RATIO = 0.9
 _NODE_STATES = {"True": ("ready", "green"), "False": ("not ready", "red")}
 
 _PERIOD_S = 2.0
-_TIMEOUT_S = 10.0
 _TONES = {"active": "green", "dormant": "cyan", "starting": "yellow", "failed": "red", "at zero": "dim"}
 # Minimum width for the reasons beside the numbers.
 _WIDE = 110

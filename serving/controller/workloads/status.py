@@ -70,6 +70,8 @@ def workload_status(
     if spec.cold_start.fallback is not None:
         fallback_port, fallback = _service(spec.cold_start.fallback, view.fallback)
         service = service if service.status is ConditionStatus.FALSE else fallback
+    if port is not None and (missing := _missing_port(port, spec, view)):
+        service = false_condition(SERVICE_RESOLVED, "TargetPortNotFound", missing)
     older = sorted((other for other in view.workloads if other.age < view.own.age), key=lambda other: other.age)
     needed = [
         _target(spec.target, view),
@@ -126,6 +128,16 @@ def _target_port(port: Object | None, view: WorkloadView) -> int | str | None:
     return None if str(port.get("appProtocol") or "").lower() in TLS_PROTOCOLS else target_port
 
 
+def _missing_port(port: Object, spec: ScaledWorkloadSpec, view: WorkloadView) -> str:
+    """That no container of the target has the port that the Service names; "" if one has it, or none is known."""
+    name, template = port.get("targetPort"), nested(view.target, "spec", "template", "spec") or {}
+    containers = [*(template.get("containers") or ()), *(template.get("initContainers") or ())]
+    ports = [entry.get("name") for container in containers for entry in container.get("ports") or ()]
+    if not isinstance(name, str) or not containers or name in ports:
+        return ""
+    return f"Service {spec.service.name} leads to the port {name}, which no container of {spec.target.shown} has"
+
+
 def _service(wanted: WorkloadService, service: Object | None) -> tuple[Object | None, Condition]:
     """The Service's port; None and the reason if it is ambiguous."""
     name, port = wanted.name, wanted.port
@@ -170,7 +182,12 @@ def _hosts(
             HOSTS_CLAIMED, "HostTaken", f"the host {foreign[0]} belongs to {view.holders[foreign[0]]}"
         )
     for other in older:
-        if other.spec is None or other.key[0] == key_of(workload)[0]:
+        if other.spec is None:
+            continue
+        if other.key[0] == key_of(workload)[0]:
+            if shared := sorted(spec.matches & other.spec.matches):
+                text = f"the older ScaledWorkload {other.key[1]} gets all requests for {''.join(shared[0][:2])}"
+                return false_condition(HOSTS_CLAIMED, "RuleTaken", f"{text}: let hosts, paths or headers differ")
             continue
         if taken := sorted(own & other.spec.all_hosts):
             message = f"the host {taken[0]} belongs to ScaledWorkload {'/'.join(other.key)}, which is older"

@@ -303,6 +303,20 @@ class ScaledWorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         """The hosts of all routing rules."""
         return frozenset(host for rule in self.routing for host in rule.hosts)
 
+    @property
+    def matches(self) -> frozenset[tuple[str, str, tuple[tuple[str, str], ...]]]:
+        """Each host, path without a trailing slash, and required headers that a routing rule matches."""
+        return frozenset(
+            (
+                host,
+                path.rstrip("/"),
+                tuple(sorted((header.name.lower(), header.value or "") for header in rule.headers)),
+            )
+            for rule in self.routing
+            for host in rule.hosts
+            for path in rule.paths or ("",)
+        )
+
     def problems(self) -> Iterator[Problem]:
         """Every problem in the values."""
         target, service = self.target, self.service

@@ -159,6 +159,29 @@ def test_the_port_of_pods_is_in_the_status_if_the_service_selects_them_without_t
     assert status(workload(), target=None).get("targetPort") is None
 
 
+def test_a_named_port_that_no_container_has_is_named() -> None:
+    named = service({**HTTP, "targetPort": "web"})
+    message = "Service shop leads to the port web, which no container of Deployment shop has"
+    for ports, expected in (([], ("False", "TargetPortNotFound", message)), ([{"name": "web"}], ("True", "", ""))):
+        template = {"spec": {"containers": [{"name": "app", "ports": ports}]}}
+        target = {**TARGET, "spec": {**TARGET["spec"], "template": template}}
+        assert condition(status(workload(), target=target, service=named), "ServiceResolved") == expected
+    assert condition(status(workload(), service=named), "ServiceResolved")[0] == "True"
+
+
+def test_a_rule_that_an_older_workload_of_the_namespace_has_is_named() -> None:
+    older = workload("a-twin", created="2020-01-01T00:00:00Z", target={"name": "other"}, hosts=["shop.example.com"])
+    known = [KnownWorkload.of(older)]
+    found = status(workload(hosts=["shop.example.com"], paths=["/"]), workloads=known)
+    message = (
+        "the older ScaledWorkload a-twin gets all requests for shop.example.com: let hosts, paths or headers differ"
+    )
+    assert condition(found, "HostsClaimed") == ("False", "RuleTaken", message)
+    for rule in ({"paths": ["/api"]}, {"headers": [{"name": "X-Canary"}]}, {"hosts": ["*.example.com"]}):
+        found = status(workload(**{"hosts": ["shop.example.com"], **rule}), workloads=known)
+        assert condition(found, "HostsClaimed")[0] == "True", rule
+
+
 def test_a_port_that_the_service_lacks_is_named_with_those_that_it_has() -> None:
     found = status(workload(service={"name": "shop", "port": "grpc"}))
     assert "portName" not in found
@@ -178,7 +201,9 @@ def test_a_host_belongs_to_the_oldest_workload_of_another_namespace() -> None:
     assert condition(status(older, workloads=[KnownWorkload.of(mine)]), "HostsClaimed")[0] == "True"
     unrelated = workload("old", namespace="other", created="2026-01-01T00:00:00Z", hosts=["c.example.com"])
     assert condition(status(mine, workloads=[KnownWorkload.of(unrelated)]), "HostsClaimed")[0] == "True"
-    same_namespace = workload("old", created="2026-01-01T00:00:00Z", target={"name": "x"}, hosts=["b.example.com"])
+    same_namespace = workload(
+        "old", created="2026-01-01T00:00:00Z", target={"name": "x"}, hosts=["b.example.com"], paths=["/api"]
+    )
     assert condition(status(mine, workloads=[KnownWorkload.of(same_namespace)]), "HostsClaimed")[0] == "True"
 
 

@@ -7,6 +7,7 @@ fields, and refuses a newer format. The module needs only the standard library a
 
 import contextlib
 import copy
+import errno
 import io
 import os
 import re
@@ -82,6 +83,9 @@ def journal_copy(path: Path) -> bytes:
 
 def write_backup(file: Path, state: StateFolder, *, journal: bytes, manifest: BackupManifest) -> int:
     """Write an archive, completely or not at all; return its size in bytes. Raises ``OSError``."""
+    if file.exists() and not file.is_file():
+        # The rename would replace a device such as /dev/stdout.
+        raise FileExistsError(errno.EEXIST, "not a file; expected a new or an existing file", str(file))
     names = [*_KEPT, *((_IMAGES,) if manifest.has_images else ()), *((_VOLUMES,) if manifest.has_volumes else ())]
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.absolute().parent)

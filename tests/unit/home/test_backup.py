@@ -182,6 +182,14 @@ async def test_half_an_archive_is_refused(tmp_path: Path) -> None:
         restore_backup(tmp_path / "half", StateFolder(tmp_path / "other"))
 
 
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(FileExistsError, match="not a file"):
+        write_backup(pipe, StateFolder(tmp_path), journal=b"", manifest=MADE)
+    assert pipe.is_fifo()
+
+
 async def test_a_folder_that_is_missing_is_reported_with_the_name_of_the_file(tmp_path: Path) -> None:
     state, file = await state_with_services(tmp_path / "state"), tmp_path / "absent" / "saved.tar.gz"
     with pytest.raises(FileNotFoundError) as caught:

@@ -24,7 +24,7 @@ import msgspec
 
 from serving.core.model.errors import UNREADABLE, JournalDamaged, ServingError
 from serving.home.boundedentry import BoundedEntry
-from serving.home.state import SECRET_FILES, StateFolder
+from serving.home.state import SECRET_FILES, StateFolder, naming
 from serving.home.store.former import note_of
 from serving.home.store.migrations import SQLITE_DAMAGE, check_reader, copy_of
 from serving.home.trees import is_virtualenv, remove_tree
@@ -93,7 +93,7 @@ def write_backup(file: Path, state: StateFolder, *, journal: bytes, manifest: Ba
         # The caller has only the file name.
         raise type(error)(error.errno, error.strerror, str(file)) from error
     try:
-        with os.fdopen(descriptor, "wb") as out:
+        with naming(file), os.fdopen(descriptor, "wb") as out:
             with tarfile.open(fileobj=out, mode="w:gz", compresslevel=6) as archive:
                 _add(archive, _MANIFEST, msgspec.json.encode(manifest))
                 _add(archive, _JOURNAL, journal)

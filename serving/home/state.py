@@ -273,6 +273,17 @@ def short_path(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Add a path to an ``OSError`` that has none, as that of a write to a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 def write_private(path: Path, content: bytes) -> None:
     """Write a file atomically, readable by its owner only."""
     temporary = path.with_name(path.name + ".new")

@@ -22,6 +22,7 @@ import msgspec
 from pathspec import GitIgnoreSpec
 
 from serving.core.model.errors import InvalidValue
+from serving.home.state import naming
 from serving.home.trees import discard_tree, is_virtualenv
 
 _DIGEST = re.compile(r"[0-9a-f]{32}\Z")
@@ -124,7 +125,8 @@ def take_snapshot(folder: Path, snapshots: Path) -> str:
     scratch.chmod(_READABLE | _ENTERABLE | stat.S_IWUSR)
     try:
         # Digest and copy use the same bytes, because a file may change between two reads.
-        name = _copy(folder, entries, scratch)
+        with naming(snapshots):
+            name = _copy(folder, entries, scratch)
         snapshot = snapshots / name
         if snapshot.exists():
             # A deploy that uses it again protects it from being collected.

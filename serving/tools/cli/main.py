@@ -1,6 +1,7 @@
 """The command ``serving``: a group of subcommands, each imported on use."""
 
 import difflib
+import errno
 import importlib
 import os
 import sys
@@ -285,6 +286,8 @@ def _os_error(error: OSError) -> Iterator[str]:
     if error.filename is not None:
         yield f"{error.filename}: "
     yield error.strerror or str(error) or type(error).__name__
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        yield "; make room on this disk"
 
 
 @click.group(cls=LazyGroup, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from serving.core.model.errors import SettingsError
-from serving.home.state import StateFolder, default_state_path, kubeconfig
+from serving.home.state import StateFolder, default_state_path, kubeconfig, naming
 
 
 def mode_of(path: Path) -> int:
@@ -70,3 +70,10 @@ def test_the_token_is_the_users_and_not_in_the_url() -> None:
         "certificate-authority-data": base64.b64encode(b"PEM").decode(),
     }
     assert content["users"][0]["user"] == {"token": "abc"}
+
+
+def test_an_error_of_a_full_disk_has_a_path() -> None:
+    with pytest.raises(OSError, match="No space left on device: '/the/file'"), naming(Path("/the/file")):
+        Path("/dev/full").write_bytes(b"x")
+    with pytest.raises(FileNotFoundError, match="'/absent'"), naming(Path("/the/file")):
+        Path("/absent").read_bytes()

@@ -24,6 +24,7 @@ from serving.home.pods.userranges import subordinate_range
 from serving.home.pods.volumequota import quota_gap
 from serving.home.processes import mounts
 from serving.home.processes.isolation import MODES, SAME_USER, Isolation, missing_layers
+from serving.home.state import naming
 from serving.home.supervisor.binding import PORTS
 from serving.tools.cli.client.shortnames import UNRESOLVED
 
@@ -259,7 +260,13 @@ def _older_cgroup(places: Mapping[str, Path], instead: str) -> Finding:
 
 def check_containers(state: Path) -> Iterator[Finding]:
     """Check that the machine can run images, by running a container, and can pull images."""
-    engine = find_engine(os.environ.get(RUNTIME_VARIABLE, ""), state)
+    try:
+        with naming(state):
+            engine = find_engine(os.environ.get(RUNTIME_VARIABLE, ""), state)
+    except OSError as error:
+        text = f"unknown: {error.filename}: {error.strerror}"
+        yield Finding(name="containers", state="fail", text=text, advice="no container was tried")
+        return
     if not engine.runtime:
         advice = "without it manifests that name an image do not run; --command and serving.dev/command do"
         yield Finding(name="containers", state="warn", text=engine.reason, advice=advice)

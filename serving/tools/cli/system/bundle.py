@@ -21,7 +21,7 @@ import msgspec
 from serving.core.model.errors import UNREADABLE, ServingError
 from serving.core.model.knative import LAST_APPLIED_ANNOTATION
 from serving.core.model.objects import name_of
-from serving.home.state import StateFolder
+from serving.home.state import StateFolder, naming
 from serving.net.cluster.identity import system_namespace
 from serving.net.cluster.kinds import KINDS, POD, SECRET
 from serving.tools.cli.client.api import ApiCall, ApiClient, Place, fail, place_options
@@ -88,13 +88,20 @@ def bundle(*, place: Place, file: Path) -> None:
         running = ApiClient(state.path) if state.holder() is not None else None
         secrets, parts = _secrets(state, running), _parts(state, running)
     count = 0
-    with file.open("xb") as out, tarfile.open(fileobj=out, mode="w:gz") as archive:
-        for name, text in parts:
-            content = redacted(text, secrets).encode()
-            entry = tarfile.TarInfo(f"serving-bundle/{name}")
-            entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
-            archive.addfile(entry, io.BytesIO(content))
-            count += 1
+    with naming(file), file.open("xb") as out:
+        try:
+            with tarfile.open(fileobj=out, mode="w:gz") as archive:
+                for name, text in parts:
+                    content = redacted(text, secrets).encode()
+                    entry = tarfile.TarInfo(f"serving-bundle/{name}")
+                    entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
+                    archive.addfile(entry, io.BytesIO(content))
+                    count += 1
+            out.flush()
+        except OSError:
+            # Half a file would look like a bundle.
+            file.unlink()
+            raise
     file.chmod(0o600)
     click.echo(
         f"{file}: {count} files, {file.stat().st_size / 1024:.0f} KiB, without secrets; look into it before you publish it"

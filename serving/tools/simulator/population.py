@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
-from serving.core.scaling.adaptive.gaps import SHIPPED_PRIOR, Array, GapPrior
+from serving.core.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
 from serving.tools.simulator.results import RevisionResult
 from serving.tools.simulator.revision_run import RevisionRun
 from serving.tools.simulator.workers import end_with_parent
@@ -36,7 +36,7 @@ class _StepPrior(GapPrior):
         super().__init__(SHIPPED_PRIOR)
         self.gaps: list[_Gap] = []
 
-    def publish(self, rates: Array) -> None:
+    def publish(self, rates: tuple[float, ...]) -> None:
         """Replace the rates."""
         self._rates = rates
 
@@ -54,7 +54,7 @@ class _Group:
         self._runs = [run_of(index, self._prior) for index in indices]
         self._next_s = [run.next_s for run in self._runs]
 
-    def step(self, rates: Array, limit_s: float) -> _StepOutcome:
+    def step(self, rates: tuple[float, ...], limit_s: float) -> _StepOutcome:
         """Simulate up to a time; return each function's gaps, by index, and the time of the next event."""
         prior, gaps = self._prior, []
         prior.publish(rates)

@@ -1,11 +1,10 @@
 """The adaptive policy's proposals for an idle revision, their reasons, and the budget of pre-warmed starts."""
 
 import math
-
-import numpy as np
+from collections.abc import Sequence
 
 from serving.core.model.nodata import NoData
-from serving.core.scaling.adaptive.gaps import BIN_STARTS_S, Array, GapHistory, KeepWindow
+from serving.core.scaling.adaptive.gaps import GapHistory, KeepWindow, arrivals_until
 from serving.core.scaling.decision.policy import KEEP_ALIVE, PRE_WARMING, KeepReason
 from serving.core.scaling.kpa.merge import Proposal
 
@@ -27,18 +26,16 @@ def proposals_of(algorithm: Proposal, window: KeepWindow | None) -> tuple[Propos
     return (Proposal(decider=KEEP_ALIVE, desired=0, reason="no request is expected"),)
 
 
-def reason_of(hazard: Array, gaps: GapHistory, age_s: float, *, window: KeepWindow | None) -> KeepReason:
+def reason_of(hazard: Sequence[float], gaps: GapHistory, age_s: float, *, window: KeepWindow | None) -> KeepReason:
     """The figures that explain a keep window at a gap's age, for people."""
     until_s = age_s + _OUTLOOK_S if window is None else window.to_s
-    expected = np.concatenate(([0.0], np.cumsum(hazard[:-1] * np.diff(BIN_STARTS_S))))
-    before, by = np.interp((age_s, until_s), BIN_STARTS_S, expected)
     lasted, ended = gaps.ended_between(age_s, until_s)
     return KeepReason(
         age_s=age_s,
         until_s=None if window is None else until_s,
         ahead_s=until_s - age_s,
         is_ahead=window is not None and window.from_s > 0,
-        probability=1.0 - math.exp(before - by),
+        probability=1.0 - math.exp(arrivals_until(hazard, age_s) - arrivals_until(hazard, until_s)),
         gaps_lasted=lasted,
         gaps_ended=ended,
     )

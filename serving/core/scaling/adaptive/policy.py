@@ -229,7 +229,7 @@ class AdaptivePolicy(RevisionPolicy):
         self._gaps.load(dumped)
         self._regret = regret
         for name, count in dumped.items():
-            self._prior.record(float(BIN_STARTS_S[int(name)]), weight=count)
+            self._prior.record(BIN_STARTS_S[int(name)], weight=count)
         self._saved_count = self._gaps.gap_count
         self._idle = self._explained = None
 

@@ -2,7 +2,7 @@
 
 Input: costs of both policies. Output: "over the last day: 12 cold requests instead of 31, 40 pod-minutes less than
 under Knative's policy, estimated", or under Knative's policy the estimate for the adaptive one. The module imports no
-decider, so that a command that only prints sentences starts without numpy.
+decider, so that a command that only prints sentences starts quickly.
 """
 
 from typing import NamedTuple

@@ -14,7 +14,7 @@ import msgspec
 
 from serving.core.model.nodata import NoData
 from serving.core.model.stat import Stat
-from serving.core.scaling.classic.points import NANOSECONDS_PER_SECOND, Points, WindowSums
+from serving.core.scaling.classic.windowsums import NANOSECONDS_PER_SECOND, WindowSums
 from serving.core.settings.classic import ClassicSettings
 
 # Panic begins at twice the target per pod; the original has this constant too.
@@ -66,6 +66,8 @@ class ClassicScaler:
 
     def __init__(self, *, started_s: float) -> None:
         """``started_s`` is when observation of the revision began; idleness counts from it until the first request."""
+        from serving.core.scaling.classic.points import Points  # noqa: PLC0415 - numpy, for revisions of this class only
+
         self._points = Points()
         self._panic_ns: int | None = None
         self._panic_count_max = 0.0

@@ -14,16 +14,13 @@ so its sum is always in order.
 
 from array import array
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from serving.core.model.stat import Stat
+from serving.core.scaling.classic.windowsums import NANOSECONDS_PER_SECOND, WindowSums
 from serving.core.settings.classic import ClassicQuirks
 
-# Times are compared in whole nanoseconds, as in the original, so that float rounding does not decide at the window's
-# edge.
-NANOSECONDS_PER_SECOND = 1_000_000_000
 # Space for a dozen pods at one point a second; most revisions never need more.
 _ROOM_START = 1024
 _GROWTH = 2
@@ -35,21 +32,6 @@ _ROUNDING = 2.0**-53
 
 _Times = NDArray[np.int64]
 _Floats = NDArray[np.float64]
-
-
-class WindowSums(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums of both windows: concurrency in requests, counts of points and pods."""
-
-    stable_sum: float
-    """The pairwise sum; at most ``stable_error_ratio`` from the sum in order."""
-
-    stable_error_ratio: float
-    stable_point_count: int
-    stable_pod_count: int
-    panic_sum: float
-    panic_point_count: int
-    traffic_at_ns: int | None
-    """Time of the newest point with traffic that no earlier reading contained; None without one."""
 
 
 class Points:

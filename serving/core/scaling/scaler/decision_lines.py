@@ -1,7 +1,7 @@
 """A decision's entry in a list: revision, time, repetitions and sentence.
 
 ``decision_history`` and ``decision_events`` add the decision itself. This module imports no decider, so that a command
-that only prints sentences starts without numpy.
+that only prints sentences starts quickly.
 """
 
 import msgspec

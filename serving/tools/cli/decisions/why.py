@@ -391,7 +391,7 @@ def _read(body: bytes) -> _Line:
 
 
 def _explained(line: bytes) -> _Line:
-    # The numbers of a logged decision form its sentence. Their types import the deciders and numpy, which takes longer
+    # The numbers of a logged decision form its sentence. Their types import the deciders, which takes longer
     # than the whole command otherwise.
     from serving.autoscaler.decision_events import explained  # noqa: PLC0415 - as above
     from serving.core.scaling.scaler.replay import read_record  # noqa: PLC0415 - as above

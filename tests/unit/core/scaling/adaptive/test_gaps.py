@@ -1,7 +1,9 @@
 """Gaps and the hazard that follows from them."""
 
+import bisect
+import math
+
 import msgspec
-import numpy as np
 import pytest
 
 from serving.core.model.errors import InvalidValue
@@ -13,6 +15,7 @@ from serving.core.scaling.adaptive.gaps import (
     GapPrior,
     KeepBounds,
     KeepWindow,
+    arrivals_until,
     keep_windows,
 )
 
@@ -29,7 +32,7 @@ def history_of(*gaps_s: float) -> GapHistory:
 
 
 def bin_of(age_s: float) -> int:
-    return int(np.searchsorted(BIN_STARTS_S, age_s, side="right")) - 1
+    return bisect.bisect_right(BIN_STARTS_S, age_s) - 1
 
 
 def test_without_gaps_the_hazard_is_the_priors() -> None:
@@ -79,7 +82,7 @@ def test_what_is_dumped_can_be_loaded() -> None:
     second.load(first.dump())
 
     prior = GapPrior(SHIPPED_PRIOR)
-    assert np.allclose(first.hazard(prior), second.hazard(prior), rtol=0.01)
+    assert first.hazard(prior) == pytest.approx(second.hazard(prior), rel=0.01)
     assert second.gap_count == round(first.ended_between(0.0, 1e9)[0])
 
 
@@ -98,21 +101,26 @@ def test_an_empty_dump_is_no_history() -> None:
 
 def test_the_prior_learns_from_the_population() -> None:
     prior = GapPrior(SHIPPED_PRIOR)
-    before = prior.rates.copy()
+    before = prior.rates
     for _ in range(400):
         prior.record(300.0, weight=1.0)
 
-    group = int(np.log2(300)) + 1
+    group = int(math.log2(300)) + 1
     assert prior.rates[group] > 2 * before[group]
     assert prior.rates[3] < before[3]
     assert len(prior.rates) == GROUP_COUNT
 
 
+def test_arrivals_add_up_over_idle_time() -> None:
+    hazard = [0.0] * len(BIN_STARTS_S)
+    hazard[2], hazard[-2] = 0.5, 0.01
+    assert [arrivals_until(hazard, age_s) for age_s in (2.0, 2.5, 3.0, 100.0)] == [0.0, 0.25, 0.5, 0.5]
+    assert arrivals_until(hazard, 1e9) == pytest.approx(0.5 + 0.01 * (BIN_STARTS_S[-1] - BIN_STARTS_S[-2]))
+
+
 def windows(*high: tuple[float, float], bounds: KeepBounds = BOUNDS) -> list[tuple[float, float]]:
     """Windows with a high hazard between these ages; the ends are rounded to bins of 3 %."""
-    hazard = np.full(len(BIN_STARTS_S), LOW)
-    for from_s, to_s in high:
-        hazard[(from_s <= BIN_STARTS_S) & (to_s > BIN_STARTS_S)] = HIGH
+    hazard = [HIGH if any(from_s <= at_s < to_s for from_s, to_s in high) else LOW for at_s in BIN_STARTS_S]
     return [(round(one.from_s), round(one.to_s)) for one in keep_windows(hazard, bounds)]
 
 
@@ -148,13 +156,13 @@ def test_a_pod_never_stays_for_longer_than_the_longest_time() -> None:
 
 
 def test_a_dormant_pod_stays_by_a_lower_rate() -> None:
-    hazard = np.full(len(BIN_STARTS_S), 0.3 / BOUNDS.worth_s)
+    hazard = [0.3 / BOUNDS.worth_s] * len(BIN_STARTS_S)
     assert keep_windows(hazard, BOUNDS) == (KeepWindow(0.0, 6.0),)
     assert keep_windows(hazard, DORMANT) == (KeepWindow(0.0, DORMANT.kept_max_s),)
 
 
 def test_a_rate_below_the_price_of_a_dormant_pod_keeps_none() -> None:
-    hazard = np.full(len(BIN_STARTS_S), 0.1 / BOUNDS.worth_s)
+    hazard = [0.1 / BOUNDS.worth_s] * len(BIN_STARTS_S)
     assert keep_windows(hazard, DORMANT) == (KeepWindow(0.0, 6.0),)
 
 

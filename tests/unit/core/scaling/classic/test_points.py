@@ -1,5 +1,6 @@
 from serving.core.model.stat import Stat
-from serving.core.scaling.classic.points import NANOSECONDS_PER_SECOND, Points, WindowSums
+from serving.core.scaling.classic.points import Points
+from serving.core.scaling.classic.windowsums import NANOSECONDS_PER_SECOND, WindowSums
 from serving.core.settings.classic import ORIGINAL, ClassicQuirks
 
 SAFE = ClassicQuirks()

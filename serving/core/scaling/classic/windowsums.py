@@ -1,0 +1,22 @@
+"""What the classic algorithm reads from its points."""
+
+import msgspec
+
+# Times are compared in whole nanoseconds, as in the original, so that float rounding does not decide at the window's
+# edge.
+NANOSECONDS_PER_SECOND = 1_000_000_000
+
+
+class WindowSums(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums of both windows: concurrency in requests, counts of points and pods."""
+
+    stable_sum: float
+    """The pairwise sum; at most ``stable_error_ratio`` from the sum in order."""
+
+    stable_error_ratio: float
+    stable_point_count: int
+    stable_pod_count: int
+    panic_sum: float
+    panic_point_count: int
+    traffic_at_ns: int | None
+    """Time of the newest point with traffic that no earlier reading contained; None without one."""

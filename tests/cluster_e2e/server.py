@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,15 +18,18 @@ import yaml
 
 from serving.core.model.objects import Object
 from serving.tools.cli.client.api import ApiClient
-from serving.tools.cli.client.tree import InstallOptions, objects_of, tree_folder
+from serving.tools.cli.client.tree import InstallOptions, objects_of, path_of, tree_folder
+from serving.tools.cli.system.availability import until_removed
 from serving.tools.cli.system.install import Installation
 from tests.tidy.sources import ROOT
 
 NAMESPACE = "knative-serving"
 SPACE = "serving-e2e"
 HOST_NAME = "kubernetes.io/hostname"
+# The suite's node on a real server runs only pods that tolerate this taint.
+TAINT = {"key": "serving.dev/cluster-e2e", "effect": "NoSchedule"}
 _NODE = "serving-e2e"
-_VARIABLE = "SERVING_TEST_KUBECONFIG"
+VARIABLE = "SERVING_TEST_KUBECONFIG"
 _NEEDED = {"Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding"}
 _NEEDED |= {"Role", "RoleBinding", "ConfigMap", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 _NEEDED |= {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
@@ -35,15 +38,18 @@ _TOKEN_S = 3600
 
 def is_real() -> bool:
     """Whether the server is a real one, and not our own."""
-    return bool(os.environ.get(_VARIABLE))
+    return bool(os.environ.get(VARIABLE))
 
 
 def only_here() -> Object:
-    """The part of a pod's spec that keeps it on the suite's own node.
+    """The part of a pod's spec that keeps it on the suite's own node, which other pods do not tolerate.
 
     The account is set for servers without the admission that adds it: a token is for a pod that names its account.
     """
-    return {"nodeSelector": {HOST_NAME: _NODE}, "serviceAccountName": "default"} if is_real() else {}
+    if not is_real():
+        return {}
+    tolerations = [{**TAINT, "operator": "Exists"}]
+    return {"nodeSelector": {HOST_NAME: _NODE}, "tolerations": tolerations, "serviceAccountName": "default"}
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,9 +89,9 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 async def started(folder: Path) -> AsyncIterator[Server]:
     """The server that is named, prepared; or our own, while the context lasts."""
     if is_real():
-        kubeconfig = Path(os.environ[_VARIABLE])
+        kubeconfig = Path(os.environ[VARIABLE])
         # The daemons of one stage would work on what is another's: there is one cluster, and they see all of it.
-        assert "PYTEST_XDIST_WORKER" not in os.environ, f"with {_VARIABLE} run these tests in one process, without -n"
+        assert "PYTEST_XDIST_WORKER" not in os.environ, f"with {VARIABLE} run these tests in one process, without -n"
         installation = Installation(ApiClient(kubeconfig=kubeconfig), needed_objects())
         await asyncio.to_thread(installation.check)
         await asyncio.to_thread(installation.apply)
@@ -111,11 +117,31 @@ async def started(folder: Path) -> AsyncIterator[Server]:
         log.close()
 
 
-def needed_objects() -> list[Object]:
-    """Objects that the daemons need first: those of ``config/`` with keda-http, and the account of the component placement."""
+def all_objects() -> list[Object]:
+    """The objects of ``config/`` with keda-http, and the account of the component placement."""
     placement = (tree_folder() / "components" / "placement" / "rbac.yaml").read_text()
-    objects = [*objects_of(tree_folder(), InstallOptions(components=("keda-http",))), *yaml.safe_load_all(placement)]
-    return [one for one in objects if one["kind"] in _NEEDED]
+    return [*objects_of(tree_folder(), InstallOptions(components=("keda-http",))), *yaml.safe_load_all(placement)]
+
+
+def needed_objects() -> list[Object]:
+    """Objects that the daemons need first."""
+    return [one for one in all_objects() if one["kind"] in _NEEDED]
+
+
+@contextlib.contextmanager
+def removed_at_end(api: ApiClient, objects: Sequence[Object], *, timeout_s: float = 240.0) -> Iterator[None]:
+    """Remove these objects from a server at the end, with all objects of their kinds.
+
+    Raises:
+        AssertionError: if the server runs the system, whose daemons would work on the objects of the suite.
+    """
+    running = [path_of(one) for one in objects if one["kind"] == "Deployment" and api.peek(path_of(one))]
+    assert not running, f"this server runs {running[0]}; `serving install --uninstall` removes the system"
+    try:
+        yield
+    finally:
+        Installation(api, objects).remove(with_services=True)
+        until_removed(api, objects, timeout_s=timeout_s)
 
 
 def _current(kubeconfig: Path) -> tuple[Object, Object, Object]:

@@ -26,9 +26,26 @@ from typing import Any
 from serving.activator.io.reports import StatsClient
 from serving.activator.queueing.wake import RevisionLoad
 from serving.core.model.errors import AlreadyExists, NotFound
-from serving.core.model.objects import Object, condition_of
+from serving.core.model.objects import Object, condition_of, name_of
 from serving.core.settings.activator import ActivatorSettings
-from serving.net.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, NAMESPACE, NODE, POD, SECRET, SERVING_SERVICE, Kind
+from serving.net.cluster.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    DOMAIN_MAPPING,
+    ENDPOINT_SLICE,
+    HTTP_SCALED_OBJECT,
+    INTERCEPTOR_ROUTE,
+    KEDA_SCALED_OBJECT,
+    NAMESPACE,
+    NODE,
+    POD,
+    SCALED_WORKLOAD,
+    SCALING_POLICY,
+    SECRET,
+    SERVICE,
+    SERVING_SERVICE,
+    Kind,
+)
 from serving.net.cluster.kube import KubeCluster
 from serving.net.cluster.port import Cluster, EventType, WatchEvent
 from serving.net.wire.tokens import KEY_SECRET
@@ -60,6 +77,11 @@ _LISTENERS = {"activator": ("public", "inner")}
 _SOCKETS = ("public", "inner", "stats", "activator-metrics")
 # Each report is of a second; two in one would add up.
 _LOAD_PERIOD_S = 1.0
+# What tests create, routes before what they point to.
+_CLEARED = (
+    *(INTERCEPTOR_ROUTE, KEDA_SCALED_OBJECT, HTTP_SCALED_OBJECT, SCALED_WORKLOAD, DOMAIN_MAPPING, SCALING_POLICY),
+    *(SERVING_SERVICE, DEPLOYMENT, SERVICE, CONFIG_MAP),
+)
 # Windows as short as they may be; what is shown does not hang on their length.
 _SETTINGS = {
     "SERVING_AUTOSCALER_STABLE_WINDOW_S": "6",
@@ -287,11 +309,13 @@ class Stage:
             await self.cluster.patch(ENDPOINT_SLICE, SYSTEM, f"{name}-e2e", patch=changed)
 
     async def clear(self) -> None:
-        """Delete all services, and wait until their dependents are gone."""
+        """Delete all objects that no other object owns, and wait until their dependents are gone."""
         self._loads.clear()
-        for one in (await self.cluster.list(SERVING_SERVICE, SPACE)).items:
-            with contextlib.suppress(NotFound):
-                await self.cluster.delete(SERVING_SERVICE, SPACE, one["metadata"]["name"])
+        for kind in _CLEARED:
+            for resource in (await self.cluster.list(kind, SPACE)).items:
+                if not resource["metadata"].get("ownerReferences"):
+                    with contextlib.suppress(NotFound):
+                        await self.cluster.delete(kind, SPACE, name_of(resource))
         await self.until_none(DEPLOYMENT)
         await self.until_none(POD)
 
@@ -335,8 +359,10 @@ async def staged(
                     group.create_task(stage.start(name))
                 if runs_nothing:
                     group.create_task(stage.kubelet.until_schedulable())
-            yield stage
-            await stage.clear()
+            try:
+                yield stage
+            finally:
+                await stage.clear()
             if not is_real():
                 assert (folder / REFUSED).read_text() == "", "a real server would have refused it"
         finally:

@@ -19,7 +19,7 @@ from serving.net.cluster.kinds import NODE, POD
 from serving.net.cluster.kube import KubeCluster
 from serving.net.cluster.port import Cluster, EventType
 from serving.net.cluster.reflector import CacheChange, Reflector
-from tests.cluster_e2e.server import HOST_NAME, SPACE
+from tests.cluster_e2e.server import HOST_NAME, SPACE, TAINT, is_real
 
 Found = TypeVar("Found")
 
@@ -67,7 +67,9 @@ class StatusKubelet:
             while True:
                 with contextlib.suppress(NotFound):
                     node = await self._cluster.get(NODE, "", self._node)
-                    if (node.get("status") or {}).get("conditions") and not (node.get("spec") or {}).get("taints"):
+                    taints = (node.get("spec") or {}).get("taints") or ()
+                    is_tainted = any(taint["key"] != TAINT["key"] for taint in taints)
+                    if (node.get("status") or {}).get("conditions") and not is_tainted:
                         return
                 await asyncio.sleep(0.05)
 
@@ -144,12 +146,13 @@ class StatusKubelet:
         )
 
     async def beat(self) -> None:
-        """Renew the node's lease."""
+        """Register the node and report it ready, until cancelled."""
         labels = {"labels": {HOST_NAME: self._node}}
+        spec = {"taints": [TAINT]} if is_real() else {}
         try:
-            await self._cluster.create(NODE, {"metadata": {"name": self._node, **labels}})
+            await self._cluster.create(NODE, {"metadata": {"name": self._node, **labels}, "spec": spec})
         except AlreadyExists:
-            await self._cluster.patch(NODE, "", self._node, patch={"metadata": labels})
+            await self._cluster.patch(NODE, "", self._node, patch={"metadata": labels, "spec": spec})
         while True:
             now = stamp()
             condition = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "it says so"}

@@ -1,5 +1,6 @@
 """The suite on a given kubeconfig, and the objects that it applies before the daemons start."""
 
+import asyncio
 import base64
 import contextlib
 import json
@@ -12,16 +13,19 @@ import trustme
 from aiohttp import web
 
 from serving.core.model.errors import NotFound, Unavailable
+from serving.core.model.objects import Object
 from serving.home.apiserver.server import ApiOptions, application
+from serving.home.controllers.scheduler import refusal
 from serving.home.store.memory import MemoryCluster
 from serving.net.cluster.kinds import NAMESPACE as NAMESPACES
-from serving.net.cluster.kinds import SECRET
+from serving.net.cluster.kinds import NODE, SECRET
 from serving.net.cluster.kube import KubeCluster
 from serving.net.wire.tokens import KEY_SECRET
 from tests.cluster_e2e import server as module
 from tests.cluster_e2e.gate import opened
 from tests.cluster_e2e.server import Server, needed_objects
 from tests.cluster_e2e.stage import KEY, SYSTEM, key_set
+from tests.cluster_e2e.status_kubelet import StatusKubelet
 from tests.cluster_e2e.test_rights import DAEMONS
 
 NAME = "api.example"
@@ -100,6 +104,25 @@ def test_pods_on_a_foreign_server_go_to_the_node_of_the_suite(
 ) -> None:
     monkeypatch.setenv("SERVING_TEST_KUBECONFIG", "a file" if is_named else "")
     assert module.only_here().get("nodeSelector", {}).get("kubernetes.io/hostname") == node
+
+
+async def test_the_node_of_the_suite_takes_only_pods_of_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVING_TEST_KUBECONFIG", "a file")
+    cluster = MemoryCluster()
+    kubelet = StatusKubelet(cluster, "serving-e2e")
+    beating = asyncio.create_task(kubelet.beat())
+    await kubelet.until_schedulable()
+    node = await cluster.get(NODE, "", "serving-e2e")
+    # A server taints the node until its controllers have seen it.
+    not_ready = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+    patch = {"spec": {"taints": [*node["spec"]["taints"], not_ready]}}
+    tainted = await cluster.patch(NODE, "", "serving-e2e", patch=patch)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(kubelet.until_schedulable(), 0.1)
+    beating.cancel()
+    pods: list[Object] = [{"spec": {}}, {"spec": module.only_here()}]
+    assert [refusal(node, pod) == "" for pod in pods] == [False, True]
+    assert [refusal(tainted, pod) == "" for pod in pods] == [False, False]
 
 
 @pytest.mark.parametrize("before", [{"key": "dGhlaXJz", "other": "a2VwdA=="}, {"other": "a2VwdA=="}])

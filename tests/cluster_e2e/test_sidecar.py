@@ -85,9 +85,10 @@ async def running_cluster(
         running = asyncio.create_task(kubelet.run())
         try:
             await kubelet.until_schedulable()
-            yield Cluster(stage, kubelet, has_projected=has_projected)
-            await stage.clear()
-            await stage.until_none(POD)
+            try:
+                yield Cluster(stage, kubelet, has_projected=has_projected)
+            finally:
+                await stage.clear()
         finally:
             await kubelet.kill_all()
             running.cancel()

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from serving.core.model.errors import NotFound
 from serving.core.model.objects import Object, condition_of, name_of, nested
 from serving.net.cluster.kinds import (
     CONFIG_MAP,
@@ -21,7 +20,6 @@ from serving.net.cluster.kinds import (
     HTTP_SCALED_OBJECT,
     INTERCEPTOR_ROUTE,
     KEDA_SCALED_OBJECT,
-    POD,
     SCALED_WORKLOAD,
     SERVICE,
     Kind,
@@ -39,7 +37,6 @@ _CONFLICT = 409
 _AWAY_S = 3.0
 # Requests of each client: short ones, and one that is inside while things end.
 _CLIENTS = ("/", "/", "/sleep/1", "/sleep/1")
-_ROUTES = (INTERCEPTOR_ROUTE, KEDA_SCALED_OBJECT, HTTP_SCALED_OBJECT)
 _SOON = {"autoscaling.knative.dev/window": "6s"}
 
 
@@ -51,14 +48,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple
         try:
             yield one, kubelet
         finally:
-            with contextlib.suppress(NotFound):
-                await one.cluster.delete(CONFIG_MAP, SPACE, "pages")
-            for kind in (*_ROUTES, SCALED_WORKLOAD, DEPLOYMENT, SERVICE):
-                for resource in (await one.cluster.list(kind, SPACE)).items:
-                    # What a route owns may have gone with it.
-                    with contextlib.suppress(NotFound):
-                        await one.cluster.delete(kind, SPACE, name_of(resource))
-            await one.until_none(POD)
+            await one.clear()
             node.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await node

@@ -30,10 +30,13 @@ async def with_pods(folder: Path, **settings: str) -> AsyncIterator[Stage]:
         with template_process(folder / "state") as template:
             async with asyncio.TaskGroup() as group:
                 tasks = await _kubelet(one, template.state.template, folder, group)
-                yield one
-                await one.clear()
-                for task in tasks:
-                    task.cancel()
+                try:
+                    yield one
+                finally:
+                    # While the kubelet runs: pods that stay have mounts below the folder.
+                    await one.clear()
+                    for task in tasks:
+                        task.cancel()
 
 
 async def _kubelet(

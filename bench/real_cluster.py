@@ -43,7 +43,7 @@ from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, SERVING_SERVICE, K
 from serving.tools.cli.client.api import ApiCall, ApiClient
 from tests.cluster_e2e import stage
 from tests.cluster_e2e.server import SPACE, is_real, only_here
-from tests.cluster_e2e.stage import SYSTEM, Stage, is_ready, service, staged
+from tests.cluster_e2e.stage import SIDECAR, SYSTEM, Stage, is_ready, service, staged
 from tests.cluster_e2e.status_kubelet import repeated
 from tests.tidy.sources import ROOT
 
@@ -242,7 +242,8 @@ async def kubelet_of(cluster_stage: Stage) -> AsyncIterator[None]:
 async def measure_services(options: argparse.Namespace) -> None:
     """Print the lines of services at scale 0 and with a pod each."""
     # Windows of the product, not those of tests.
-    settings = {"SERVING_AUTOSCALER_STABLE_WINDOW_S": "60", "SERVING_AUTOSCALER_DECISION_PERIOD_S": "2"}
+    windows = {"SERVING_AUTOSCALER_STABLE_WINDOW_S": "60", "SERVING_AUTOSCALER_DECISION_PERIOD_S": "2"}
+    settings = {**SIDECAR, **windows}
     with tempfile.TemporaryDirectory() as folder:
         async with staged(Path(folder), daemons=(), settings=settings, runs_nothing=False) as cluster_stage:
             assert cluster_stage.server.host in ("127.0.0.1", "localhost"), (

@@ -37,6 +37,7 @@ from serving.core.model.objects import (
     annotations_of,
     condition_of,
     is_being_deleted,
+    is_controlled_by,
     labels_of,
     namespace_of,
     nested,
@@ -125,7 +126,18 @@ def _decide_configuration(cache: ControllerCache, where: Key, configuration: Obj
         scaling=cache.scaling,
         now=now,
         refusal=cache.refusal((kinds.CONFIGURATION, *where), configuration),
+        # On a single machine the first routing state is written with the first readiness, which no status stores.
+        routes=() if cache.sidecar is None else _latest_routes(cache, where, configuration),
     )
+
+
+def _latest_routes(cache: ControllerCache, where: Key, configuration: Object) -> tuple[str, ...]:
+    """The name of the route of a configuration's service, if the route uses the latest revision."""
+    service = cache.get(kinds.SERVING_SERVICE, where)
+    if service is None or not is_controlled_by(configuration, service):
+        return ()
+    targets: Sequence[Object] = nested(service, "spec", "traffic") or ({},)
+    return () if all(target.get("revisionName") for target in targets) else (where[1],)
 
 
 def _decide_route(cache: ControllerCache, where: Key, route: Object, *, now: str, now_s: float) -> WritePlan:

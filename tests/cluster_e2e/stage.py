@@ -94,6 +94,11 @@ _SETTINGS = {
     # It does not exist.
     "SERVING_CONTROLLER_REGISTRIES_SKIPPING_TAG_RESOLVING": "registry.example",
 }
+# As on every cluster. The kubelets of processes run no container of it.
+SIDECAR = {
+    "SERVING_CONTROLLER_SIDECAR_ENABLED": "true",
+    "SERVING_CONTROLLER_SIDECAR_IMAGE": "registry.example/serving:e2e",
+}
 
 
 class Daemon:

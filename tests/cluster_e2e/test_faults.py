@@ -11,13 +11,13 @@ import pytest_asyncio
 from serving.core.model.objects import Object
 from serving.net.cluster.kinds import DEPLOYMENT, POD, SERVING_SERVICE
 from tests.cluster_e2e.server import SPACE, only_here
-from tests.cluster_e2e.stage import Stage, is_ready, of_objects, service, staged
+from tests.cluster_e2e.stage import SIDECAR, Stage, is_ready, of_objects, service, staged
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
-# 15 on a quiet machine, with a status of the Route that waits for the activators; under load a status may be written in
+# 14 on a quiet machine, with a status of the Route that waits for the activators; under load a status may be written in
 # two steps.
-_WRITES_MAX = 17
+_WRITES_MAX = 16
 _PER_S = 50
 _AWAY_S = 4.0
 # So long that the load of a second or two may be missing, as it is when this process has no turn, and nothing is
@@ -33,7 +33,7 @@ _WRITE_COUNTS = (
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    async with staged(tmp_path_factory.mktemp("faults")) as one:
+    async with staged(tmp_path_factory.mktemp("faults"), settings=SIDECAR) as one:
         yield one
 
 

@@ -14,15 +14,14 @@ from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION, SCALED_WORKLOAD
 from serving.net.wire.tokens import revision_secret
 from tests.cluster_e2e.process_kubelet import ProcessKubelet, RunningPod, got
 from tests.cluster_e2e.server import SPACE, only_here
-from tests.cluster_e2e.stage import KEY, QUERY_TOKEN, Stage, service, staged
+from tests.cluster_e2e.stage import KEY, QUERY_TOKEN, SIDECAR, Stage, service, staged
 from tests.eventually import until
 from tests.unit.config.strict import faults
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
 SETTINGS = {
-    "SERVING_CONTROLLER_SIDECAR_ENABLED": "true",
-    "SERVING_CONTROLLER_SIDECAR_IMAGE": "registry.example/serving:e2e",
+    **SIDECAR,
     "SERVING_QUEUEPROXY_DRAIN_LAG_S": "0.2",
     "SERVING_AUTOSCALER_STATS_AUDIENCE": "serving-stats",
     "SERVING_ACTIVATOR_SECRETS_OF": "revision",

@@ -115,7 +115,7 @@ class _Latest(msgspec.Struct, frozen=True, kw_only=True):
     refusal: str = ""
 
 
-def reconcile_configuration(
+def reconcile_configuration(  # noqa: PLR0913 - the inputs of one decision
     configuration: Object,
     revisions: Mapping[str, Object],
     *,
@@ -123,10 +123,12 @@ def reconcile_configuration(
     scaling: AutoscalerSettings,
     now: str,
     refusal: str = "",
+    routes: Sequence[str] = (),
 ) -> WritePlan:
     """The writes for a configuration. ``revisions`` are those it may own, by name.
 
-    ``refusal`` is why the server refused the revision of this generation, or "".
+    ``refusal`` is why the server refused the revision of this generation, or "". ``routes`` are the names of the routes
+    that use its latest revision.
     """
     if is_being_deleted(configuration):
         return WritePlan()
@@ -137,7 +139,9 @@ def reconcile_configuration(
     writes: list[Write] = []
     notes: list[Note] = []
     if latest.revision is None and not latest.refusal:
-        body = desired_revision(configuration, settings=settings, scaling=scaling, now=now)
+        # The traffic of a further revision waits until it is ready; a first revision is the only one that can get it.
+        certain = () if own else routes
+        body = desired_revision(configuration, settings=settings, scaling=scaling, now=now, routes=certain)
         writes.append(Create(kind=kinds.REVISION, body=body))
         if nested(configuration, "status", "latestCreatedRevisionName"):
             # The first revision has Events already.

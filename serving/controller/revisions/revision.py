@@ -46,6 +46,7 @@ from serving.core.model.knative import (
     LAST_APPLIED_ANNOTATION,
     LAST_MODIFIER_ANNOTATION,
     REVISION_STATE_ANNOTATIONS,
+    ROUTES_ANNOTATION,
     ROUTING_STATE_LABEL,
     ROUTING_STATE_MODIFIED_ANNOTATION,
     SERVICE_LABEL,
@@ -112,11 +113,17 @@ def revision_name_for(configuration: Object) -> str:
 
 
 def desired_revision(
-    configuration: Object, *, settings: ControllerSettings, scaling: AutoscalerSettings, now: str
+    configuration: Object,
+    *,
+    settings: ControllerSettings,
+    scaling: AutoscalerSettings,
+    now: str,
+    routes: Sequence[str] = (),
 ) -> Object:
     """The revision to create for the configuration's current generation.
 
     The revision starts in Active. A revision with initial-scale 0 is ready without pods and starts in Reserve.
+    ``routes`` are the names of the routes whose traffic it certainly gets.
     """
     template = configuration["spec"]["template"]
     labels, annotations = labels_of(template), annotations_of(template)
@@ -129,6 +136,9 @@ def desired_revision(
     if is_of_an_hpa(annotations, scaling):
         # It always has pods, and our autoscaler does not set its path.
         annotations[TRAFFIC_PATH_ANNOTATION] = TrafficPath.SERVE
+    if routes:
+        annotations[ROUTES_ANNOTATION] = ",".join(sorted(routes))
+    routing_state = RoutingState.ACTIVE if routes else RoutingState.PENDING
     start = start_scale(annotations, scaling)
     state = ServingState.ACTIVE if start.start_count else ServingState.RESERVE
     return {
@@ -137,7 +147,7 @@ def desired_revision(
         "metadata": {
             "name": revision_name_for(configuration),
             "namespace": namespace_of(configuration),
-            "labels": {**labels, **_own_labels(configuration)},
+            "labels": {**labels, **_own_labels(configuration), ROUTING_STATE_LABEL: routing_state.value},
             "annotations": {**annotations, ROUTING_STATE_MODIFIED_ANNOTATION: now},
             "ownerReferences": [owner_reference(configuration)],
         },
@@ -151,7 +161,6 @@ def _own_labels(configuration: Object) -> dict[str, str]:
         CONFIGURATION_LABEL: name_of(configuration),
         CONFIGURATION_UID_LABEL: str(nested(configuration, "metadata", "uid") or ""),
         CONFIGURATION_GENERATION_LABEL: str(nested(configuration, "metadata", "generation")),
-        ROUTING_STATE_LABEL: RoutingState.PENDING.value,
     }
     return own | {key: theirs[key] for key in (SERVICE_LABEL, SERVICE_UID_LABEL) if key in theirs}
 
@@ -185,7 +194,16 @@ def reconcile_revision(
         routes=context.routes, is_newest=context.is_newest, is_awaited=context.is_awaited, was_ready=ready
     )
     failure = failure_to_keep(after)
-    changes = metadata_changes(revision, routes=context.routes, state=state, was_ready=ready, now=now, failure=failure)
+    is_kept = sidecar is not None and labels_of(revision).get(ROUTING_STATE_LABEL) == state
+    since = _unready_since(revision, after) if is_kept else now
+    changes = metadata_changes(
+        revision,
+        routes=context.routes,
+        state=state,
+        was_ready=ready and since is not None,
+        now=since or now,
+        failure=failure,
+    )
     is_unresolved = resolution is not None and (resolution.is_pending or bool(resolution.failure))
     public = () if context.public is None else public_writes(revision, context.public)
     pending: tuple[Write, ...] = (
@@ -224,6 +242,16 @@ def revision_debounce_s(revision: Object | None, changed: Kind | None, *, count_
     is_active = condition_of(revision, CONDITION_ACTIVE).get("status")
     is_flipped = is_active != str(serving_state_of(revision) is ServingState.ACTIVE)
     return count_period_s if is_still and (is_flipped or changed is not kinds.REVISION) else DEBOUNCE_S
+
+
+def _unready_since(before: Object, after: Object) -> str | None:
+    """Since when a revision was ready that no longer is; None for others.
+
+    A cluster stores statuses. So the annotation of the first readiness is due only when the status loses it, or with
+    another change, which saves a write for each first revision.
+    """
+    is_ready, condition = is_true(after, CONDITION_READY), condition_of(before, CONDITION_READY)
+    return None if is_ready or condition.get("status") != ConditionStatus.TRUE else condition.get("lastTransitionTime")
 
 
 def _notes_of_images(revision: Object, resolution: Resolution | None) -> list[Note]:

@@ -11,13 +11,18 @@ from serving.controller.revisions.deployment import desired_private_service
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.routes.rolloutcheck import RolloutJudgement, RolloutVerdict
 from serving.controller.values.writes import WorkKey, WritePlan
-from serving.core.model.knative import BECAME_READY_ANNOTATION, LEARNT_ANNOTATION
+from serving.core.model.knative import (
+    BECAME_READY_ANNOTATION,
+    LEARNT_ANNOTATION,
+    ROUTES_ANNOTATION,
+    ROUTING_STATE_LABEL,
+)
 from serving.core.model.objects import Object
 from serving.core.settings.queueproxy import QueueProxySettings
 from serving.core.settings.sidecar import SidecarSettings
 from serving.net.cluster import kinds
 from serving.net.cluster.kinds import Kind
-from serving.net.cluster.port import Patch
+from serving.net.cluster.port import Create, Patch
 from tests.unit.controller.builders import (
     NOW,
     NOW_S,
@@ -36,6 +41,7 @@ from tests.unit.controller.builders import (
     with_ready,
     written_status,
 )
+from tests.unit.controller.revisions.test_sidecar import SIDECAR
 
 SERVICE: WorkKey = (kinds.SERVING_SERVICE, "default", "hello")
 CONFIGURATION: WorkKey = (kinds.CONFIGURATION, "default", "hello")
@@ -442,6 +448,39 @@ def test_another_image_of_queue_proxies_reaches_the_sidecars() -> None:
     cache.reconfigure(msgspec.structs.replace(SETTINGS, sidecar=SidecarSettings(image="other")), SCALING)
     assert cache.sidecar is not None
     assert cache.sidecar.settings.image == "other"
+
+
+@pytest.mark.parametrize(
+    ("traffic", "sidecar", "state"),
+    [
+        (None, SIDECAR, ("active", "hello")),
+        ([{"latestRevision": True, "percent": 100}, BLUE[0]], SIDECAR, ("active", "hello")),
+        (BLUE, SIDECAR, ("pending", None)),
+        (None, None, ("pending", None)),
+    ],
+)
+def test_on_a_cluster_the_first_revision_of_a_service_is_active_from_its_creation(
+    traffic: list[Object] | None, sidecar: Sidecar | None, state: tuple[str, str | None]
+) -> None:
+    cache = knowing((kinds.SERVING_SERVICE, a_service(traffic=traffic)), (kinds.CONFIGURATION, a_configuration()))
+    cache.sidecar = sidecar
+    (create,) = decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S).writes
+    assert isinstance(create, Create)
+    labels, annotations = (create.body["metadata"][part] for part in ("labels", "annotations"))
+    assert (labels[ROUTING_STATE_LABEL], annotations.get(ROUTES_ANNOTATION)) == state
+    # Its state stays until the route has traffic.
+    cache.put(kinds.REVISION, stored(create.body))
+    cache.put(kinds.ROUTE, a_route(traffic=traffic))
+    if sidecar is not None and state[1]:
+        assert metadata_written(decide(cache, REVISION, now=NOW, now_s=NOW_S)) == []
+
+
+def test_a_configuration_without_a_service_has_no_route() -> None:
+    cache = a_cache((kinds.CONFIGURATION, stored(a_configuration(), ownerReferences=[])), with_owners=False)
+    cache.sidecar = SIDECAR
+    (create,) = decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S).writes
+    assert isinstance(create, Create)
+    assert create.body["metadata"]["labels"][ROUTING_STATE_LABEL] == "pending"
 
 
 def test_a_route_waits_until_all_activators_serve_it() -> None:

@@ -46,6 +46,15 @@ def ready(generation: int, status: str = "True", **more: str) -> Object:
     return with_ready(a_revision(generation=generation), status, **more)
 
 
+def test_only_a_first_revision_gets_traffic_for_certain() -> None:
+    configuration = a_configuration(generation=2, spec=OTHER)
+    plan = reconcile_configuration(
+        configuration, {"hello-00001": ready(1)}, settings=SETTINGS, scaling=SCALING, now=NOW, routes=["hello"]
+    )
+    (create,) = [write for write in plan.writes if isinstance(write, Create)]
+    assert create.body["metadata"]["labels"][ROUTING_STATE_LABEL] == "pending"
+
+
 def test_a_new_generation_gets_a_revision() -> None:
     plan = plan_for(
         having(a_configuration(generation=2, spec=OTHER), latestCreatedRevisionName="hello-00001"), ready(1)

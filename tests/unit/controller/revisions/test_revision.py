@@ -12,6 +12,7 @@ from serving.controller.revisions.revision import (
     revision_debounce_s,
 )
 from serving.controller.revisions.revision_status import RevisionChildren, was_ready
+from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.values.writes import DEBOUNCE_S, UNSETTLED_S, WritePlan
 from serving.core.model.knative import (
     BECAME_READY_ANNOTATION,
@@ -25,6 +26,7 @@ from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.net.cluster import kinds
 from serving.net.cluster.port import Create, Delete, Patch
 from tests.unit.controller.builders import (
+    CREATED,
     NOW,
     NOW_S,
     SCALING,
@@ -40,7 +42,13 @@ from tests.unit.controller.builders import (
     with_ready,
     written_status,
 )
+from tests.unit.controller.revisions.test_sidecar import SIDECAR
 
+CRASHED = a_pod(
+    containerStatuses=[
+        {"name": "app", "restartCount": 9, "state": {"waiting": {"reason": "ErrImagePull", "message": "no image"}}}
+    ]
+)
 GROUP = "autoscaling.knative.dev/"
 
 
@@ -188,6 +196,26 @@ def test_a_revision_that_a_route_names_is_active() -> None:
     assert isinstance(write, Patch)
     assert write.patch["metadata"]["labels"] == {ROUTING_STATE_LABEL: "active"}
     assert write.patch["metadata"]["annotations"][BECAME_READY_ANNOTATION] == NOW
+
+
+def test_on_a_cluster_the_first_readiness_is_noted_when_the_status_loses_it() -> None:
+    configuration = a_configuration()
+    first = stored(desired_revision(configuration, settings=SETTINGS, scaling=SCALING, now=NOW, routes=["hello"]))
+
+    def annotations(revision: Object, ready_count: int, sidecar: Sidecar | None) -> list[Object]:
+        children = RevisionChildren(
+            deployment=a_deployment(revision, ready=ready_count), pods=[] if ready_count else [CRASHED]
+        )
+        context = RevisionContext(children=children, private_service={}, routes=["hello"])
+        plan = reconcile_revision(revision, context, scaling=SCALING, now=NOW, sidecar=sidecar)
+        patches = (write.patch for write in plan.writes if isinstance(write, Patch))
+        return [patch["metadata"]["annotations"] for patch in patches if "annotations" in patch["metadata"]]
+
+    assert annotations(first, 1, SIDECAR) == []
+    assert annotations(first, 1, None) == [{BECAME_READY_ANNOTATION: NOW}]
+    served = with_ready(first, "True")
+    assert annotations(served, 1, SIDECAR) == []
+    assert annotations(served, 0, SIDECAR) == [{BECAME_READY_ANNOTATION: CREATED}]
 
 
 def test_a_settled_revision_is_left_alone() -> None:

@@ -8,7 +8,7 @@ import pytest
 from serving.activator.main import Activator
 from serving.activator.queueing.outcome import RevisionWake
 from serving.activator.routing.sites import Listener
-from serving.core.model.errors import SettingsError, Unavailable
+from serving.core.model.errors import Conflict, SettingsError, Unavailable
 from serving.core.model.objects import Object
 from serving.core.settings.activator import ActivatorSettings
 from serving.home.store.memory import MemoryCluster
@@ -89,15 +89,19 @@ def stale_wake() -> RevisionWake:
 class Faulty(MemoryCluster):
     """A store that is down for some calls."""
 
-    def __init__(self, *, patches: int = 0, lists: int = 0) -> None:
+    def __init__(self, *, patches: int = 0, conflicts: int = 0, lists: int = 0) -> None:
         super().__init__()
         self.patches_left = patches
+        self.conflicts_left = conflicts
         self.lists_left = lists
 
     async def write(self, one: Write) -> Object:
         if one.kind is REVISION and self.patches_left and isinstance(one, Patch):
             self.patches_left -= 1
             raise Unavailable("down")
+        if one.kind is REVISION and self.conflicts_left and isinstance(one, Patch):
+            self.conflicts_left -= 1
+            raise Conflict("the object has been modified")
         return await super().write(one)
 
     async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
@@ -163,6 +167,13 @@ async def test_a_flip_that_meets_a_newer_object_looks_again() -> None:
     async with staged() as stage:
         await stage.service(state="Reserve")
         stage.activator.view.flip(stale_wake())
+        stage.activator.view.flip(stale_wake())
+        await stage.active()
+
+
+async def test_a_flip_is_made_among_other_writers() -> None:
+    async with staged(cluster=Faulty(conflicts=3)) as stage:
+        await stage.service(state="Reserve")
         stage.activator.view.flip(stale_wake())
         await stage.active()
 

@@ -135,14 +135,12 @@ class ClusterView:
             is_workload = key in self._workloads.cache and key not in self._revisions.cache
             kind = SCALED_WORKLOAD if is_workload else REVISION
             seen = self._workload_seen if is_workload else self._revision_seen
-            try:
-                after = await self._patch(kind, key, resource_version)
-            except Conflict:
-                after = await self._cluster.get(kind, *key)
-                revision = seen(after)
+            while (after := await self._patched(kind, key, resource_version)) is None:
+                # Both other daemons also write to a revision that goes to zero.
+                revision = seen(await self._cluster.get(kind, *key))
                 if revision is None or revision.serving_state is not ServingState.RESERVE:
                     return
-                after = await self._patch(kind, key, revision.resource_version)
+                resource_version = revision.resource_version
             _log.info("revision.activated", extra={"namespace": key[0], "revision": key[1]})
             seen(after)
         except NotFound:
@@ -155,11 +153,15 @@ class ClusterView:
         finally:
             self._flipping.discard(key)
 
-    async def _patch(self, kind: Kind, key: RevisionKey, resource_version: str) -> Object:
+    async def _patched(self, kind: Kind, key: RevisionKey, resource_version: str) -> Object | None:
+        """The revision, set Active; None if another daemon has written to it."""
         patch = serving_state_patch(
             ServingState.ACTIVE, resource_version=resource_version, is_workload=kind == SCALED_WORKLOAD
         )
-        return await self._cluster.patch(kind, *key, patch=patch)
+        try:
+            return await self._cluster.patch(kind, *key, patch=patch)
+        except Conflict:
+            return None
 
     def _revision_changed(self, change: CacheChange) -> None:
         if change.type is EventType.DELETED:

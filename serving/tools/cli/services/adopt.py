@@ -15,7 +15,7 @@ import yaml
 
 from serving.controller.workloads.status import scalers_of
 from serving.core.model.errors import SettingsError
-from serving.core.model.knative import IN_PLACE_ANNOTATION, REPLICAS_BEFORE_ANNOTATION
+from serving.core.model.knative import AFFINITY_ANNOTATION, IN_PLACE_ANNOTATION, REPLICAS_BEFORE_ANNOTATION
 from serving.core.model.objects import Object, annotations_of, labels_of, name_of, nested
 from serving.core.model.scaledworkload import ScaledWorkloadSpec, WorkloadScaling, WorkloadService, WorkloadTarget
 from serving.home.state import StateFolder
@@ -145,6 +145,17 @@ def port_of(service: Object, wanted: str | None) -> Any:  # noqa: ANN401 - a num
     return likely[0] if likely else ports[0]["port"]
 
 
+def affinity_note(service: Object) -> str:
+    """That the session affinity of a Service has no effect in activators; "" if it has none."""
+    affinity = nested(service, "spec", "sessionAffinity")
+    if affinity in (None, "None"):
+        return ""
+    name = name_of(service)
+    return (
+        f"sessionAffinity {affinity} of service {name} has no effect; the annotation {AFFINITY_ANNOTATION}: cookie has"
+    )
+
+
 def workload_for(workloads: Iterable[Object], target: Target) -> Object | None:
     """The ScaledWorkload that scales a target; None if there is none."""
     for workload in workloads:
@@ -237,6 +248,8 @@ def _wanted(api: ApiClient, target: Target, options: dict[str, Any]) -> tuple[Ob
     if existing is not None and nested(existing, "metadata", "ownerReferences"):
         fail(f"{target.shown} is scaled by {_owner_text(existing)}: change that instead")
     service = service_before(api, target, named=options["service"])
+    if note := affinity_note(service):
+        print_aside(f"note: {note}")
     before = annotations_of(existing).get(REPLICAS_BEFORE_ANNOTATION, str(target.replicas))
     annotations, hosts, service_name = {REPLICAS_BEFORE_ANNOTATION: before}, options["hosts"], name_of(service)
     if options["in_place"]:
